@@ -1,0 +1,97 @@
+//! A cluster: nodes, links, racks, and what the switch can do.
+use crate::units::{Rate, Time};
+
+/// The rate inside a node where none is given: a PCI Express 3.0 x16 slot carries 15.75 GB/s on the wire
+/// (PCI-SIG base specification 3.0: 8 GT/s, 128b/130b) and about 12.5 GB/s after packet headers.
+pub const DEFAULT_INTRA_BANDWIDTH: Rate = Rate(100e9);
+
+/// Nodes in racks; a rack's uplink is narrower than the sum of its nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Racks {
+    /// How many nodes share one uplink, workers' nodes first.
+    pub nodes_per_rack: u32,
+    /// Sum of the nodes' rates over the uplink's rate; 1 is full bisection.
+    pub oversubscription: f64,
+}
+
+/// What the network between the nodes can do beyond unicast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Switch {
+    /// Copies one message to many ports.
+    pub multicast: bool,
+    /// Adds what several ports send and forwards the sum (store and forward).
+    pub aggregation: bool,
+    /// Bytes of partial sums it can hold at once; none: unlimited.
+    pub memory: Option<u64>,
+    /// How many workers one aggregation can take; more become several partial sums. None: unlimited.
+    pub radix: Option<u32>,
+}
+
+/// Where parameter servers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerPlace {
+    /// Each on a node of its own.
+    OwnNodes,
+    /// Server i on node i (modulo the number of nodes), sharing its network card.
+    Colocated,
+}
+
+/// How a worker's compute time varies from iteration to iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Jitter {
+    /// Standard deviation of the logarithm of the factor; the factor's median is 1.
+    pub sigma: f64,
+}
+
+/// The machines and the network between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// For tables.
+    pub name: String,
+    /// Where the figures come from.
+    pub provenance: String,
+    /// Of a node's network card, each way.
+    pub bandwidth: Rate,
+    /// One way between two nodes.
+    pub latency: Time,
+    /// Fixed cost of a message at its sender; the link is busy with it.
+    pub message_overhead: Time,
+    /// Ranks that share one network card.
+    pub gpus_per_node: u32,
+    /// Of a rank's link inside the node, each way.
+    pub intra_bandwidth: Rate,
+    /// One way between two ranks of a node.
+    pub intra_latency: Time,
+    /// Where servers run.
+    pub servers: ServerPlace,
+    /// None: full bisection.
+    pub racks: Option<Racks>,
+    /// What the switch can do.
+    pub switch: Switch,
+    /// Rank and the factor by which all its compute takes longer.
+    pub stragglers: Vec<(u32, f64)>,
+    /// Random variation per worker and iteration, seeded.
+    pub jitter: Option<Jitter>,
+}
+
+impl Default for Cluster {
+    /// 25 Gbit/s, no latency, one GPU a node, and a switch that can do everything: what a forecast asks is often
+    /// what a better network would bring.
+    fn default() -> Cluster {
+        Cluster {
+            name: "flat".into(),
+            provenance: "full bisection, no latency, a switch that multicasts and aggregates".into(),
+            bandwidth: Rate(25e9),
+            latency: Time::ZERO,
+            message_overhead: Time::ZERO,
+            gpus_per_node: 1,
+            intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
+            intra_latency: Time::ZERO,
+            servers: ServerPlace::OwnNodes,
+            racks: None,
+            switch: Switch { multicast: true, aggregation: true, memory: None, radix: None },
+            stragglers: Vec::new(),
+            jitter: None,
+        }
+    }
+}

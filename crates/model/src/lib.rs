@@ -1,0 +1,16 @@
+//! What a forecast is made from: units, the trace of one training step, and the cluster it runs on.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`units`] | time, sizes and rates as types, and the one parser of "25Gbps", "100MB", "10us" |
+//! | [`trace`] | what one worker computes in one iteration, independent of any network |
+//! | [`cluster`] | nodes, links, racks and what the switch can do |
+//!
+//! This crate knows no strategy, no clock and no socket.
+pub mod cluster;
+pub mod trace;
+pub mod units;
+
+pub use cluster::Cluster;
+pub use trace::Trace;
+pub use units::{Rate, Time};

@@ -1,0 +1,109 @@
+//! A trace: what one worker computes in one iteration, independent of any network.
+use crate::units::Time;
+
+/// A gradient or parameter tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// As the model names it, `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Bytes of its gradient, which workers send. 0: it is distributed by servers but has no gradient.
+    pub bytes: u64,
+    /// Bytes that a parameter server distributes; equal to `bytes` but for tensors without gradient.
+    pub pull_bytes: u64,
+}
+
+/// One forward layer, in the order of execution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// As the model names it.
+    pub name: String,
+    /// How long it runs once its inputs are there.
+    pub duration: Time,
+    /// Indices into [`Trace::tensors`]: the parameters it cannot run without.
+    pub tensors: Vec<u32>,
+}
+
+/// The moment at which a gradient may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gradient {
+    /// Index into [`Trace::tensors`].
+    pub tensor: u32,
+    /// From the start of the backward pass.
+    pub ready: Time,
+}
+
+/// One worker's iteration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerTrace {
+    /// Forward layers in order.
+    pub forward: Vec<Layer>,
+    /// Gradients in the order in which they become ready.
+    pub gradients: Vec<Gradient>,
+    /// The whole backward pass; at least the last gradient's `ready`.
+    pub backward: Time,
+    /// The optimiser's step, which runs on the worker (zero where the recorder could not tell it).
+    pub optimizer: Time,
+}
+
+impl WorkerTrace {
+    /// The sum of the forward layers.
+    #[must_use]
+    pub fn forward_time(&self) -> Time {
+        self.forward.iter().fold(Time::ZERO, |sum, layer| sum + layer.duration)
+    }
+
+    /// One iteration of this worker alone, without any communication.
+    #[must_use]
+    pub fn compute_time(&self) -> Time {
+        self.forward_time() + self.backward + self.optimizer
+    }
+}
+
+/// The element type of gradients on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// IEEE 754 double.
+    Float64,
+    /// IEEE 754 single.
+    Float32,
+    /// IEEE 754 half.
+    Float16,
+    /// bfloat16.
+    Bfloat16,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        match self {
+            Dtype::Float64 => 8,
+            Dtype::Float32 => 4,
+            Dtype::Float16 | Dtype::Bfloat16 => 2,
+        }
+    }
+}
+
+/// What one training step is, on one or several workers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// For tables.
+    pub name: String,
+    /// How it was made, with its sources.
+    pub provenance: String,
+    /// Samples one worker computes in one iteration.
+    pub batch: u32,
+    /// Of every gradient.
+    pub dtype: Dtype,
+    /// On what it was recorded.
+    pub device: String,
+    /// In the order in which the forward pass first needs them; then those no layer needs (distributed only).
+    pub tensors: Vec<Tensor>,
+    /// At least one. Simulated worker i behaves as recorded worker i modulo their number.
+    pub workers: Vec<WorkerTrace>,
+    /// Indices of all tensors in the order in which servers distribute them.
+    pub distribution: Vec<u32>,
+    /// How far workers differ: worker i's backward pass is longer by 1 + `backward_spread` * u_i, with u_i evenly
+    /// spaced in [0, 1] in a fixed shuffle. 0 where they do not.
+    pub backward_spread: f64,
+}
