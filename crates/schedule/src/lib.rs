@@ -1,0 +1,26 @@
+//! Strategies of gradient synchronisation, each written once as a schedule: the simulator executes it on a model of
+//! a network, the runtime on real buffers.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`step`] | the vocabulary: send, receive, barrier; pieces and peers |
+//! | [`schedule`] | the [`Schedule`] trait: a strategy for a given topology |
+//! | [`plan`] | topology and knobs, the registry of strategies, [`plan::build`] |
+//! | [`buckets`] | which gradients travel together |
+//! | [`strategies`] | one strategy a file |
+//!
+//! A program is a set of *lanes*. A lane is the sequential story of one piece of a bucket over all roles; a role's
+//! part in it is a list of steps, given by a pure function of (bucket, role, lane, program counter), so that nothing
+//! is ever materialised: a ring over 1,024 workers has two million messages and no list of them. Lanes of a role are
+//! independent of each other. A message is matched by (operation, bucket, lane, slot), never by the order of arrival.
+//!
+//! Nothing here knows time, sockets or threads.
+pub mod buckets;
+pub mod plan;
+pub mod schedule;
+pub mod step;
+pub mod strategies;
+
+pub use plan::{Chunk, Distribution, Entry, Inside, Knob, Knobs, PlanError, Placement, Topology, build, find, registry};
+pub use schedule::{Link, Roles, Schedule, Volume};
+pub use step::{Bucket, Op, Peers, Piece, Step};

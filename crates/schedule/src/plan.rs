@@ -1,0 +1,247 @@
+//! Topology and knobs, the registry of strategies, and how one is built.
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::schedule::Schedule;
+use crate::step::{Bucket, Piece};
+use crate::strategies;
+
+/// Who takes part and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Ranks that train, at least 1.
+    pub workers: u32,
+    /// Neighbouring ranks on one node; the last node may have fewer.
+    pub ranks_per_node: u32,
+    /// Parameter servers, at least 1 where the strategy has any.
+    pub servers: u32,
+    /// Most workers that one aggregation takes; none: any number.
+    pub switch_radix: Option<u32>,
+}
+
+impl Topology {
+    /// `workers` on a node each, one server, an unlimited switch.
+    #[must_use]
+    pub fn flat(workers: u32) -> Topology {
+        Topology { workers, ranks_per_node: 1, servers: 1, switch_radix: None }
+    }
+
+    /// Nodes with workers.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.workers.div_ceil(self.ranks_per_node)
+    }
+
+    /// Ranks on a node.
+    #[must_use]
+    pub fn ranks_on(&self, node: u32) -> u32 {
+        (self.workers - node * self.ranks_per_node).min(self.ranks_per_node)
+    }
+}
+
+/// How a bucket is cut into messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// Not at all.
+    Whole,
+    /// Into as many nearly equal pieces as there are workers.
+    PerWorker,
+    /// Into pieces of this many elements.
+    Elements(u64),
+}
+
+impl Chunk {
+    /// Number of pieces, none of them empty; 0 for an empty bucket.
+    #[must_use]
+    pub fn count(self, len: u64, workers: u32) -> u32 {
+        match self {
+            Chunk::Whole => u32::from(len > 0),
+            Chunk::PerWorker => len.min(u64::from(workers)) as u32,
+            Chunk::Elements(size) => u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Piece `index` of the bucket.
+    #[must_use]
+    pub fn piece(self, bucket: &Bucket, workers: u32, index: u32) -> Piece {
+        match self {
+            Chunk::Whole => bucket.whole(),
+            Chunk::PerWorker => bucket.whole().part(index, self.count(bucket.len, workers)),
+            Chunk::Elements(size) => {
+                let off = u64::from(index) * size;
+                Piece { off, len: size.min(bucket.len - off) }
+            }
+        }
+    }
+}
+
+/// Which server owns which bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Bucket i on server i modulo their number, as TensorFlow does.
+    RoundRobin,
+    /// Every bucket is cut into servers x workers equal pieces, spread over the servers.
+    Even,
+    /// Server of each bucket, by its id.
+    Table(Arc<[u32]>),
+}
+
+/// In which order servers send after the barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// For each tensor, for each worker.
+    RoundRobin,
+    /// For each worker, for each tensor.
+    Block,
+}
+
+/// How ranks of a node reduce among themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// The first rank of the node gathers, adds and sends back.
+    Root,
+    /// A ring inside the node; every rank then takes part in the rings between nodes.
+    Ring,
+}
+
+/// The user's choices. `None` is the strategy's own default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    /// How buckets are cut.
+    pub chunk: Option<Chunk>,
+    /// For parameter servers.
+    pub placement: Placement,
+    /// For parameter servers.
+    pub distribution: Distribution,
+    /// Whether servers wait for all updates of all servers before they distribute.
+    pub barrier: bool,
+    /// For `hierarchical`.
+    pub inside: Inside,
+}
+
+impl Default for Knobs {
+    fn default() -> Knobs {
+        Knobs {
+            chunk: None,
+            placement: Placement::RoundRobin,
+            distribution: Distribution::RoundRobin,
+            barrier: true,
+            inside: Inside::Ring,
+        }
+    }
+}
+
+/// A setting that only some strategies look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// Number of servers.
+    Servers,
+    /// Bucket to server.
+    Placement,
+    /// Order of the servers' sends.
+    Distribution,
+    /// Cutting into messages.
+    Chunk,
+    /// Layer by layer or all at once.
+    Pull,
+    /// Reduction inside the node.
+    Inside,
+    /// The network must copy.
+    Multicast,
+    /// The network must add.
+    Aggregation,
+}
+
+impl Knob {
+    /// As the command line calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Knob::Servers => "servers",
+            Knob::Placement => "placement",
+            Knob::Distribution => "distribution",
+            Knob::Chunk => "chunk",
+            Knob::Pull => "pull",
+            Knob::Inside => "inside",
+            Knob::Multicast => "multicast",
+            Knob::Aggregation => "aggregation",
+        }
+    }
+}
+
+/// A strategy as the registry lists it.
+pub struct Entry {
+    /// As users type it.
+    pub name: &'static str,
+    /// Other names for the same.
+    pub aliases: &'static [&'static str],
+    /// One line for people.
+    pub summary: &'static str,
+    /// What it looks at, and what it needs of the network.
+    pub knobs: &'static [Knob],
+    /// Checks topology and knobs and makes the schedule.
+    pub build: fn(&Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>,
+}
+
+impl Entry {
+    /// Whether the strategy looks at this knob or needs this of the network.
+    #[must_use]
+    pub fn uses(&self, knob: Knob) -> bool {
+        self.knobs.contains(&knob)
+    }
+}
+
+/// Why a strategy cannot be built; for the user.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+/// All strategies, in the order in which tables list them.
+#[must_use]
+pub fn registry() -> &'static [&'static Entry] {
+    strategies::ALL
+}
+
+/// The strategy of this name or alias.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Entry> {
+    registry().iter().copied().find(|entry| entry.name == name || entry.aliases.contains(&name))
+}
+
+/// Most workers of one schedule: slots count messages in 16 bits.
+pub const MAX_WORKERS: u32 = 60_000;
+
+/// Builds a schedule.
+///
+/// # Errors
+/// An unknown name, no workers, or knobs that exclude each other; the message names the remedy.
+pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+    let Some(entry) = find(name) else {
+        let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
+        return Err(PlanError(format!("unknown strategy '{name}'; known are {}", names.join(", "))));
+    };
+    let wrong = |message: &str| Err(PlanError(message.into()));
+    if topology.workers == 0 {
+        return wrong("workers: 0 is too few; at least one worker trains");
+    }
+    if topology.workers > MAX_WORKERS || topology.servers > MAX_WORKERS {
+        return Err(PlanError(format!(
+            "workers: {} workers and {} servers are more than the {MAX_WORKERS} that can be scheduled",
+            topology.workers, topology.servers
+        )));
+    }
+    if topology.ranks_per_node == 0 {
+        return wrong("gpus-per-node: 0 is too few; a node has at least one rank");
+    }
+    if topology.servers == 0 && entry.uses(Knob::Servers) {
+        return Err(PlanError(format!("servers: {name} needs at least one server")));
+    }
+    if topology.switch_radix.is_some_and(|radix| radix < 2) {
+        return wrong("switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more");
+    }
+    if knobs.chunk == Some(Chunk::Elements(0)) {
+        return wrong("chunk: a piece has at least one element");
+    }
+    (entry.build)(topology, knobs)
+}

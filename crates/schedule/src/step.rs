@@ -1,0 +1,179 @@
+//! The vocabulary of programs.
+
+/// A run of elements of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First element.
+    pub off: u64,
+    /// Number of elements; may be 0, which is a message without payload.
+    pub len: u64,
+}
+
+impl Piece {
+    /// Piece `index` of `count` nearly equal ones; the first `len % count` are one element longer.
+    #[must_use]
+    pub fn part(self, index: u32, count: u32) -> Piece {
+        let (index, count) = (u64::from(index), u64::from(count));
+        let (base, longer) = (self.len / count, self.len % count);
+        Piece { off: self.off + index * base + index.min(longer), len: base + u64::from(index < longer) }
+    }
+
+    /// The lower or the upper half; the lower is the longer one.
+    #[must_use]
+    pub fn half(self, upper: bool) -> Piece {
+        self.part(u32::from(upper), 2)
+    }
+}
+
+/// Roles in rank order: `first`, `first + stride`, … modulo `wrap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// The first role.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// From one to the next.
+    pub stride: u32,
+    /// Role numbers are taken modulo this.
+    pub wrap: u32,
+}
+
+impl Peers {
+    /// A single role.
+    #[must_use]
+    pub fn one(role: u32) -> Peers {
+        Peers { first: role, count: 1, stride: 1, wrap: u32::MAX }
+    }
+
+    /// `count` neighbouring roles.
+    #[must_use]
+    pub fn range(first: u32, count: u32) -> Peers {
+        Peers { first, count, stride: 1, wrap: u32::MAX }
+    }
+
+    /// All of `0..workers` but `me`, beginning with the one after it.
+    #[must_use]
+    pub fn others(me: u32, workers: u32) -> Peers {
+        Peers { first: (me + 1) % workers, count: workers - 1, stride: 1, wrap: workers }
+    }
+
+    /// The k-th role.
+    #[must_use]
+    pub fn get(self, k: u32) -> u32 {
+        debug_assert!(k < self.count);
+        (self.first + k * self.stride) % self.wrap
+    }
+
+    /// Where `role` stands among them.
+    #[must_use]
+    pub fn position(self, role: u32) -> Option<u32> {
+        self.iter().position(|r| r == role).map(|k| k as u32)
+    }
+
+    /// All of them, in order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(move |k| self.get(k))
+    }
+}
+
+/// How a received piece is combined with the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Overwrites it.
+    Assign,
+    /// Is added to it.
+    Reduce,
+    /// The first contribution overwrites, the others are added: servers and switches have none of their own, and
+    /// adding to zero would lose the sign of -0.0.
+    AssignThenReduce,
+}
+
+/// One step of a role in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Asynchronous: the program goes on at once. Satisfies `slot` of the same lane at each of `to`.
+    Send {
+        /// Receivers; unicasts go out in this order.
+        to: Peers,
+        /// One message that the network copies.
+        multicast: bool,
+        /// Which receive of the lane it is for.
+        slot: u16,
+        /// What is sent.
+        piece: Piece,
+    },
+    /// Waits for one message from each of `from`, and combines them in that order.
+    Recv {
+        /// Senders, in the order of combination.
+        from: Peers,
+        /// Matches the sends' slot.
+        slot: u16,
+        /// How to combine.
+        op: Op,
+        /// Where in the bucket.
+        piece: Piece,
+    },
+    /// Waits until every lane with a barrier, of every bucket and role of this operation, has come to it. The
+    /// runtime realises it with control messages (it is the chief's token queue of synchronous parameter servers).
+    Barrier,
+    /// The role's part in this lane is over.
+    Done,
+}
+
+/// A fused run of gradients that is synchronised as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Number of the bucket; placement counts by it.
+    pub id: u32,
+    /// Elements.
+    pub len: u64,
+    /// Servers distribute it but there is no gradient to add up (a moving average): the push is empty.
+    pub pull_only: bool,
+}
+
+impl Bucket {
+    /// All elements.
+    #[must_use]
+    pub fn whole(&self) -> Piece {
+        Piece { off: 0, len: self.len }
+    }
+}
+
+/// Returns step `pc` of a list of steps written one after the other; the expressions before it are not evaluated.
+macro_rules! at {
+    ($pc:ident, $step:expr) => {
+        if $pc == 0 {
+            return $step;
+        }
+        $pc -= 1;
+    };
+}
+pub(crate) use at;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_piece_without_overlap() {
+        for len in [0, 1, 2, 7, 100, 101] {
+            for count in 1..9 {
+                let whole = Piece { off: 3, len };
+                let mut next = 3;
+                for i in 0..count {
+                    let part = whole.part(i, count);
+                    assert_eq!(part.off, next);
+                    next += part.len;
+                }
+                assert_eq!(next, 3 + len);
+            }
+        }
+    }
+
+    #[test]
+    fn others_go_round() {
+        assert_eq!(Peers::others(2, 4).iter().collect::<Vec<_>>(), [3, 0, 1]);
+        assert_eq!(Peers::others(2, 4).position(0), Some(1));
+        assert_eq!(Peers::others(0, 1).iter().count(), 0);
+    }
+}

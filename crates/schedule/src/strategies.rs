@@ -1,0 +1,24 @@
+//! One strategy a file. To add one: write its file, name it here twice, and describe it in docs/strategies.md; the
+//! property tests run over [`ALL`].
+mod halving_doubling;
+mod hierarchical;
+mod ps;
+mod recursive_doubling;
+mod ring;
+mod tree;
+
+use crate::plan::Entry;
+
+/// Every strategy, in the order in which tables list them.
+pub(crate) const ALL: &[&Entry] = &[
+    &ps::PS,
+    &ps::PS_MULTICAST,
+    &ps::PS_AGGREGATION,
+    &ps::PS_MULTICAST_AGGREGATION,
+    &ring::RING,
+    &ring::RING_MULTICAST,
+    &recursive_doubling::RECURSIVE_DOUBLING,
+    &halving_doubling::HALVING_DOUBLING,
+    &tree::TREE,
+    &hierarchical::HIERARCHICAL,
+];

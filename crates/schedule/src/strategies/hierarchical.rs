@@ -1,0 +1,165 @@
+//! Hierarchical all-reduce: inside the node, then between the nodes, then inside the node again.
+//!
+//! `inside = root`: the node's first rank gathers and adds (the *simple* reduction of the Ray distributed-SGD evaluation), the roots form a ring, each
+//! root sends the sum back. `inside = ring`: a ring reduce-scatter inside the node leaves shard j at one rank, which
+//! is in the ring of shard j between the nodes; then a ring all-gather inside the node. With equal nodes all network
+//! cards and all inner links are busy (M. Cho et al., "BlueConnect", MLSys 2019; Horovod's
+//! HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j mod their number.
+use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
+use crate::schedule::{Roles, Schedule, Volume};
+use crate::step::{Bucket, Op, Peers, Step, at};
+use crate::strategies::ring::RingPart;
+
+pub(crate) const HIERARCHICAL: Entry = Entry {
+    name: "hierarchical",
+    aliases: &[],
+    summary: "reduction inside the node, ring between nodes",
+    knobs: &[Knob::Chunk, Knob::Inside],
+    build,
+};
+
+#[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
+fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+    Ok(Box::new(Hierarchical {
+        topology: topology.clone(),
+        inside: knobs.inside,
+        chunk: knobs.chunk.unwrap_or(Chunk::PerWorker),
+    }))
+}
+
+struct Hierarchical {
+    topology: Topology,
+    inside: Inside,
+    chunk: Chunk,
+}
+
+const TO_ROOT: u16 = 0;
+const REDUCE: u16 = 1;
+const SPREAD: u16 = 2;
+const FROM_ROOT: u16 = 3;
+
+impl Hierarchical {
+    /// Most ranks of a node.
+    fn ranks_per_node(&self) -> u32 {
+        self.topology.ranks_per_node.min(self.topology.workers)
+    }
+
+    /// Pieces that `Chunk::PerWorker` cuts: one per node and shard, so that no link idles.
+    fn pieces(&self) -> u32 {
+        match self.inside {
+            Inside::Root => self.topology.nodes(),
+            Inside::Ring => self.topology.nodes() * self.ranks_per_node(),
+        }
+    }
+
+    /// Which shard of the node a lane is, and at which node its ring between the nodes starts.
+    fn shard_and_origin(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
+        let (shards, nodes) = (self.ranks_per_node(), self.topology.nodes());
+        let number = match self.chunk {
+            Chunk::PerWorker => lane,
+            Chunk::Whole | Chunk::Elements(_) => lane.wrapping_add(bucket.id),
+        };
+        match self.inside {
+            Inside::Root => (0, number % nodes),
+            Inside::Ring => (number % shards, number / shards % nodes),
+        }
+    }
+}
+
+impl Schedule for Hierarchical {
+    fn roles(&self) -> Roles {
+        Roles { workers: self.topology.workers, servers: 0, switches: 0 }
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        self.chunk.count(bucket.len, self.pieces())
+    }
+
+    fn slots(&self) -> u16 {
+        4
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
+        let (shard, start) = self.shard_and_origin(bucket, lane);
+        let piece = self.chunk.piece(bucket, self.pieces(), lane);
+        let node = role / per_node;
+        let (base, size) = (node * per_node, self.topology.ranks_on(node));
+        let owner_of = |node: u32| node * per_node + shard % self.topology.ranks_on(node);
+        let owner = owner_of(node);
+        let send = |to, slot| Step::Send { to, multicast: false, slot, piece };
+        let recv = |from, slot, op| Step::Recv { from, slot, op, piece };
+        // In the ring inside the node the owner comes last, so that the sum is complete at it.
+        let next = Peers::one(base + (role - base + 1) % size);
+        let prev = Peers::one(base + (role - base + size - 1) % size);
+        let from_start = (role + size - owner - 1) % size;
+
+        if role != owner {
+            if self.inside == Inside::Root {
+                at!(pc, send(Peers::one(owner), TO_ROOT));
+                at!(pc, recv(Peers::one(owner), FROM_ROOT, Op::Assign));
+                return Step::Done;
+            }
+            if from_start > 0 {
+                at!(pc, recv(prev, TO_ROOT, Op::Reduce));
+            }
+            at!(pc, send(next, TO_ROOT));
+            at!(pc, recv(prev, FROM_ROOT, Op::Assign));
+            if from_start + 2 < size {
+                at!(pc, send(next, FROM_ROOT));
+            }
+            return Step::Done;
+        }
+        let members = Peers::range(base + 1, size - 1);
+        if size > 1 {
+            let from = if self.inside == Inside::Root { members } else { prev };
+            at!(pc, recv(from, TO_ROOT, Op::Reduce));
+        }
+        let between = RingPart {
+            size: nodes,
+            position: (node + nodes - start) % nodes,
+            prev: owner_of((node + nodes - 1) % nodes),
+            next: owner_of((node + 1) % nodes),
+            reduce: REDUCE,
+            spread: SPREAD,
+            piece,
+        };
+        match between.step(pc) {
+            Ok(step) => return step,
+            Err(left) => pc = left,
+        }
+        if size > 1 {
+            let to = if self.inside == Inside::Root { members } else { next };
+            at!(pc, send(to, FROM_ROOT));
+        }
+        Step::Done
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
+        let lanes = u64::from(self.lanes(bucket));
+        // Inside a node of m ranks m-1 messages go in and m-1 come out, whichever way.
+        let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
+        let inside = match (self.ranks_per_node(), self.inside) {
+            (1, _) => 0,
+            (_, Inside::Root) => 2,
+            (most, Inside::Ring) => 2 * (u64::from(most) - 1),
+        };
+        Volume {
+            messages: lanes * sends,
+            worker_elements: bucket.len * sends,
+            hops: if lanes == 0 { 0 } else { inside + 2 * (nodes - 1) },
+            ..Volume::default()
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        match (self.ranks_per_node(), self.topology.nodes()) {
+            (_, 1) if self.topology.workers > 1 => {
+                Some("hierarchical on a single node has no ring between nodes: only the reduction inside it".into())
+            }
+            (1, _) => Some("hierarchical with one GPU per node is a ring between the nodes".into()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Parameter servers: workers push gradients, servers add them up and send the result back.
+//!
+//! M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; the variants with help
+//! from the network are those of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": the
+//! servers' sends as multicasts, the workers' sends added up in the switch, or both. An aggregation of more workers
+//! than the switch's radix becomes several switches, each of which sends a partial sum.
+//!
+//! Servers only add; the optimiser runs on the workers. A push without gradient (`pull_only`) is an empty message.
+use std::sync::Arc;
+
+use crate::plan::{Chunk, Distribution, Entry, Knob, Knobs, Placement, PlanError, Topology};
+use crate::schedule::{Link, Roles, Schedule, Volume};
+use crate::step::{Bucket, Op, Peers, Piece, Step, at};
+
+const COMMON: [Knob; 4] = [Knob::Servers, Knob::Placement, Knob::Chunk, Knob::Pull];
+
+macro_rules! entry {
+    ($name:literal, $summary:literal, $multicast:literal, $aggregation:literal, [$($knob:ident),*]) => {
+        Entry {
+            name: $name,
+            aliases: &[],
+            summary: $summary,
+            knobs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], $(Knob::$knob),*],
+            build: |topology, knobs| build(topology, knobs, $multicast, $aggregation),
+        }
+    };
+}
+
+pub(crate) const PS: Entry = entry!("ps", "parameter servers", false, false, [Distribution]);
+pub(crate) const PS_MULTICAST: Entry =
+    entry!("ps-multicast", "parameter servers that multicast their results", true, false, [Multicast]);
+pub(crate) const PS_AGGREGATION: Entry = entry!(
+    "ps-aggregation",
+    "parameter servers behind a switch that adds up",
+    false,
+    true,
+    [Distribution, Aggregation]
+);
+pub(crate) const PS_MULTICAST_AGGREGATION: Entry = entry!(
+    "ps-multicast-aggregation",
+    "parameter servers behind a switch that adds up and copies",
+    true,
+    true,
+    [Multicast, Aggregation]
+);
+
+fn build(
+    topology: &Topology,
+    knobs: &Knobs,
+    multicast: bool,
+    aggregation: bool,
+) -> Result<Box<dyn Schedule>, PlanError> {
+    // A multicast reaches all workers at once: there is no order among them to choose.
+    let block = knobs.distribution == Distribution::Block && !multicast;
+    if block && !knobs.barrier {
+        return Err(PlanError(
+            "distribution: block sends everything to one worker before the next, which needs the barrier; \
+             leave out --no-barrier or use round-robin"
+                .into(),
+        ));
+    }
+    if knobs.placement == Placement::Even && knobs.chunk.is_some() {
+        return Err(PlanError(
+            "chunk: placement even already cuts every tensor into servers x workers pieces; leave one of them out"
+                .into(),
+        ));
+    }
+    if let Placement::Table(table) = &knobs.placement
+        && let Some(server) = table.iter().find(|&&server| server >= topology.servers)
+    {
+        return Err(PlanError(format!(
+            "placement: server {server} does not exist; {} servers are numbered from 0",
+            topology.servers
+        )));
+    }
+    let group = topology.switch_radix.unwrap_or(u32::MAX).min(topology.workers);
+    Ok(Box::new(Ps {
+        workers: topology.workers,
+        servers: topology.servers,
+        switches: if aggregation { topology.workers.div_ceil(group) } else { 0 },
+        group,
+        chunk: knobs.chunk.unwrap_or(Chunk::Whole),
+        placement: knobs.placement.clone(),
+        multicast,
+        block,
+        barrier: knobs.barrier,
+    }))
+}
+
+struct Ps {
+    workers: u32,
+    servers: u32,
+    switches: u32,
+    /// Workers that one switch adds up.
+    group: u32,
+    chunk: Chunk,
+    placement: Placement,
+    multicast: bool,
+    block: bool,
+    barrier: bool,
+}
+
+const PUSH: u16 = 0;
+const PULL: u16 = 1;
+
+impl Ps {
+    fn pieces(&self, bucket: &Bucket) -> u32 {
+        match self.placement {
+            Placement::Even => bucket.len.min(u64::from(self.workers) * u64::from(self.servers)) as u32,
+            Placement::RoundRobin | Placement::Table(_) => self.chunk.count(bucket.len, self.workers),
+        }
+    }
+
+    fn piece(&self, bucket: &Bucket, index: u32) -> Piece {
+        match self.placement {
+            Placement::Even => bucket.whole().part(index, self.pieces(bucket)),
+            Placement::RoundRobin | Placement::Table(_) => self.chunk.piece(bucket, self.workers, index),
+        }
+    }
+
+    /// The server of a piece, as a role.
+    fn owner(&self, bucket: &Bucket, index: u32) -> u32 {
+        let number = match &self.placement {
+            Placement::RoundRobin => bucket.id % self.servers,
+            Placement::Even => index % self.servers,
+            Placement::Table(table) => lookup(table, bucket.id),
+        };
+        self.workers + number
+    }
+
+    /// In block distribution lane w * pieces + p carries piece p to worker w, and lane p (w = 0) the pushes as well,
+    /// so that after the barrier all that goes to worker 0 can be released before all that goes to worker 1.
+    fn split(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
+        if self.block { (lane / self.pieces(bucket), lane % self.pieces(bucket)) } else { (0, lane) }
+    }
+
+    fn worker(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let (target, index) = self.split(bucket, lane);
+        let (owner, piece) = (self.owner(bucket, index), self.piece(bucket, index));
+        if target == 0 {
+            let to = if self.switches > 0 { self.workers + self.servers + role / self.group } else { owner };
+            at!(pc, Step::Send { to: Peers::one(to), multicast: false, slot: PUSH, piece: pushed(bucket, piece) });
+        }
+        if !self.block || target == role {
+            at!(pc, Step::Recv { from: Peers::one(owner), slot: PULL, op: Op::Assign, piece });
+        }
+        Step::Done
+    }
+
+    fn server(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let (target, index) = self.split(bucket, lane);
+        if self.owner(bucket, index) != role {
+            return Step::Done;
+        }
+        let piece = self.piece(bucket, index);
+        if target == 0 {
+            let from = match self.switches {
+                0 => Peers::range(0, self.workers),
+                count => Peers::range(self.workers + self.servers, count),
+            };
+            at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece: pushed(bucket, piece) });
+        }
+        if self.barrier {
+            at!(pc, Step::Barrier);
+        }
+        let to = if self.block { Peers::one(target) } else { Peers::range(0, self.workers) };
+        at!(pc, Step::Send { to, multicast: self.multicast, slot: PULL, piece });
+        Step::Done
+    }
+
+    fn switch(&self, bucket: &Bucket, number: u32, lane: u32, mut pc: u32) -> Step {
+        let (target, index) = self.split(bucket, lane);
+        if target == 0 {
+            let piece = pushed(bucket, self.piece(bucket, index));
+            let first = number * self.group;
+            let from = Peers::range(first, self.group.min(self.workers - first));
+            at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece });
+            let to = Peers::one(self.owner(bucket, index));
+            at!(pc, Step::Send { to, multicast: false, slot: PUSH, piece });
+        }
+        Step::Done
+    }
+}
+
+fn lookup(table: &Arc<[u32]>, id: u32) -> u32 {
+    table[id as usize]
+}
+
+fn pushed(bucket: &Bucket, piece: Piece) -> Piece {
+    if bucket.pull_only { Piece { off: piece.off, len: 0 } } else { piece }
+}
+
+impl Schedule for Ps {
+    fn roles(&self) -> Roles {
+        Roles { workers: self.workers, servers: self.servers, switches: self.switches }
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        self.pieces(bucket) * if self.block { self.workers } else { 1 }
+    }
+
+    fn slots(&self) -> u16 {
+        2
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
+        if role < self.workers {
+            self.worker(bucket, role, lane, pc)
+        } else if role < self.workers + self.servers {
+            self.server(bucket, role, lane, pc)
+        } else {
+            self.switch(bucket, role - self.workers - self.servers, lane, pc)
+        }
+    }
+
+    fn barriers(&self, bucket: &Bucket, role: u32) -> u32 {
+        if !self.barrier || role < self.workers || role >= self.workers + self.servers {
+            return 0;
+        }
+        let pieces = self.pieces(bucket);
+        let owned = match self.placement {
+            Placement::Even => {
+                let server = role - self.workers;
+                (pieces + self.servers - 1 - server) / self.servers
+            }
+            _ if self.owner(bucket, 0) == role => pieces,
+            _ => 0,
+        };
+        owned * if self.block { self.workers } else { 1 }
+    }
+
+    fn release_group(&self, bucket: &Bucket, lane: u32) -> u32 {
+        self.split(bucket, lane).0
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        let (workers, switches) = (u64::from(self.workers), u64::from(self.switches));
+        let pieces = u64::from(self.pieces(bucket));
+        let pushed = if bucket.pull_only { 0 } else { bucket.len };
+        let copies = if self.multicast { 1 } else { workers };
+        Volume {
+            messages: pieces * (workers + switches + copies),
+            worker_elements: workers * pushed,
+            switch_elements: switches * pushed,
+            server_elements: copies * bucket.len,
+            hops: if pieces == 0 { 0 } else { 2 + u64::from(switches > 0) },
+        }
+    }
+
+    /// One server and whole tensors: W S/B + a in (S/B + a to the switch, which is two half latencies away, and
+    /// G S/B for G partial sums out of it), W S/B + a out (S/B + a with multicast). The incast of the pushes and the
+    /// pulls together is the well-known 2 W S/B.
+    fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
+        if self.servers != 1 || self.chunk != Chunk::Whole || self.placement == Placement::Even || bucket.len == 0 {
+            return None;
+        }
+        let once = bucket.len as f64 * link.s_per_element;
+        let all = f64::from(self.workers) * once;
+        let push = match (bucket.pull_only, self.switches) {
+            (true, _) => 0.0,
+            (false, 0) => all,
+            (false, count) => once + f64::from(count) * once,
+        };
+        Some(push + if self.multicast { once } else { all } + 2.0 * link.latency_s)
+    }
+}

@@ -1,0 +1,158 @@
+//! Ring all-reduce: W-1 hops that add, W-1 hops that pass the sum on.
+//!
+//! P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69 (2009).
+//! Lane j is piece j; it starts at one worker and goes round twice less two. With a piece per worker, piece j starts
+//! at worker j and all links are busy all the time; with whole buckets, bucket p starts at worker p mod W.
+//! `ring-multicast` replaces the second round: the worker that completed a piece multicasts it (M. A. Chang et al.,
+//! "How to Train your DNN: The Network Operator Edition").
+use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
+use crate::schedule::{Link, Roles, Schedule, Volume};
+use crate::step::{Bucket, Op, Peers, Piece, Step, at};
+
+pub(crate) const RING: Entry = Entry {
+    name: "ring",
+    aliases: &["ring-reduce"],
+    summary: "ring all-reduce: W-1 hops add, W-1 hops distribute",
+    knobs: &[Knob::Chunk],
+    build: |topology, knobs| build(topology, knobs, false),
+};
+
+pub(crate) const RING_MULTICAST: Entry = Entry {
+    name: "ring-multicast",
+    aliases: &[],
+    summary: "ring whose second round is a multicast",
+    knobs: &[Knob::Chunk, Knob::Multicast],
+    build: |topology, knobs| build(topology, knobs, true),
+};
+
+#[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
+fn build(topology: &Topology, knobs: &Knobs, multicast: bool) -> Result<Box<dyn Schedule>, PlanError> {
+    Ok(Box::new(Ring { workers: topology.workers, chunk: knobs.chunk.unwrap_or(Chunk::PerWorker), multicast }))
+}
+
+struct Ring {
+    workers: u32,
+    chunk: Chunk,
+    multicast: bool,
+}
+
+/// The worker at which a lane of a ring over `size` starts.
+pub(crate) fn origin(chunk: Chunk, bucket: &Bucket, lane: u32, size: u32) -> u32 {
+    match chunk {
+        Chunk::PerWorker => lane % size,
+        Chunk::Whole | Chunk::Elements(_) => (bucket.id % size + lane % size) % size,
+    }
+}
+
+/// One member's part of a ring all-reduce of one piece; also used between the nodes of a hierarchy.
+pub(crate) struct RingPart {
+    /// Members.
+    pub size: u32,
+    /// Hops from the origin.
+    pub position: u32,
+    /// Role before and after in the ring.
+    pub prev: u32,
+    pub next: u32,
+    /// Slots of the first and the second round.
+    pub reduce: u16,
+    pub spread: u16,
+    pub piece: Piece,
+}
+
+impl RingPart {
+    /// Step `pc`, or what is left of `pc` after the ring's last step.
+    pub fn step(&self, mut pc: u32) -> Result<Step, u32> {
+        let last = self.size - 1;
+        let recv = |slot, op| Ok(Step::Recv { from: Peers::one(self.prev), slot, op, piece: self.piece });
+        let send = |slot| Ok(Step::Send { to: Peers::one(self.next), multicast: false, slot, piece: self.piece });
+        if last == 0 {
+            return Err(pc);
+        }
+        if self.position > 0 {
+            at!(pc, recv(self.reduce, Op::Reduce));
+        }
+        if self.position < last {
+            at!(pc, send(self.reduce));
+            at!(pc, recv(self.spread, Op::Assign));
+        }
+        // The complete sum goes round from the last member; the one before it need not pass it on.
+        if self.position + 1 != last {
+            at!(pc, send(self.spread));
+        }
+        Err(pc)
+    }
+}
+
+impl Schedule for Ring {
+    fn roles(&self) -> Roles {
+        Roles { workers: self.workers, servers: 0, switches: 0 }
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        self.chunk.count(bucket.len, self.workers)
+    }
+
+    fn slots(&self) -> u16 {
+        2
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let workers = self.workers;
+        let start = origin(self.chunk, bucket, lane, workers);
+        let part = RingPart {
+            size: workers,
+            position: if role >= start { role - start } else { role + workers - start },
+            prev: if role == 0 { workers - 1 } else { role - 1 },
+            next: if role + 1 == workers { 0 } else { role + 1 },
+            reduce: 0,
+            spread: 1,
+            piece: self.chunk.piece(bucket, workers, lane),
+        };
+        if !self.multicast || workers == 1 {
+            return part.step(pc).unwrap_or(Step::Done);
+        }
+        let (last, piece) = (workers - 1, part.piece);
+        if part.position > 0 {
+            at!(pc, Step::Recv { from: Peers::one(part.prev), slot: 0, op: Op::Reduce, piece });
+        }
+        if part.position == last {
+            at!(pc, Step::Send { to: Peers::others(role, workers), multicast: true, slot: 1, piece });
+        } else {
+            at!(pc, Step::Send { to: Peers::one(part.next), multicast: false, slot: 0, piece });
+            let root = if start == 0 { last } else { start - 1 };
+            at!(pc, Step::Recv { from: Peers::one(root), slot: 1, op: Op::Assign, piece });
+        }
+        Step::Done
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        let (hops, lanes) = (u64::from(self.workers) - 1, u64::from(self.lanes(bucket)));
+        let rounds = match (hops, self.multicast) {
+            (0, _) => return Volume::default(),
+            (_, true) => hops + 1,
+            (_, false) => 2 * hops,
+        };
+        Volume {
+            messages: lanes * rounds,
+            worker_elements: bucket.len * rounds,
+            hops: if lanes == 0 { 0 } else { rounds },
+            ..Volume::default()
+        }
+    }
+
+    /// With a piece per worker of equal size: 2(W-1)(S/WB + a). With multicast the second round is one message's way
+    /// and W-1 pieces into each worker, (W-1)S/WB + a; the piece that ends it was the last to be sent.
+    fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
+        let workers = u64::from(self.workers);
+        if self.chunk != Chunk::PerWorker || bucket.len % workers != 0 {
+            return None;
+        }
+        let hop = (bucket.len / workers) as f64 * link.s_per_element;
+        let hops = (workers - 1) as f64;
+        Some(match (self.workers, self.multicast) {
+            (1, _) => 0.0,
+            (_, false) => 2.0 * hops * (hop + link.latency_s),
+            (_, true) => 2.0 * hops * hop + (hops + 1.0) * link.latency_s,
+        })
+    }
+}

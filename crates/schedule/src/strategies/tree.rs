@@ -1,0 +1,169 @@
+//! Double binary tree, pipelined: two trees over all workers in which every worker is inner node of at most one, so
+//! that each sends and receives its share of half of the pieces up and down each tree.
+//!
+//! P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+//! Parallel Computing 35 (2009); NCCL uses the same trees (S. Jeaugey, "Massively scale your deep learning training
+//! with NCCL 2.4", 2019). Latency grows with log W, bandwidth is nearly that of a ring once many pieces are in flight.
+use crate::plan::{Chunk, Entry, Knob};
+use crate::schedule::{Roles, Schedule, Volume};
+use crate::step::{Bucket, Op, Peers, Piece, Step, at};
+
+pub(crate) const TREE: Entry = Entry {
+    name: "tree",
+    aliases: &["double-binary-tree"],
+    summary: "two binary trees, pipelined: sums go up, results come down",
+    knobs: &[Knob::Chunk],
+    build: |topology, knobs| {
+        Ok(Box::new(Tree { workers: topology.workers, chunk: knobs.chunk.unwrap_or(DEFAULT_CHUNK) }))
+    },
+};
+
+/// Without pieces a tree is no pipeline. 128 Ki elements are 512 KiB of float32, the size of NCCL's slices
+/// (`NCCL_BUFFSIZE` 4 MiB in `NCCL_STEPS` 8).
+const DEFAULT_CHUNK: Chunk = Chunk::Elements(128 * 1024);
+
+struct Tree {
+    workers: u32,
+    chunk: Chunk,
+}
+
+/// Where a rank stands in a tree.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Place {
+    parent: Option<u32>,
+    children: [Option<u32>; 2],
+    /// Which child of its parent it is.
+    index: u16,
+}
+
+/// The first tree: 0 is the root with one child; the others stand in order, odd ranks are leaves. The parent of
+/// ..x10..0 is ..100..0 or ..x1000 - its lowest bit is cleared and the next one set, if that rank exists.
+fn parent(rank: u32, size: u32) -> Option<u32> {
+    if rank == 0 {
+        return None;
+    }
+    let bit = rank & rank.wrapping_neg();
+    let up = (rank ^ bit) | (bit << 1);
+    Some(if up < size { up } else { rank ^ bit })
+}
+
+fn children(rank: u32, size: u32) -> [Option<u32>; 2] {
+    if rank == 0 {
+        return [(size > 1).then(|| size.next_power_of_two() / 2), None];
+    }
+    let mut bit = (rank & rank.wrapping_neg()) / 2;
+    if bit == 0 {
+        return [None, None];
+    }
+    let left = rank - bit;
+    while bit > 0 && rank + bit >= size {
+        bit /= 2;
+    }
+    [Some(left), (bit > 0).then_some(rank + bit)]
+}
+
+/// The second tree is the first one mirrored (even W) or shifted by one (odd W): inner nodes become leaves.
+fn place(rank: u32, size: u32, second: bool) -> Place {
+    let mapped = |rank: u32, back: bool| match (second, size % 2 == 0, back) {
+        (false, ..) => rank,
+        (true, true, _) => size - 1 - rank,
+        (true, false, false) => (rank + size - 1) % size,
+        (true, false, true) => (rank + 1) % size,
+    };
+    let own = mapped(rank, false);
+    let up = parent(own, size);
+    let index = up.map_or(0, |up| u16::from(children(up, size)[1] == Some(own)));
+    Place {
+        parent: up.map(|up| mapped(up, true)),
+        children: children(own, size).map(|child| child.map(|child| mapped(child, true))),
+        index,
+    }
+}
+
+impl Tree {
+    fn piece(&self, bucket: &Bucket, lane: u32) -> Piece {
+        match self.chunk {
+            // One half for each tree.
+            Chunk::Whole => bucket.whole().part(lane, self.lanes(bucket)),
+            chunk => chunk.piece(bucket, self.workers, lane),
+        }
+    }
+}
+
+impl Schedule for Tree {
+    fn roles(&self) -> Roles {
+        Roles { workers: self.workers, servers: 0, switches: 0 }
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        match self.chunk {
+            Chunk::Whole => bucket.len.min(2) as u32,
+            chunk => chunk.count(bucket.len, self.workers),
+        }
+    }
+
+    fn slots(&self) -> u16 {
+        3
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let Place { parent, children, index } = place(role, self.workers, (bucket.id ^ lane) & 1 == 1);
+        let piece = self.piece(bucket, lane);
+        for (slot, child) in (0..).zip(children) {
+            if let Some(child) = child {
+                at!(pc, Step::Recv { from: Peers::one(child), slot, op: Op::Reduce, piece });
+            }
+        }
+        if let Some(parent) = parent {
+            at!(pc, Step::Send { to: Peers::one(parent), multicast: false, slot: index, piece });
+            at!(pc, Step::Recv { from: Peers::one(parent), slot: 2, op: Op::Assign, piece });
+        }
+        for child in children.into_iter().flatten() {
+            at!(pc, Step::Send { to: Peers::one(child), multicast: false, slot: 2, piece });
+        }
+        Step::Done
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        let edges = u64::from(self.workers) - 1;
+        let lanes = u64::from(self.lanes(bucket));
+        // The deepest leaf of the first tree is a rank below the largest power of two.
+        let depth = if edges == 0 { 0 } else { u64::from(self.workers.next_power_of_two().ilog2()) };
+        Volume {
+            messages: 2 * edges * lanes,
+            worker_elements: 2 * edges * bucket.len,
+            hops: if lanes == 0 { 0 } else { 2 * depth },
+            ..Volume::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_trees_span_all_ranks_and_share_no_inner_node() {
+        for size in 1..200 {
+            let mut inner = vec![0; size as usize];
+            for second in [false, true] {
+                let mut roots = 0;
+                for rank in 0..size {
+                    let here = place(rank, size, second);
+                    for child in here.children.into_iter().flatten() {
+                        assert_eq!(place(child, size, second).parent, Some(rank), "{size} {rank}");
+                    }
+                    if let Some(parent) = here.parent {
+                        assert!(place(parent, size, second).children.contains(&Some(rank)), "{size} {rank}");
+                    } else {
+                        roots += 1;
+                    }
+                    // The root has one child, as a leaf has one parent: it does not count as inner.
+                    inner[rank as usize] += u32::from(here.parent.is_some() && here.children[0].is_some());
+                }
+                assert_eq!(roots, 1, "{size}");
+            }
+            assert!(inner.iter().all(|&n| n <= 1), "{size}: {inner:?}");
+        }
+    }
+}
