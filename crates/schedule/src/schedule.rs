@@ -31,7 +31,8 @@ pub struct Volume {
     pub server_elements: u64,
     /// Elements that switches send.
     pub switch_elements: u64,
-    /// Longest chain of messages that depend on each other.
+    /// Longest chain of messages that depend on each other. Exact where the number of workers is a power of two (and
+    /// a multiple of the ranks per node), else an upper bound.
     pub hops: u64,
 }
 

@@ -145,7 +145,10 @@ macro_rules! at {
         if $pc == 0 {
             return $step;
         }
-        $pc -= 1;
+        #[allow(unused_assignments, reason = "the last step of a list leaves nothing to count")]
+        {
+            $pc -= 1;
+        }
     };
 }
 pub(crate) use at;

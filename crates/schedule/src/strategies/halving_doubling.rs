@@ -128,15 +128,13 @@ impl Schedule for HalvingDoubling {
         }
     }
 
-    /// For a power of two and a length it divides: 2 ((P-1)/P S/B + log2(P) a); else with S/B + 2a more.
+    /// For a power of two and a length it divides: 2 ((P-1)/P S/B + log2(P) a).
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
         let (core, phases, extras) = self.core();
-        if self.chunk != Chunk::Whole || bucket.len % u64::from(core) != 0 {
+        if self.chunk != Chunk::Whole || bucket.len % u64::from(core) != 0 || extras > 0 {
             return None;
         }
-        let whole = bucket.len as f64 * link.s_per_element;
-        let moved = 2.0 * f64::from(core - 1) / f64::from(core) * whole;
-        let folded = if extras > 0 { whole + 2.0 * link.latency_s } else { 0.0 };
-        Some(moved + 2.0 * f64::from(phases) * link.latency_s + folded)
+        let moved = 2.0 * f64::from(core - 1) / f64::from(core) * bucket.len as f64 * link.s_per_element;
+        Some(moved + 2.0 * f64::from(phases) * link.latency_s)
     }
 }

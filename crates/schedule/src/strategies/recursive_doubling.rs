@@ -81,9 +81,9 @@ impl Schedule for RecursiveDoubling {
         }
     }
 
-    /// With whole buckets, log2(W) (S/B + a), and two more such hops where W is no power of two.
+    /// With whole buckets and W a power of two, log2(W) (S/B + a).
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
-        if self.chunk != Chunk::Whole {
+        if self.chunk != Chunk::Whole || !self.workers.is_power_of_two() {
             return None;
         }
         let hop = bucket.len as f64 * link.s_per_element + link.latency_s;

@@ -1,0 +1,220 @@
+//! What holds for every strategy in the registry, whatever it is: a new one is covered without a line here.
+mod reference;
+
+use std::sync::Arc;
+
+use paceline_schedule::{
+    Bucket, Chunk, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Schedule, Topology, Volume, build,
+    registry,
+};
+use proptest::prelude::*;
+use reference::{Executor, Random};
+
+fn buckets(lens: &[u64]) -> Vec<Bucket> {
+    (0..).zip(lens).map(|(id, &len)| Bucket { id, len, pull_only: false }).collect()
+}
+
+/// Different in every element, bucket and role, so that no wrong sum looks right.
+fn value(role: u32, bucket: u32, element: u64) -> i64 {
+    let mut random = Random(u64::from(role) << 40 | u64::from(bucket) << 20 | element);
+    random.below(1 << 40) as i64 - (1 << 39)
+}
+
+/// Runs it and checks sums and volume.
+fn check(name: &str, schedule: &dyn Schedule, buckets: &[Bucket], capacity: usize, seed: u64, exact_hops: bool) {
+    let roles = schedule.roles();
+    let fresh = |role| -> Vec<Vec<i64>> {
+        buckets.iter().map(|b| (0..b.len).map(|i| value(role, b.id, i)).collect()).collect()
+    };
+    let inputs: Vec<_> = (0..roles.total()).map(fresh).collect();
+    let outcome = Executor::new(schedule, buckets, inputs.clone(), capacity, seed).run();
+    for (bucket, id) in buckets.iter().zip(0..) {
+        let expected: Vec<i64> = (0..bucket.len as usize)
+            .map(|i| match bucket.pull_only {
+                true => inputs[roles.workers as usize][id][i],
+                false => inputs[..roles.workers as usize].iter().map(|worker| worker[id][i]).sum(),
+            })
+            .collect();
+        for worker in 0..roles.workers as usize {
+            assert_eq!(outcome.buffers[worker][id], expected, "{name}: worker {worker}, bucket {bucket:?}");
+        }
+    }
+    let volumes = buckets.iter().map(|bucket| schedule.volume(bucket));
+    let formula = volumes.fold(Volume::default(), |sum, v| Volume {
+        messages: sum.messages + v.messages,
+        worker_elements: sum.worker_elements + v.worker_elements,
+        server_elements: sum.server_elements + v.server_elements,
+        switch_elements: sum.switch_elements + v.switch_elements,
+        hops: sum.hops.max(v.hops),
+    });
+    let (hops, bound) = (outcome.volume.hops, formula.hops);
+    assert_eq!(Volume { hops: bound, ..outcome.volume }, formula, "{name}: counted and the strategy's formula");
+    assert!(if exact_hops { hops == bound } else { hops <= bound }, "{name}: {hops} hops, formula {bound}");
+}
+
+const ODD_SIZES: [u64; 8] = [1, 0, 2, 7, 64, 101, 3, 1000];
+
+/// Every combination of knobs that this strategy looks at.
+fn variants(entry: &Entry) -> Vec<(u32, Option<u32>, Knobs)> {
+    let mut all = vec![(1, None, Knobs::default())];
+    let widen = |all: &mut Vec<(u32, Option<u32>, Knobs)>, change: &dyn Fn(&mut (u32, Option<u32>, Knobs))| {
+        let more: Vec<_> = all
+            .iter()
+            .map(|old| {
+                let mut new = old.clone();
+                change(&mut new);
+                new
+            })
+            .collect();
+        all.extend(more);
+    };
+    if entry.uses(Knob::Servers) {
+        widen(&mut all, &|v| v.0 = 3);
+        widen(&mut all, &|v| v.2.barrier = false);
+    }
+    if entry.uses(Knob::Inside) {
+        widen(&mut all, &|v| v.2.inside = Inside::Root);
+    }
+    if entry.uses(Knob::Aggregation) {
+        widen(&mut all, &|v| v.1 = Some(3));
+    }
+    let mut chunked = all.clone();
+    for chunk in [Chunk::Whole, Chunk::PerWorker, Chunk::Elements(3)] {
+        chunked.extend(all.iter().cloned().map(|mut v| {
+            v.2.chunk = Some(chunk);
+            v
+        }));
+    }
+    let mut all = chunked;
+    if entry.uses(Knob::Placement) {
+        let plain: Vec<_> = all.clone();
+        for placement in [Placement::Even, Placement::Table(Arc::from([0; 16].as_slice()))] {
+            all.extend(plain.iter().cloned().map(|mut v| {
+                v.2.placement = placement.clone();
+                v
+            }));
+        }
+    }
+    if entry.uses(Knob::Distribution) {
+        widen(&mut all, &|v| v.2.distribution = Distribution::Block);
+    }
+    all.retain(|v| v.2.barrier || v.2.distribution == Distribution::RoundRobin);
+    all.retain(|v| v.2.placement != Placement::Even || v.2.chunk.is_none());
+    all
+}
+
+fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usize) {
+    for workers in workers {
+        for entry in registry() {
+            for ranks_per_node in [1, 2, 3, 4, 8].into_iter().take(if entry.uses(Knob::Inside) { 5 } else { 1 }) {
+                for (n, (servers, switch_radix, knobs)) in (0..).zip(variants(entry)) {
+                    let topology = Topology { workers, ranks_per_node, servers, switch_radix };
+                    let name = format!("{} {topology:?} {knobs:?}", entry.name);
+                    let schedule = build(entry.name, &topology, &knobs).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let exact = workers.is_power_of_two() && workers % ranks_per_node == 0;
+                    check(&name, &*schedule, &buckets(lens), capacity, n + u64::from(workers), exact);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_and_volume_unbounded() {
+    every_variant(1..=17, &ODD_SIZES, usize::MAX);
+}
+
+#[test]
+fn sums_and_volume_with_one_message_per_channel() {
+    every_variant(1..=17, &[1, 40, 0, 7], 1);
+}
+
+#[test]
+fn sums_and_volume_of_larger_worlds() {
+    every_variant([32, 64].into_iter(), &[0, 129, 5], 2);
+}
+
+#[test]
+fn tensors_without_gradient_are_distributed_by_servers() {
+    for entry in registry().iter().filter(|entry| entry.uses(Knob::Pull)) {
+        let mut some = buckets(&[5, 9, 3]);
+        some[1].pull_only = true;
+        for barrier in [true, false] {
+            let knobs = Knobs { barrier, ..Knobs::default() };
+            let schedule = build(entry.name, &Topology::flat(4), &knobs).unwrap();
+            // The server keeps its own values only where it does not add: an empty push must not overwrite them.
+            check(entry.name, &*schedule, &some, usize::MAX, 7, true);
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_all_builders_refuse_what_cannot_be() {
+    let names: Vec<_> = registry().iter().flat_map(|e| e.aliases.iter().chain([&e.name])).collect();
+    for (i, name) in names.iter().enumerate() {
+        assert!(!names[..i].contains(name), "{name} twice");
+        assert!(paceline_schedule::find(name).is_some());
+    }
+    for entry in registry() {
+        let none = Topology { workers: 0, ..Topology::flat(1) };
+        assert!(build(entry.name, &none, &Knobs::default()).is_err_and(|e| e.0.starts_with("workers")));
+    }
+    assert!(build("rign", &Topology::flat(2), &Knobs::default()).is_err_and(|e| e.0.contains("ring")));
+}
+
+/// Lanes are independent only if no two of a role touch the same element.
+#[test]
+fn lanes_of_a_worker_do_not_overlap() {
+    for entry in registry() {
+        let schedule = build(entry.name, &Topology::flat(6), &Knobs::default()).unwrap();
+        for bucket in buckets(&[1, 50, 1001]) {
+            let mut covered = vec![0; bucket.len as usize];
+            for lane in 0..schedule.lanes(&bucket) {
+                let mut pc = 0;
+                let mut touched: Vec<Piece> = Vec::new();
+                loop {
+                    match schedule.step(&bucket, 0, lane, pc) {
+                        paceline_schedule::Step::Done => break,
+                        paceline_schedule::Step::Send { piece, .. } | paceline_schedule::Step::Recv { piece, .. } => {
+                            touched.push(piece);
+                        }
+                        paceline_schedule::Step::Barrier => {}
+                    }
+                    pc += 1;
+                }
+                let mut mine = vec![false; bucket.len as usize];
+                for piece in touched {
+                    mine[piece.off as usize..(piece.off + piece.len) as usize].fill(true);
+                }
+                for (count, here) in covered.iter_mut().zip(mine) {
+                    *count += u32::from(here);
+                }
+            }
+            assert!(covered.iter().all(|&n| n == 1), "{}: {covered:?}", entry.name);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_worlds(
+        workers in 1u32..40,
+        ranks_per_node in 1u32..9,
+        servers in 1u32..6,
+        strategy in 0..registry().len(),
+        variant in any::<prop::sample::Index>(),
+        capacity in prop::sample::select(vec![1usize, 2, 5, usize::MAX]),
+        lens in prop::collection::vec(0u64..300, 0..6),
+        seed in any::<u64>(),
+    ) {
+        let entry = registry()[strategy];
+        let all = variants(entry);
+        let (wanted, switch_radix, knobs) = variant.get(&all).clone();
+        let servers = if matches!(knobs.placement, Placement::Table(_)) { wanted } else { servers };
+        let topology = Topology { workers, ranks_per_node, servers, switch_radix };
+        let schedule = build(entry.name, &topology, &knobs).unwrap();
+        check(&format!("{} {topology:?} {knobs:?}", entry.name), &*schedule, &buckets(&lens), capacity, seed, false);
+    }
+}
