@@ -1,0 +1,89 @@
+//! What is still to happen, in order of time.
+//!
+//! A link's messages reach its far end in the order in which they entered, so only the first of each link has to stand
+//! in the event queue; the others wait behind it in a ring buffer. The queue then holds one small item per link
+//! instead of every message in flight, of which a parameter server has tens of thousands. Events that belong to no
+//! link lie in a slab.
+use std::collections::VecDeque;
+
+use crate::event::Event;
+use crate::queue::{Queue, Timed};
+
+#[derive(Clone, Copy)]
+struct Item {
+    time: u64,
+    /// A link, or a place in the slab if `LOOSE` is set.
+    index: u32,
+}
+
+impl Timed for Item {
+    #[inline]
+    fn time(&self) -> u64 {
+        self.time
+    }
+}
+
+const LOOSE: u32 = 1 << 31;
+
+pub(crate) struct Agenda<C> {
+    queue: Queue<Item>,
+    links: Vec<VecDeque<Event<C>>>,
+    slab: Vec<Event<C>>,
+    free: Vec<u32>,
+}
+
+impl<C: Copy> Agenda<C> {
+    pub fn new(links: usize) -> Self {
+        Agenda {
+            queue: Queue::new(),
+            links: (0..links).map(|_| VecDeque::new()).collect(),
+            slab: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Something that happens at its time.
+    pub fn push(&mut self, event: Event<C>) {
+        let time = event.time;
+        let place = if let Some(place) = self.free.pop() {
+            self.slab[place as usize] = event;
+            place
+        } else {
+            self.slab.push(event);
+            self.slab.len() as u32 - 1
+        };
+        self.queue.push(Item { time, index: place | LOOSE });
+    }
+
+    /// A message that leaves a link at its time, not before those that entered the link earlier.
+    #[inline]
+    pub fn push_behind(&mut self, link: u32, event: Event<C>) {
+        let line = &mut self.links[link as usize];
+        match line.back() {
+            None => {
+                self.queue.push(Item { time: event.time, index: link });
+                line.push_back(event);
+            }
+            Some(last) if last.time <= event.time => line.push_back(event),
+            // A shorter way behind the link: it overtakes.
+            Some(_) => self.push(event),
+        }
+    }
+
+    /// The next thing to happen.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Event<C>> {
+        let item = self.queue.pop()?;
+        if item.index & LOOSE != 0 {
+            let place = item.index & !LOOSE;
+            self.free.push(place);
+            return Some(self.slab[place as usize]);
+        }
+        let line = &mut self.links[item.index as usize];
+        let event = line.pop_front();
+        if let Some(next) = line.front() {
+            self.queue.push(Item { time: next.time, index: item.index });
+        }
+        event
+    }
+}

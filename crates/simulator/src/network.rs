@@ -1,0 +1,6 @@
+//! The model of the network: links and routes, and two ways of sharing them.
+pub(crate) mod fifo;
+pub(crate) mod fluid;
+mod maxmin;
+pub(crate) mod switch;
+pub(crate) mod topology;

@@ -1,0 +1,174 @@
+//! The FIFO network: every link carries one message after the other, in the order of their heads' arrival.
+//!
+//! Messages pass cut-through: a link forwards the first bit at once, so that an idle path costs one transmission
+//! time, whatever its length. There is no back-pressure: a queue holds any number of messages. This is the model of
+//! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"; docs/models.md says when it is right.
+use paceline_schedule::Peers;
+
+use crate::agenda::Agenda;
+use crate::event::{Event, Kind};
+use crate::network::topology::{NONE, Wires};
+use crate::observer::Observer;
+use crate::path::{Chain, Part};
+
+/// Occupies a link from the arrival of the head, the event's time; gives when the head leaves, when the tail does.
+#[inline]
+fn occupy<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    observer: &mut O,
+    link: u32,
+    event: &mut Event<C>,
+    overhead: u64,
+) -> (u64, u64) {
+    let now = event.time;
+    let wire = &mut wires.links[link as usize];
+    let start = now.max(wire.free);
+    let begin = start + overhead;
+    // Sizes and rates are exact in 53 bits; rounding to a picosecond is the same everywhere.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
+    let end = event.tail.max(begin + (event.bytes as f64 * wire.ps_per_byte + 0.5) as u64);
+    wire.busy += end - start;
+    wire.free = end;
+    event.chain.add(wire.part, start - now, start - now);
+    event.chain.add(Part::Latency, overhead, 0);
+    observer.link(link, start, end, event.inst, event.src, event.dst);
+    (begin, end)
+}
+
+/// Transmission is counted once, on the last link: cut-through, all links carry the message at once.
+#[inline]
+fn deliver<C: Chain>(wires: &Wires, agenda: &mut Agenda<C>, link: u32, mut event: Event<C>, head: u64, end: u64) {
+    event.chain.add(wires.links[link as usize].part, end - head, 0);
+    agenda.push_behind(link, Event { time: end, kind: Kind::Delivered, ..event });
+}
+
+/// A unicast leaves its sender.
+#[inline]
+pub(crate) fn send<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let (now, route) = (event.time, wires.route(event.src, event.dst));
+    event.tail = 0;
+    event.chain.add(Part::Latency, route.latency, 0);
+    if route.links[0] == NONE {
+        agenda.push(Event { time: now + route.latency, stage: 3, kind: Kind::Head, ..event });
+        return;
+    }
+    let overhead = wires.overhead;
+    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead);
+    event.tail = end + route.latency;
+    if route.links[3] == NONE {
+        deliver(wires, agenda, route.links[0], event, head + route.latency, end + route.latency);
+        return;
+    }
+    let stage = if route.links[1] == NONE { 3 } else { 1 };
+    agenda.push_behind(
+        route.links[0],
+        Event { time: head + route.latency, stage, kind: Kind::Head, ..event },
+    );
+}
+
+/// The head of a unicast is at a further link.
+#[inline]
+pub(crate) fn head<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let link = wires.earliest(wires.route(event.src, event.dst).links[event.stage as usize]);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0);
+    if event.stage == 3 {
+        deliver(wires, agenda, link, event, head, end);
+    } else {
+        agenda.push_behind(link, Event { time: head, tail: end, stage: event.stage + 1, ..event });
+    }
+}
+
+/// A multicast leaves its sender: one slot on its link, one copy per rack, one slot at each receiving node, and
+/// inside a node a copy for each rank.
+pub(crate) fn multicast<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+    to: Peers,
+) {
+    let (overhead, home) = (wires.overhead, wires.node(event.src));
+    event.tail = 0;
+    let mut sent = None;
+    for receiver in to.iter().filter(|&receiver| wires.node(receiver) == home).collect::<Vec<_>>() {
+        // One slot on the sender's link inside the node, however many copies.
+        let route = wires.route(event.src, receiver);
+        let mut copy = Event { dst: receiver, ..event };
+        let (head, end) = match sent {
+            Some(times) => times,
+            None => occupy(wires, observer, route.links[0], &mut copy, overhead),
+        };
+        sent = Some((head, end));
+        copy.chain.add(Part::Latency, route.latency, 0);
+        agenda.push(Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Inside, ..copy });
+    }
+    let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
+    let route = wires.route(event.src, away);
+    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead);
+    event.chain.add(Part::Latency, route.latency, 0);
+    let event = Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Multicast, ..event };
+    let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
+    for rank in first.filter(|&rank| wires.node(rank) != home) {
+        agenda.push(Event { dst: rank, stage: 3, ..event });
+    }
+    if wires.worker_racks() > 1 {
+        let other = if wires.rack(home) == 0 { 1 } else { 0 };
+        let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
+        agenda.push(Event { dst: rank, stage: 1, ..event });
+    }
+}
+
+/// The head of a multicast is at the uplink of its rack (stage 1), the downlink of another (2) or a node (3).
+pub(crate) fn multicast_head<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let link = wires.earliest(wires.route(event.src, event.dst).links[event.stage as usize]);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0);
+    let next = Event { time: head, tail: end, ..event };
+    match event.stage {
+        1 => {
+            let home = wires.rack(wires.node(event.src));
+            for rack in (0..wires.worker_racks()).filter(|&rack| rack != home) {
+                let first = wires.first_rank_of_nodes(wires.nodes_of_rack(rack)).next();
+                agenda.push(Event { dst: first.unwrap_or(event.dst), stage: 2, ..next });
+            }
+        }
+        2 => {
+            let rack = wires.rack(wires.node(event.dst));
+            for rank in wires.first_rank_of_nodes(wires.nodes_of_rack(rack)) {
+                agenda.push(Event { dst: rank, stage: 3, ..next });
+            }
+        }
+        _ if wires.ranks_of(event.dst).len() == 1 => deliver(wires, agenda, link, event, head, end),
+        _ => {
+            for rank in wires.ranks_of(event.dst) {
+                agenda.push(Event { dst: rank, kind: Kind::Inside, ..next });
+            }
+        }
+    }
+}
+
+/// The head of a copy is at a rank's own link.
+pub(crate) fn inside<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let link = wires.role_in(event.dst);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0);
+    deliver(wires, agenda, link, event, head, end);
+}

@@ -1,0 +1,238 @@
+//! Links, and which of them a message takes.
+use std::ops::Range;
+
+use paceline_model::cluster::ServerPlace;
+use paceline_model::{Cluster, Time};
+use paceline_schedule::Roles;
+
+use crate::path::Part;
+
+/// A link in one direction.
+pub(crate) struct Link {
+    pub ps_per_byte: f64,
+    /// When the last message reserved so far has passed.
+    pub free: u64,
+    /// Picoseconds it was occupied.
+    pub busy: u64,
+    pub part: Part,
+    pub name: LinkName,
+}
+
+/// For people: which link it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkName {
+    NodeOut(u32),
+    NodeIn(u32),
+    RoleOut(u32),
+    RoleIn(u32),
+    RackUp(u32),
+    RackDown(u32),
+}
+
+/// No link: the message comes from, or ends at, the switch.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// The way from one role to another: up to four links, of which the first and the last may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub links: [u32; 4],
+    /// Between the first link and the next.
+    pub latency: u64,
+}
+
+pub(crate) struct Wires {
+    pub links: Vec<Link>,
+    roles: Roles,
+    gpus_per_node: u32,
+    worker_nodes: u32,
+    nodes: u32,
+    colocated: bool,
+    nodes_per_rack: Option<u32>,
+    /// Parallel uplinks of a rack.
+    uplinks: u32,
+    latency: u64,
+    intra_latency: u64,
+    pub overhead: u64,
+}
+
+impl Wires {
+    /// A rack's uplink is as many parallel links of the nodes' rate as oversubscription leaves (the leaf of a
+    /// leaf-spine network, its load ideally balanced); for fluid sharing it is one wide link.
+    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool) -> Wires {
+        let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
+        let colocated = cluster.servers == ServerPlace::Colocated;
+        let nodes = worker_nodes + if colocated { 0 } else { roles.servers };
+        let mut links = Vec::new();
+        let mut add = |name, part, ps_per_byte: f64| links.push(Link { ps_per_byte, free: 0, busy: 0, part, name });
+        let rate = cluster.bandwidth.ps_per_byte();
+        for node in 0..nodes {
+            let server = node >= worker_nodes;
+            add(LinkName::NodeOut(node), if server { Part::ServerEgress } else { Part::WorkerEgress }, rate);
+            add(LinkName::NodeIn(node), if server { Part::ServerIngress } else { Part::WorkerIngress }, rate);
+        }
+        let intra = cluster.intra_bandwidth.ps_per_byte();
+        for role in 0..roles.workers + roles.servers {
+            add(LinkName::RoleOut(role), Part::IntraNode, intra);
+            add(LinkName::RoleIn(role), Part::IntraNode, intra);
+        }
+        let mut uplinks = 1;
+        if let Some(r) = cluster.racks {
+            let width = f64::from(r.nodes_per_rack) / r.oversubscription;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+            if !fluid {
+                uplinks = width.round().max(1.0) as u32;
+            }
+            let each = rate / width * f64::from(uplinks);
+            for rack in 0..nodes.div_ceil(r.nodes_per_rack) {
+                (0..uplinks).for_each(|_| add(LinkName::RackUp(rack), Part::RackUplink, each));
+                (0..uplinks).for_each(|_| add(LinkName::RackDown(rack), Part::RackUplink, each));
+            }
+        }
+        Wires {
+            links,
+            roles,
+            gpus_per_node: cluster.gpus_per_node,
+            worker_nodes,
+            nodes,
+            colocated,
+            nodes_per_rack: cluster.racks.map(|r| r.nodes_per_rack),
+            uplinks,
+            latency: cluster.latency.0,
+            intra_latency: cluster.intra_latency.0,
+            overhead: cluster.message_overhead.0,
+        }
+    }
+
+    /// The node of a worker or server.
+    #[inline]
+    pub fn node(&self, role: u32) -> u32 {
+        if role < self.roles.workers {
+            if self.gpus_per_node == 1 { role } else { role / self.gpus_per_node }
+        } else if self.colocated {
+            (role - self.roles.workers) % self.worker_nodes
+        } else {
+            self.worker_nodes + role - self.roles.workers
+        }
+    }
+
+    #[inline]
+    pub fn is_switch(&self, role: u32) -> bool {
+        role >= self.roles.workers + self.roles.servers
+    }
+
+    fn role_out(&self, role: u32) -> u32 {
+        2 * self.nodes + 2 * role
+    }
+
+    /// The rack of a node; without racks all are in one.
+    pub fn rack(&self, node: u32) -> u32 {
+        self.nodes_per_rack.map_or(0, |per_rack| node / per_rack)
+    }
+
+    /// Racks that have workers.
+    pub fn worker_racks(&self) -> u32 {
+        self.nodes_per_rack.map_or(1, |per_rack| self.worker_nodes.div_ceil(per_rack))
+    }
+
+    /// Nodes of a rack that have workers.
+    pub fn nodes_of_rack(&self, rack: u32) -> Range<u32> {
+        let per_rack = self.nodes_per_rack.unwrap_or(self.nodes);
+        (rack * per_rack).min(self.worker_nodes)..((rack + 1) * per_rack).min(self.worker_nodes)
+    }
+
+    /// The first rank of each node.
+    pub fn first_rank_of_nodes(&self, nodes: Range<u32>) -> impl Iterator<Item = u32> + use<> {
+        let per_node = self.gpus_per_node;
+        nodes.map(move |node| node * per_node)
+    }
+
+    /// All ranks on the node of a worker.
+    pub fn ranks_of(&self, worker: u32) -> Range<u32> {
+        let first = worker / self.gpus_per_node * self.gpus_per_node;
+        first..(first + self.gpus_per_node).min(self.roles.workers)
+    }
+
+    /// The link into a role from within its node.
+    pub fn role_in(&self, role: u32) -> u32 {
+        self.role_out(role) + 1
+    }
+
+    /// Links to and from the aggregating switch are half of the way between two nodes.
+    #[inline]
+    pub fn route(&self, from: u32, to: u32) -> Route {
+        if self.is_switch(from) {
+            return Route { links: [NONE, NONE, NONE, 2 * self.node(to) + 1], latency: self.latency / 2 };
+        }
+        let a = self.node(from);
+        if self.is_switch(to) {
+            return Route { links: [2 * a, NONE, NONE, NONE], latency: self.latency - self.latency / 2 };
+        }
+        let b = self.node(to);
+        if a == b {
+            return Route {
+                links: [self.role_out(from), NONE, NONE, self.role_in(to)],
+                latency: self.intra_latency,
+            };
+        }
+        let mut links = [2 * a, NONE, NONE, 2 * b + 1];
+        if let Some(per_rack) = self.nodes_per_rack
+            && a / per_rack != b / per_rack
+        {
+            let first = self.role_out(self.roles.workers + self.roles.servers);
+            links[1] = first + 2 * (a / per_rack) * self.uplinks;
+            links[2] = first + (2 * (b / per_rack) + 1) * self.uplinks;
+        }
+        Route { links, latency: self.latency }
+    }
+
+    /// Of the parallel links that begin with `link`, the one that is free first. Only rack uplinks have any.
+    #[inline]
+    pub fn earliest(&self, link: u32) -> u32 {
+        if self.uplinks == 1 || self.links[link as usize].part != Part::RackUplink {
+            return link;
+        }
+        (link..link + self.uplinks).min_by_key(|&l| self.links[l as usize].free).unwrap_or(link)
+    }
+
+    /// Control messages of a barrier between several servers: one to the first of them and one back.
+    pub fn barrier_time(&self) -> Time {
+        if self.roles.servers > 1 { Time(2 * (self.latency + self.overhead)) } else { Time::ZERO }
+    }
+
+    /// Where a node's link stands in a timeline: with its worker or server, or with its first rank. Gives process,
+    /// thread and the process's name.
+    pub fn process_of_node(&self, node: u32, thread: u32) -> (u32, u32, String) {
+        match node.checked_sub(self.worker_nodes) {
+            Some(server) => (self.roles.workers + server + 1, thread, format!("server {server}")),
+            None => {
+                let rank = node * self.gpus_per_node;
+                (rank + 1, thread, format!("worker {rank}"))
+            }
+        }
+    }
+
+    /// A link's name for timelines and tables.
+    pub fn name(&self, name: LinkName) -> String {
+        let node = |node: u32| {
+            if node >= self.worker_nodes {
+                format!("server {}", node - self.worker_nodes)
+            } else if self.gpus_per_node == 1 {
+                format!("worker {node}")
+            } else {
+                format!("node {node}")
+            }
+        };
+        let role = |role: u32| match role.checked_sub(self.roles.workers) {
+            None => format!("worker {role}"),
+            Some(server) => format!("server {server}"),
+        };
+        match name {
+            LinkName::NodeOut(n) => format!("{} egress", node(n)),
+            LinkName::NodeIn(n) => format!("{} ingress", node(n)),
+            LinkName::RoleOut(r) => format!("{} egress inside the node", role(r)),
+            LinkName::RoleIn(r) => format!("{} ingress inside the node", role(r)),
+            LinkName::RackUp(r) => format!("rack {r} up"),
+            LinkName::RackDown(r) => format!("rack {r} down"),
+        }
+    }
+}

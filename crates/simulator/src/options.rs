@@ -1,0 +1,99 @@
+//! What a simulation is asked for, beyond trace and cluster.
+use paceline_schedule::{Distribution, Inside, Placement};
+use thiserror::Error;
+
+/// When workers wait for the parameters that servers send back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// Each forward layer waits for its own.
+    Layer,
+    /// The iteration waits for all.
+    Step,
+}
+
+/// How links are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// One message after the other, cut-through.
+    Fifo,
+    /// Max-min fair between connections, as TCP strives for.
+    Fluid,
+}
+
+/// How buckets are cut, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkBytes {
+    /// Not.
+    Whole,
+    /// One piece per worker.
+    PerWorker,
+    /// Pieces of this many bytes.
+    Size(u64),
+}
+
+/// One simulation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Name or alias of a strategy.
+    pub strategy: String,
+    /// Ranks that train.
+    pub workers: u32,
+    /// Parameter servers; ignored by strategies without.
+    pub servers: u32,
+    /// None: the strategy's default.
+    pub chunk: Option<ChunkBytes>,
+    /// Bucket to server.
+    pub placement: Placement,
+    /// Order of the servers' sends.
+    pub distribution: Distribution,
+    /// Whether an iteration starts on all workers at once.
+    pub barrier: bool,
+    /// For parameter servers.
+    pub pull: Pull,
+    /// For `hierarchical`.
+    pub inside: Inside,
+    /// None: every tensor is its own bucket.
+    pub bucket_size: Option<u64>,
+    /// How links are shared.
+    pub network: Network,
+    /// Whether gradients are sent while the backward pass still runs.
+    pub overlap: bool,
+    /// All compute takes this much less time.
+    pub compute_speedup: f64,
+    /// Iterations measured; none: 1 with the barrier, 2 without.
+    pub iterations: Option<u32>,
+    /// Of the workers' random variation.
+    pub seed: u64,
+    /// Whether to follow the critical path (costs some 20 % of the time).
+    pub critical_path: bool,
+}
+
+impl Options {
+    /// The defaults of the command line.
+    #[must_use]
+    pub fn new(strategy: &str, workers: u32) -> Options {
+        Options {
+            strategy: strategy.into(),
+            workers,
+            servers: 1,
+            chunk: None,
+            placement: Placement::RoundRobin,
+            distribution: Distribution::RoundRobin,
+            barrier: true,
+            pull: Pull::Layer,
+            inside: Inside::Ring,
+            bucket_size: None,
+            network: Network::Fifo,
+            overlap: true,
+            compute_speedup: 1.0,
+            iterations: None,
+            seed: 0,
+            critical_path: true,
+        }
+    }
+}
+
+/// Why a simulation cannot be run; for the user, naming the option and the remedy.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct SimulationError(pub String);

@@ -1,0 +1,179 @@
+//! What a simulation says.
+use paceline_model::{Cluster, Trace};
+use serde::Serialize;
+
+use crate::network::topology::Wires;
+use crate::options::Options;
+use crate::path::PARTS;
+use crate::prepare::Prepared;
+
+/// How busy the links of one kind were.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkUse {
+    /// "worker egress", "server ingress", …
+    pub kind: &'static str,
+    /// How many such links carried anything.
+    pub links: u32,
+    /// The busiest one's busy time per iteration, in seconds.
+    pub busiest_s: f64,
+    /// Mean busy time per iteration of those that carried anything, in seconds.
+    pub mean_s: f64,
+}
+
+/// What the time on the critical path was spent for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathPart {
+    /// "compute", "server ingress", "latency", …
+    pub part: &'static str,
+    /// Seconds per iteration.
+    pub seconds: f64,
+}
+
+/// All-reduce figures as nccl-tests reports them, for traces that only synchronise.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BusBandwidth {
+    /// Bytes over time, bits per second.
+    pub algorithm_bandwidth_bps: f64,
+    /// The same times 2(W-1)/W: what each link of a ring carries.
+    pub bus_bandwidth_bps: f64,
+}
+
+/// One run, as DESIGN's JSON lists it and more. Times are seconds per iteration in the steady state.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Name of the trace.
+    pub trace: String,
+    /// The strategy's own name, aliases resolved.
+    pub strategy: &'static str,
+    /// Ranks that trained.
+    pub workers: u32,
+    /// Parameter servers; 0 for strategies without.
+    pub servers: u32,
+    /// Of a node, each way.
+    pub bandwidth_bps: f64,
+    /// One iteration.
+    pub iteration_s: f64,
+    /// Of all workers; none where an iteration takes no time.
+    pub samples_per_s: Option<f64>,
+    /// Samples/s over what the workers would do without communication; none without compute.
+    pub scaling_efficiency: Option<f64>,
+    /// Iteration less one worker's compute alone.
+    pub exposed_communication_s: f64,
+    /// One worker's forward pass.
+    pub forward_s: f64,
+    /// One worker's backward pass.
+    pub backward_s: f64,
+    /// One worker's optimiser step.
+    pub optimizer_s: f64,
+    /// On average over workers.
+    pub bytes_sent_per_worker: f64,
+    /// Of all roles in one iteration; a multicast counts once.
+    pub messages: u64,
+    /// Samples of one worker and iteration.
+    pub batch: u32,
+    /// What is synchronised in one iteration.
+    pub gradient_bytes: u64,
+    /// Number of buckets.
+    pub buckets: u32,
+    /// By kind of link, for those that carried anything.
+    pub links: Vec<LinkUse>,
+    /// Largest first; empty where it was not followed.
+    pub critical_path: Vec<PathPart>,
+    /// Part of the critical path spent in queues behind other messages, in seconds.
+    pub queued_s: Option<f64>,
+    /// For traces without compute.
+    #[serde(flatten)]
+    pub bus: Option<BusBandwidth>,
+    /// What the user should know: degenerate cases.
+    pub notes: Vec<String>,
+}
+
+/// Parts and queueing of the critical path, over all measured iterations.
+pub(crate) type PathSeconds = Option<([f64; 8], f64)>;
+
+pub(crate) fn outcome(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    prepared: &Prepared,
+    iteration_s: f64,
+    path: PathSeconds,
+    (wires, simulated_s): (&Wires, f64),
+) -> Outcome {
+    let roles = prepared.schedule.roles();
+    let recorded = &trace.workers[0];
+    let faster = 1.0 / options.compute_speedup;
+    let [forward_s, backward_s, optimizer_s] =
+        [recorded.forward_time(), recorded.backward, recorded.optimizer].map(|time| time.scaled(faster).seconds());
+    let compute_s = forward_s + backward_s + optimizer_s;
+    let volumes = prepared.buckets.iter().map(|bucket| prepared.schedule.volume(bucket));
+    let (messages, elements) = volumes.fold((0, 0), |(m, e), v| (m + v.messages, e + v.worker_elements));
+    let gradient_bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes).sum();
+    let workers = f64::from(options.workers);
+    let samples_per_s = (iteration_s > 0.0).then(|| workers * f64::from(trace.batch) / iteration_s);
+    let bus = (compute_s == 0.0 && iteration_s > 0.0).then(|| {
+        let algorithm = 8.0 * gradient_bytes as f64 / iteration_s;
+        BusBandwidth {
+            algorithm_bandwidth_bps: algorithm,
+            bus_bandwidth_bps: algorithm * 2.0 * (workers - 1.0) / workers,
+        }
+    });
+    let share = if simulated_s > 0.0 { iteration_s / simulated_s } else { 0.0 };
+    let (critical_path, queued_s) = path_parts(path);
+    Outcome {
+        trace: trace.name.clone(),
+        strategy: prepared.entry.name,
+        workers: options.workers,
+        servers: roles.servers,
+        bandwidth_bps: cluster.bandwidth.0,
+        iteration_s,
+        samples_per_s,
+        scaling_efficiency: (compute_s > 0.0 && iteration_s > 0.0).then(|| compute_s / iteration_s),
+        exposed_communication_s: iteration_s - compute_s,
+        forward_s,
+        backward_s,
+        optimizer_s,
+        bytes_sent_per_worker: (elements * prepared.element_bytes) as f64 / workers,
+        messages,
+        batch: trace.batch,
+        gradient_bytes,
+        buckets: prepared.buckets.len() as u32,
+        links: link_use(wires, share),
+        critical_path,
+        queued_s,
+        bus,
+        notes: prepared.schedule.note().into_iter().collect(),
+    }
+}
+
+fn path_parts(path: PathSeconds) -> (Vec<PathPart>, Option<f64>) {
+    let Some((parts, queued)) = path else { return (Vec::new(), None) };
+    let mut list: Vec<_> = PARTS
+        .into_iter()
+        .zip(parts)
+        .filter(|&(_, seconds)| seconds > 0.0)
+        .map(|(part, seconds)| PathPart { part, seconds })
+        .collect();
+    list.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    (list, Some(queued))
+}
+
+fn link_use(wires: &Wires, share: f64) -> Vec<LinkUse> {
+    (1..PARTS.len() - 1)
+        .filter_map(|part| {
+            let busy: Vec<f64> = wires
+                .links
+                .iter()
+                .filter(|link| link.part as usize == part && link.busy > 0)
+                .map(|link| link.busy as f64 * 1e-12 * share)
+                .collect();
+            let busiest_s = busy.iter().copied().max_by(f64::total_cmp)?;
+            Some(LinkUse {
+                kind: PARTS[part],
+                links: busy.len() as u32,
+                busiest_s,
+                mean_s: busy.iter().sum::<f64>() / busy.len() as f64,
+            })
+        })
+        .collect()
+}

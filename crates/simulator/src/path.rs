@@ -1,0 +1,64 @@
+//! What the critical path consists of.
+//!
+//! Every event carries the composition of the chain of causes that led to it: an event has one cause, the one that
+//! came last, so that at the end of an iteration the chain behind the last event *is* the critical path, and nothing
+//! has to be stored or searched.
+
+/// What time on the critical path was spent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Compute,
+    WorkerEgress,
+    WorkerIngress,
+    ServerEgress,
+    ServerIngress,
+    IntraNode,
+    RackUplink,
+    Latency,
+}
+
+/// Names of the parts, in order, as JSON has them.
+pub(crate) const PARTS: [&str; 8] = [
+    "compute",
+    "worker egress",
+    "worker ingress",
+    "server egress",
+    "server ingress",
+    "inside the node",
+    "rack uplink",
+    "latency",
+];
+
+/// Carried by every event. `()` carries nothing and costs nothing.
+pub(crate) trait Chain: Copy + Default {
+    /// Adds time to a part; `queued` of it was spent waiting for others.
+    fn add(&mut self, part: Part, picoseconds: u64, queued: u64);
+    /// Seconds of each part, and how much of it was queueing.
+    fn parts(&self) -> Option<([f32; 8], f32)>;
+}
+
+impl Chain for () {
+    #[inline]
+    fn add(&mut self, _: Part, _: u64, _: u64) {}
+    fn parts(&self) -> Option<([f32; 8], f32)> {
+        None
+    }
+}
+
+/// Seconds per part in single precision: it is for people, and every event carries it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Composition {
+    parts: [f32; 8],
+    queued: f32,
+}
+
+impl Chain for Composition {
+    #[inline]
+    fn add(&mut self, part: Part, picoseconds: u64, queued: u64) {
+        self.parts[part as usize] += picoseconds as f32 * 1e-12;
+        self.queued += queued as f32 * 1e-12;
+    }
+    fn parts(&self) -> Option<([f32; 8], f32)> {
+        Some((self.parts, self.queued))
+    }
+}

@@ -1,0 +1,232 @@
+//! From trace, cluster and options to what the event loop works on: buckets, layers and gradients in its own terms.
+use paceline_model::trace::WorkerTrace;
+use paceline_model::{Cluster, Time, Trace};
+use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, find};
+
+use crate::options::{ChunkBytes, Options, Pull, SimulationError};
+
+/// One forward layer of a recorded worker.
+pub(crate) struct Layer {
+    pub duration: Time,
+    /// Range of `Worker::needs`: the buckets it waits for.
+    pub needs: std::ops::Range<usize>,
+}
+
+/// A recorded worker, in terms of buckets.
+pub(crate) struct Worker {
+    pub layers: Vec<Layer>,
+    pub needs: Vec<u32>,
+    pub forward: Time,
+    pub backward: Time,
+    /// What follows the last bucket; zero where layers include it.
+    pub optimizer: Time,
+    /// When each bucket may be sent, from the start of the backward pass; sorted.
+    pub ready: Vec<(Time, u32)>,
+}
+
+/// Everything that stays as it is during a simulation.
+pub(crate) struct Prepared {
+    pub entry: &'static Entry,
+    pub schedule: Box<dyn Schedule>,
+    pub buckets: Vec<Bucket>,
+    pub names: Vec<String>,
+    /// Position of each bucket in the distribution order.
+    pub priority: Vec<u32>,
+    pub element_bytes: u64,
+    pub workers: Vec<Worker>,
+    /// Forward layers wait for their parameters one by one.
+    pub pull_by_layer: bool,
+}
+
+fn wrong<T>(message: String) -> Result<T, SimulationError> {
+    Err(SimulationError(message))
+}
+
+pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    let Some(entry) = find(&options.strategy) else {
+        return build(&options.strategy, &Topology::flat(1), &Knobs::default())
+            .map_err(|e| SimulationError(format!("strategy: {e}")))
+            .and_then(|_| wrong("unknown strategy".into()));
+    };
+    check(cluster, options, entry)?;
+    let with_servers = entry.uses(Knob::Pull);
+    let element_bytes = trace.dtype.size();
+    let grouped = group(trace, options, with_servers);
+    let knobs = knobs(options, element_bytes, grouped.len())?;
+    let topology = Topology {
+        workers: options.workers,
+        ranks_per_node: cluster.gpus_per_node,
+        servers: if entry.uses(Knob::Servers) { options.servers } else { 0 },
+        switch_radix: cluster.switch.radix,
+    };
+    let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+
+    let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
+    let mut list = Vec::with_capacity(grouped.len());
+    let mut names = Vec::with_capacity(grouped.len());
+    for (id, tensors) in (0u32..).zip(&grouped) {
+        let pull_only = trace.tensors[tensors[0] as usize].bytes == 0;
+        let bytes: u64 = tensors
+            .iter()
+            .map(|&t| {
+                let tensor = &trace.tensors[t as usize];
+                if pull_only { tensor.pull_bytes } else { tensor.bytes }
+            })
+            .sum();
+        tensors.iter().for_each(|&t| bucket_of[t as usize] = id);
+        // A moving average may be of another type: what counts is its bytes.
+        list.push(Bucket { id, len: bytes.div_ceil(element_bytes), pull_only });
+        let first = &trace.tensors[tensors[0] as usize].name;
+        names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
+    }
+    let mut priority = vec![u32::MAX; list.len()];
+    for (position, &tensor) in (0u32..).zip(&trace.distribution) {
+        let bucket = bucket_of[tensor as usize];
+        if bucket != u32::MAX {
+            let slot = &mut priority[bucket as usize];
+            *slot = position.min(*slot);
+        }
+    }
+    let pull_by_layer = with_servers && options.pull == Pull::Layer;
+    let workers = trace
+        .workers
+        .iter()
+        .map(|worker| prepare_worker(worker, trace, options, &bucket_of, &list, pull_by_layer))
+        .collect();
+    Ok(Prepared { entry, schedule, buckets: list, names, priority, element_bytes, workers, pull_by_layer })
+}
+
+fn check(cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {
+    if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
+        return wrong(format!(
+            "strategy: {} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",
+            entry.name, cluster.name
+        ));
+    }
+    if entry.uses(Knob::Aggregation) && !cluster.switch.aggregation {
+        return wrong(format!(
+            "strategy: {} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
+            entry.name, cluster.name
+        ));
+    }
+    if !(options.compute_speedup.is_finite() && (1e-6..=1e6).contains(&options.compute_speedup)) {
+        return wrong(format!(
+            "compute-speedup: {} is not between 0.000001 and 1000000; 2 makes all compute twice as fast",
+            options.compute_speedup
+        ));
+    }
+    if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
+        return wrong("iterations: give a number from 1 to 100000".into());
+    }
+    if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
+        return wrong(format!(
+            "cluster.stragglers: rank {rank} does not exist; {} workers are numbered from 0",
+            options.workers
+        ));
+    }
+    Ok(())
+}
+
+fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs, SimulationError> {
+    let chunk = match options.chunk {
+        None => None,
+        Some(ChunkBytes::Whole) => Some(Chunk::Whole),
+        Some(ChunkBytes::PerWorker) => Some(Chunk::PerWorker),
+        Some(ChunkBytes::Size(bytes)) if bytes < element_bytes => {
+            return wrong(format!("chunk: {bytes} bytes are less than one element of {element_bytes}"));
+        }
+        Some(ChunkBytes::Size(bytes)) => Some(Chunk::Elements(bytes / element_bytes)),
+    };
+    if let Placement::Table(table) = &options.placement
+        && table.len() != buckets
+    {
+        return wrong(format!("placement: {} buckets are placed, and there are {buckets}", table.len()));
+    }
+    Ok(Knobs {
+        chunk,
+        placement: options.placement.clone(),
+        distribution: options.distribution,
+        barrier: options.barrier,
+        inside: options.inside,
+    })
+}
+
+/// The tensors of each bucket. Without fusion bucket i is tensor i, so that placement counts tensors in the order of
+/// the model; tensors without gradient take part where servers distribute them.
+fn group(trace: &Trace, options: &Options, with_servers: bool) -> Vec<Vec<u32>> {
+    let mut groups: Vec<Vec<u32>> = match options.bucket_size {
+        None => (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes > 0).map(|(i, _)| vec![i]).collect(),
+        Some(_) => {
+            let order: Vec<u32> = trace.workers[0].gradients.iter().map(|g| g.tensor).collect();
+            let bytes: Vec<u64> = order.iter().map(|&t| trace.tensors[t as usize].bytes).collect();
+            buckets::fuse(&bytes, options.bucket_size).into_iter().map(|range| order[range].to_vec()).collect()
+        }
+    };
+    if with_servers {
+        groups.extend((0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0).map(|(i, _)| vec![i]));
+    }
+    groups
+}
+
+/// The buckets of a simulation as users see them, for `--placement FILE`: names of their tensors.
+#[must_use]
+pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> {
+    let options = Options { bucket_size, ..Options::new("ps", 1) };
+    group(trace, &options, true)
+}
+
+fn prepare_worker(
+    worker: &WorkerTrace,
+    trace: &Trace,
+    options: &Options,
+    bucket_of: &[u32],
+    list: &[Bucket],
+    pull_by_layer: bool,
+) -> Worker {
+    let faster = 1.0 / options.compute_speedup;
+    let total: u64 = trace.tensors.iter().map(|t| t.bytes).sum();
+    let mut updated = vec![false; trace.tensors.len()];
+    let (mut layers, mut needs) = (Vec::new(), Vec::new());
+    for layer in &worker.forward {
+        let start = needs.len();
+        let mut bytes = 0;
+        for &tensor in &layer.tensors {
+            let bucket = bucket_of[tensor as usize];
+            if bucket != u32::MAX && !needs[start..].contains(&bucket) {
+                needs.push(bucket);
+            }
+            if !std::mem::replace(&mut updated[tensor as usize], true) {
+                bytes += trace.tensors[tensor as usize].bytes;
+            }
+        }
+        // Pulled layer by layer, parameters are also updated layer by layer, each before its first use.
+        let update = if pull_by_layer && total > 0 {
+            worker.optimizer.scaled(bytes as f64 / total as f64)
+        } else {
+            Time::ZERO
+        };
+        layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });
+    }
+    let backward = worker.backward.scaled(faster);
+    let mut ready: Vec<(Time, u32)> = list.iter().map(|bucket| (Time::ZERO, bucket.id)).collect();
+    for gradient in &worker.gradients {
+        let bucket = bucket_of[gradient.tensor as usize];
+        let at = if options.overlap { gradient.ready.scaled(faster) } else { backward };
+        let slot = &mut ready[bucket as usize].0;
+        *slot = at.max(*slot);
+    }
+    // Ties keep the trace's order of gradients.
+    let mut rank = vec![0; list.len()];
+    for (position, gradient) in (0u32..).zip(&worker.gradients) {
+        rank[bucket_of[gradient.tensor as usize] as usize] = position;
+    }
+    ready.sort_by_key(|&(at, bucket)| (at, rank[bucket as usize]));
+    Worker {
+        forward: layers.iter().fold(Time::ZERO, |sum, layer| sum + layer.duration),
+        layers,
+        needs,
+        backward,
+        optimizer: if pull_by_layer { Time::ZERO } else { worker.optimizer.scaled(faster) },
+        ready,
+    }
+}

@@ -1,0 +1,127 @@
+//! One simulation from beginning to end.
+use paceline_model::{Cluster, Trace};
+use paceline_schedule::Knob;
+
+use crate::network::topology::Wires;
+use crate::observer::Observer;
+use crate::options::{Network, Options, SimulationError};
+use crate::outcome::{Outcome, PathSeconds, outcome};
+use crate::path::{Chain, Composition};
+use crate::prepare::{Prepared, prepare};
+use crate::simulation::{Boundary, Mark, Simulation};
+use crate::timeline::{Recorder, Timeline};
+use crate::worker::workers;
+
+/// Forecasts one configuration.
+///
+/// # Errors
+/// Options that exclude each other or do not fit the cluster; the message names option and remedy.
+pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
+    let prepared = prepare(trace, cluster, options)?;
+    check_switch_memory(trace, cluster, &prepared)?;
+    if options.critical_path {
+        Ok(run::<Composition, ()>(trace, cluster, options, &prepared, ())?.0)
+    } else {
+        Ok(run::<(), ()>(trace, cluster, options, &prepared, ())?.0)
+    }
+}
+
+/// The same, and what every worker and link did when.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_with_timeline(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<(Outcome, Timeline), SimulationError> {
+    let prepared = prepare(trace, cluster, options)?;
+    check_switch_memory(trace, cluster, &prepared)?;
+    let (outcome, recorder, wires) =
+        run::<Composition, Recorder>(trace, cluster, options, &prepared, Recorder::default())?;
+    Ok((outcome, Timeline::new(recorder, trace, &prepared, &wires, options.network == Network::Fluid)))
+}
+
+fn check_switch_memory(trace: &Trace, cluster: &Cluster, prepared: &Prepared) -> Result<(), SimulationError> {
+    let Some(memory) = cluster.switch.memory else { return Ok(()) };
+    if !prepared.entry.uses(Knob::Aggregation) {
+        return Ok(());
+    }
+    // Lanes are nearly equal pieces, so the first one is the largest.
+    for bucket in &prepared.buckets {
+        let lanes = u64::from(prepared.schedule.lanes(bucket)).max(1);
+        let largest = match prepared.schedule.step(bucket, 0, 0, 0) {
+            paceline_schedule::Step::Send { piece, .. } => piece.len,
+            _ => bucket.len.div_ceil(lanes),
+        } * prepared.element_bytes;
+        if largest > memory {
+            return Err(SimulationError(format!(
+                "switch.memory: {memory} bytes cannot hold a message of {largest} bytes ('{}' of {}); cut it with \
+                 --chunk SIZE",
+                prepared.names[bucket.id as usize], trace.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn run<C: Chain, O: Observer>(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    prepared: &Prepared,
+    observer: O,
+) -> Result<(Outcome, O, Wires), SimulationError> {
+    let servers = prepared.entry.uses(Knob::Pull);
+    let boundary = match (servers, options.barrier) {
+        (false, _) => Boundary::Sums,
+        (true, true) => Boundary::Barrier,
+        (true, false) => Boundary::FirstSend,
+    };
+    let iterations = options.iterations.unwrap_or(if options.barrier { 1 } else { 2 }) as usize;
+    // What comes before the first mark is start-up, but for all-reduce with the barrier every iteration is alike.
+    let warm_up = match (boundary, options.barrier) {
+        (Boundary::Sums, true) => 0,
+        (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
+        (Boundary::FirstSend, _) => 2,
+    };
+    let mut simulation = Simulation::<C, O>::new(
+        prepared,
+        cluster,
+        workers(trace, cluster, options, prepared.buckets.len()),
+        boundary,
+        options.barrier && !prepared.pull_by_layer,
+        iterations + warm_up,
+        options.network == Network::Fluid,
+        observer,
+    );
+    simulation.run().map_err(SimulationError)?;
+    let start = match warm_up {
+        0 => Mark { time: 0, chain: C::default() },
+        n => simulation.marks[n - 1],
+    };
+    let end = simulation.marks[simulation.marks.len() - 1];
+    let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
+    let iteration_s = seconds(end.time - start.time) / iterations as f64;
+    let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
+    let simulated = (&simulation.wires, seconds(end.time));
+    let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, simulated);
+    Ok((outcome, simulation.observer, simulation.wires))
+}
+
+/// With the barrier all that comes after a mark descends from it, so the difference of the chains is the path between
+/// them. Without, the shares of the whole path are taken.
+fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64, iteration_s: f64) -> PathSeconds {
+    let (whole, queued) = end.chain.parts()?;
+    let (before, queued_before) = if barrier { start.chain.parts()? } else { ([0.0; 8], 0.0) };
+    let scale = if barrier {
+        1.0 / iterations
+    } else {
+        iteration_s / whole.iter().map(|&part| f64::from(part)).sum::<f64>().max(f64::MIN_POSITIVE)
+    };
+    let mut parts = [0.0; 8];
+    for (part, (all, earlier)) in parts.iter_mut().zip(whole.into_iter().zip(before)) {
+        *part = f64::from(all - earlier).max(0.0) * scale;
+    }
+    Some((parts, f64::from(queued - queued_before).max(0.0) * scale))
+}

@@ -1,0 +1,476 @@
+//! The event loop: workers compute, programs advance, the network carries.
+use paceline_model::{Cluster, Time};
+use paceline_schedule::{Peers, Piece, Step};
+
+use crate::agenda::Agenda;
+use crate::event::{Event, Kind};
+use crate::lanes::{AT_BARRIER, Arrival, DONE, Lanes};
+use crate::network::fluid::Fluid;
+use crate::network::switch::Memory;
+use crate::network::topology::Wires;
+use crate::network::fifo;
+use crate::observer::{Activity, Observer};
+use crate::path::{Chain, Part};
+use crate::prepare::Prepared;
+use crate::worker::{Phase, Worker};
+
+/// A moment from which or to which iterations are measured, and the chain of causes behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark<C> {
+    pub time: u64,
+    pub chain: C,
+}
+
+/// Which moments count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Boundary {
+    /// All workers hold all sums.
+    Sums,
+    /// All servers hold all updates.
+    Barrier,
+    /// The first server sends the first sum: without the barrier.
+    FirstSend,
+}
+
+pub(crate) struct Simulation<'a, C, O> {
+    pub prepared: &'a Prepared,
+    pub cluster: &'a Cluster,
+    pub boundary: Boundary,
+    /// All workers begin an iteration together.
+    pub together: bool,
+    /// Marks after which it stops.
+    pub marks_wanted: usize,
+    pub marks: Vec<Mark<C>>,
+    pub wires: Wires,
+    pub observer: O,
+    agenda: Agenda<C>,
+    fluid: Option<Fluid<C>>,
+    memory: Option<Memory<C>>,
+    lanes: Lanes,
+    workers: Vec<Worker<C>>,
+    lanes_of: Vec<u32>,
+    at_barrier: Vec<(u32, u32, u32)>,
+    barriers: usize,
+    /// Workers that have ended the iteration of the next mark.
+    ended: Vec<u32>,
+}
+
+impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
+    #[expect(clippy::too_many_arguments, reason = "called once")]
+    pub fn new(
+        prepared: &'a Prepared,
+        cluster: &'a Cluster,
+        workers: Vec<Worker<C>>,
+        boundary: Boundary,
+        together: bool,
+        marks_wanted: usize,
+        fluid: bool,
+        observer: O,
+    ) -> Self {
+        let roles = prepared.schedule.roles();
+        let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
+        let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
+        let wires = Wires::new(cluster, roles, fluid);
+        Simulation {
+            prepared,
+            cluster,
+            boundary,
+            together,
+            marks_wanted,
+            marks: Vec::with_capacity(marks_wanted),
+            agenda: Agenda::new(wires.links.len()),
+            wires,
+            observer,
+            fluid: fluid.then(Fluid::new),
+            memory: memory.map(|bytes| Memory::new(bytes, roles.workers)),
+            lanes: Lanes::new(roles.total(), prepared.buckets.len(), prepared.schedule.slots()),
+            workers,
+            lanes_of: prepared.buckets.iter().map(|bucket| prepared.schedule.lanes(bucket)).collect(),
+            at_barrier: Vec::new(),
+            barriers: prepared.buckets.iter().flat_map(all_barriers).sum::<u32>() as usize,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Runs until all marks are made.
+    ///
+    /// # Errors
+    /// If nothing is left to happen before: a program that waits for a message nobody sends.
+    pub fn run(&mut self) -> Result<(), String> {
+        for worker in 0..self.workers.len() as u32 {
+            self.begin_iteration(worker, 0, C::default());
+        }
+        while self.marks.len() < self.marks_wanted {
+            let Some(event) = self.agenda.pop() else {
+                let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
+                return Err(format!(
+                    "the simulation stands still: {waiting} workers wait in iteration {}, {} of {} lanes are at the \
+                     barrier; this is a defect of paceline",
+                    self.marks.len(),
+                    self.at_barrier.len(),
+                    self.barriers
+                ));
+            };
+            self.handle(event);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event<C>) {
+        match event.kind {
+            Kind::Head => fifo::head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            Kind::Delivered => self.delivered(&event),
+            Kind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            Kind::Inside => fifo::inside(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            Kind::Resolve => {
+                if let Some(fluid) = &mut self.fluid {
+                    fluid.resolve(&self.wires, &mut self.agenda, event.time);
+                }
+            }
+            Kind::FlowEnd => {
+                if let Some(fluid) = &mut self.fluid {
+                    fluid.flow_end(&mut self.wires, &mut self.agenda, &mut self.observer, &event);
+                }
+            }
+            Kind::LayerDone => self.layer_done(event.dst, event.time, event.chain),
+            Kind::GradientReady => self.gradients_ready(event.dst, event.time, event.chain),
+            Kind::BackwardDone => self.backward_done(event.dst, event.time, event.chain),
+            Kind::OptimizerDone => self.optimizer_done(event.dst, event.time, event.chain),
+            Kind::BarrierRelease => self.release_barrier(event.time, event.chain),
+        }
+    }
+
+    // ---- programs
+
+    fn delivered(&mut self, event: &Event<C>) {
+        let (role, inst) = (event.dst, event.inst);
+        let lanes = self.lanes_of[(inst >> 1) as usize];
+        if self.memory.is_some() && self.wires.is_switch(event.src) {
+            self.free_switch_memory(event);
+        }
+        match self.lanes.arrive(role, inst, lanes, event.lane, event.slot) {
+            Arrival::Now => self.advance(role, inst, event.lane, event.time, event.chain),
+            // Servers and switches take up a bucket when its first message comes; workers when it is ready.
+            Arrival::Early if role >= self.workers.len() as u32 => self.issue(role, inst, event.time, event.chain),
+            Arrival::Early => {}
+        }
+    }
+
+    fn issue(&mut self, role: u32, inst: u32, now: u64, chain: C) {
+        let lanes = self.lanes_of[(inst >> 1) as usize];
+        if lanes == 0 {
+            if role < self.workers.len() as u32 {
+                self.bucket_done(role, inst, now, chain);
+            }
+            return;
+        }
+        self.lanes.issue(role, inst, lanes);
+        for lane in 0..lanes {
+            self.advance(role, inst, lane, now, chain);
+        }
+    }
+
+    /// Executes the lane's program as far as it goes.
+    fn advance(&mut self, role: u32, inst: u32, lane: u32, now: u64, chain: C) {
+        let bucket = self.prepared.buckets[(inst >> 1) as usize];
+        loop {
+            let state = self.lanes.lane(role, inst, lane);
+            let pc = state[0];
+            if pc & AT_BARRIER != 0 {
+                return;
+            }
+            match self.prepared.schedule.step(&bucket, role, lane, u32::from(pc)) {
+                Step::Recv { from, slot, .. } => {
+                    let arrived = &mut state[1 + slot as usize];
+                    if u32::from(*arrived) < from.count {
+                        return;
+                    }
+                    *arrived = 0;
+                    state[0] = pc + 1;
+                }
+                Step::Send { to, multicast, slot, piece } => {
+                    state[0] = pc + 1;
+                    self.send(role, inst, lane, to, multicast, slot, piece, now, chain);
+                }
+                Step::Barrier => {
+                    state[0] = pc | AT_BARRIER;
+                    self.at_barrier.push((role, inst, lane));
+                    if self.at_barrier.len() == self.barriers {
+                        self.barrier_complete(now, chain);
+                    }
+                    return;
+                }
+                Step::Done => {
+                    state[0] = DONE;
+                    if self.lanes.finish(role, inst) && role < self.workers.len() as u32 {
+                        self.bucket_done(role, inst, now, chain);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a send step")]
+    #[inline]
+    fn send(
+        &mut self,
+        role: u32,
+        inst: u32,
+        lane: u32,
+        to: Peers,
+        multicast: bool,
+        slot: u16,
+        piece: Piece,
+        now: u64,
+        chain: C,
+    ) {
+        if self.boundary == Boundary::FirstSend && role >= self.workers.len() as u32 {
+            self.server_sends(role, inst, now, chain);
+        }
+        let bytes = piece.len * self.prepared.element_bytes;
+        let event =
+            Event { time: now, tail: 0, bytes, src: role, dst: 0, inst, lane, slot, stage: 0, kind: Kind::Head, chain };
+        if multicast && to.count > 1 {
+            match &mut self.fluid {
+                None => fifo::multicast(&mut self.wires, &mut self.agenda, &mut self.observer, event, to),
+                Some(fluid) => fluid.send(&self.wires, &mut self.agenda, event, Some(to)),
+            }
+            return;
+        }
+        for k in 0..to.count {
+            self.unicast(Event { dst: to.get(k), ..event });
+        }
+    }
+
+    #[inline]
+    fn unicast(&mut self, event: Event<C>) {
+        if let Some(memory) = &mut self.memory
+            && self.wires.is_switch(event.dst)
+            && !memory.admit(event)
+        {
+            return;
+        }
+        self.transmit(event);
+    }
+
+    #[inline]
+    fn transmit(&mut self, event: Event<C>) {
+        match &mut self.fluid {
+            None => fifo::send(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            Some(fluid) => fluid.send(&self.wires, &mut self.agenda, event, None),
+        }
+    }
+
+    fn free_switch_memory(&mut self, event: &Event<C>) {
+        let Some(memory) = &mut self.memory else { return };
+        for held in memory.release(event.src, event.inst, event.lane, event.bytes) {
+            let mut chain = event.chain;
+            chain.add(Part::WorkerEgress, 0, 0);
+            self.transmit(Event { time: event.time, chain, ..held });
+        }
+    }
+
+    // ---- barrier
+
+    fn barrier_complete(&mut self, now: u64, chain: C) {
+        if self.boundary == Boundary::Barrier {
+            self.marks.push(Mark { time: now, chain });
+        }
+        let wait = self.wires.barrier_time();
+        if wait == Time::ZERO {
+            self.release_barrier(now, chain);
+        } else {
+            let mut chain = chain;
+            chain.add(Part::Latency, wait.0, 0);
+            self.agenda.push(Event::at_worker(now + wait.0, Kind::BarrierRelease, 0, chain));
+        }
+    }
+
+    fn release_barrier(&mut self, now: u64, chain: C) {
+        let mut released = std::mem::take(&mut self.at_barrier);
+        let prepared = self.prepared;
+        released.sort_unstable_by_key(|&(role, inst, lane)| {
+            let bucket = inst >> 1;
+            let group = prepared.schedule.release_group(&prepared.buckets[bucket as usize], lane);
+            (role, group, prepared.priority[bucket as usize], lane)
+        });
+        for (role, inst, lane) in released {
+            let state = self.lanes.lane(role, inst, lane);
+            state[0] = (state[0] & !AT_BARRIER) + 1;
+            self.advance(role, inst, lane, now, chain);
+        }
+    }
+
+    fn server_sends(&mut self, role: u32, inst: u32, now: u64, chain: C) {
+        let expected = self.marks.len() as u32 & 1;
+        if !self.wires.is_switch(role) && inst & 1 == expected {
+            self.marks.push(Mark { time: now, chain });
+        }
+    }
+
+    // ---- workers
+
+    fn begin_iteration(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        w.vary(self.cluster);
+        (w.layer, w.next_ready, w.chain, w.since) = (0, 0, chain, now);
+        if self.prepared.pull_by_layer && w.iteration > 0 {
+            self.next_layer(worker, now, chain);
+            return;
+        }
+        // Nothing to wait for between layers.
+        w.phase = Phase::Forward;
+        let recorded = &self.prepared.workers[w.recorded];
+        w.layer = recorded.layers.len();
+        let time = recorded.forward.scaled(w.factor).0;
+        if O::ACTIVE {
+            let mut start = now;
+            for (number, layer) in (0..).zip(&recorded.layers) {
+                let end = start + layer.duration.scaled(w.factor).0;
+                self.observer.worker(worker, Activity::Layer(number), start, end);
+                start = end;
+            }
+        }
+        self.after(worker, now, time, Kind::LayerDone, chain);
+    }
+
+    fn after(&mut self, worker: u32, now: u64, time: u64, kind: Kind, mut chain: C) {
+        chain.add(Part::Compute, time, 0);
+        self.agenda.push(Event::at_worker(now + time, kind, worker, chain));
+    }
+
+    /// Starts the next forward layer if its parameters are there, or the backward pass.
+    fn next_layer(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        let recorded = &self.prepared.workers[w.recorded];
+        let Some(layer) = recorded.layers.get(w.layer) else {
+            self.begin_backward(worker, now, chain);
+            return;
+        };
+        let needs = &recorded.needs[layer.needs.clone()];
+        if needs.iter().any(|&bucket| w.held[bucket as usize] < w.iteration) {
+            if w.phase != Phase::Parameters {
+                (w.phase, w.since) = (Phase::Parameters, now);
+            }
+            return;
+        }
+        if w.phase == Phase::Parameters && now > w.since {
+            self.observer.worker(worker, Activity::Wait(w.layer as u32), w.since, now);
+        }
+        w.phase = Phase::Forward;
+        let time = layer.duration.scaled(w.factor).0;
+        self.observer.worker(worker, Activity::Layer(w.layer as u32), now, now + time);
+        w.layer += 1;
+        self.after(worker, now, time, Kind::LayerDone, chain);
+    }
+
+    fn layer_done(&mut self, worker: u32, now: u64, chain: C) {
+        self.next_layer(worker, now, chain);
+    }
+
+    fn begin_backward(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        (w.phase, w.backward_start, w.chain) = (Phase::Backward, now, chain);
+        let recorded = &self.prepared.workers[w.recorded];
+        let time = recorded.backward.scaled(w.backward_factor).0;
+        self.observer.worker(worker, Activity::Backward, now, now + time);
+        self.plan_gradient(worker);
+        self.after(worker, now, time, Kind::BackwardDone, chain);
+    }
+
+    fn plan_gradient(&mut self, worker: u32) {
+        let w = &self.workers[worker as usize];
+        if let Some((ready, _)) = self.prepared.workers[w.recorded].ready.get(w.next_ready) {
+            let time = ready.scaled(w.backward_factor).0;
+            self.after(worker, w.backward_start, time, Kind::GradientReady, w.chain);
+        }
+    }
+
+    fn gradients_ready(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared;
+        let w = &self.workers[worker as usize];
+        let (parity, start) = (w.iteration & 1, w.next_ready);
+        let ready = &prepared.workers[w.recorded].ready[start..];
+        let at = ready[0].0;
+        let count = ready.iter().take_while(|(time, _)| *time == at).count();
+        self.workers[worker as usize].next_ready += count;
+        for &(_, bucket) in &ready[..count] {
+            self.issue(worker, 2 * bucket + parity, now, chain);
+        }
+        self.plan_gradient(worker);
+    }
+
+    fn backward_done(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        // Gradients that are ready with the end of the pass are issued before whatever follows it.
+        if w.next_ready < self.prepared.workers[w.recorded].ready.len() {
+            self.agenda.push(Event::at_worker(now, Kind::BackwardDone, worker, chain));
+            return;
+        }
+        (w.phase, w.since) = (Phase::Sums, now);
+        if self.prepared.pull_by_layer {
+            w.iteration += 1;
+            self.begin_iteration(worker, now, chain);
+        } else {
+            self.sums_complete(worker, now, chain);
+        }
+    }
+
+    /// The worker holds the sum of a bucket, or its new parameters.
+    fn bucket_done(&mut self, worker: u32, inst: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        w.held[(inst >> 1) as usize] += 1;
+        w.held_total += 1;
+        match w.phase {
+            Phase::Parameters => self.next_layer(worker, now, chain),
+            Phase::Sums => self.sums_complete(worker, now, chain),
+            _ => {}
+        }
+    }
+
+    fn sums_complete(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        if w.held_total < (u64::from(w.iteration) + 1) * self.prepared.buckets.len() as u64 {
+            return;
+        }
+        if now > w.since {
+            self.observer.worker(worker, Activity::WaitForSums, w.since, now);
+        }
+        w.phase = Phase::Optimizer;
+        let time = self.prepared.workers[w.recorded].optimizer.scaled(w.factor).0;
+        if time == 0 {
+            self.optimizer_done(worker, now, chain);
+            return;
+        }
+        self.observer.worker(worker, Activity::Optimizer, now, now + time);
+        self.after(worker, now, time, Kind::OptimizerDone, chain);
+    }
+
+    fn optimizer_done(&mut self, worker: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        (w.phase, w.since) = (Phase::Idle, now);
+        let iteration = w.iteration as usize;
+        w.iteration += 1;
+        if self.ended.len() <= iteration {
+            self.ended.resize(iteration + 1, 0);
+        }
+        self.ended[iteration] += 1;
+        let all = self.ended[iteration] == self.workers.len() as u32;
+        if all && self.boundary == Boundary::Sums {
+            self.marks.push(Mark { time: now, chain });
+        }
+        if !self.together {
+            self.begin_iteration(worker, now, chain);
+        } else if all {
+            for worker in 0..self.workers.len() as u32 {
+                let since = self.workers[worker as usize].since;
+                if now > since {
+                    self.observer.worker(worker, Activity::WaitForSums, since, now);
+                }
+                self.begin_iteration(worker, now, chain);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A timeline in the Chrome trace event format, which Perfetto and the PyTorch tools open.
+//!
+//! "Trace Event Format", Google, 2016. One process per role or rack, one thread per what it does: computing, and each
+//! of its links. FIFO links carry one message at a time: complete events ("X"). In the fluid network messages share
+//! links: asynchronous events ("b", "e").
+use std::io::{self, Write};
+
+use paceline_model::Trace;
+
+use crate::network::topology::{LinkName, Wires};
+use crate::observer::{Activity, Observer};
+use crate::prepare::Prepared;
+
+struct LinkSpan {
+    link: u32,
+    start: u64,
+    end: u64,
+    inst: u32,
+    src: u32,
+    dst: u32,
+}
+
+struct WorkerSpan {
+    worker: u32,
+    activity: Activity,
+    start: u64,
+    end: u64,
+}
+
+/// Gathers spans.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    links: Vec<LinkSpan>,
+    workers: Vec<WorkerSpan>,
+}
+
+impl Observer for Recorder {
+    const ACTIVE: bool = true;
+    fn link(&mut self, link: u32, start: u64, end: u64, inst: u32, src: u32, dst: u32) {
+        self.links.push(LinkSpan { link, start, end, inst, src, dst });
+    }
+    fn worker(&mut self, worker: u32, activity: Activity, start: u64, end: u64) {
+        self.workers.push(WorkerSpan { worker, activity, start, end });
+    }
+}
+
+/// What every worker and link did when.
+pub struct Timeline {
+    spans: Vec<Span>,
+    tracks: Vec<Track>,
+    overlapping: bool,
+}
+
+struct Track {
+    process: u32,
+    thread: u32,
+    process_name: String,
+    thread_name: String,
+}
+
+struct Span {
+    track: usize,
+    name: String,
+    category: &'static str,
+    start: u64,
+    end: u64,
+    from_to: Option<(String, String)>,
+}
+
+/// Process numbers: roles count from 1, racks from here.
+const RACKS: u32 = 1_000_000;
+
+impl Timeline {
+    pub(crate) fn new(
+        recorder: Recorder,
+        trace: &Trace,
+        prepared: &Prepared,
+        wires: &Wires,
+        overlapping: bool,
+    ) -> Timeline {
+        let roles = prepared.schedule.roles();
+        let role_name = |role: u32| match role {
+            r if r < roles.workers => format!("worker {r}"),
+            r if r < roles.workers + roles.servers => format!("server {}", r - roles.workers),
+            r => format!("switch {}", r - roles.workers - roles.servers),
+        };
+        let mut tracks: Vec<Track> = (0..roles.workers)
+            .map(|w| Track {
+                process: w + 1,
+                thread: 0,
+                process_name: role_name(w),
+                thread_name: "compute".to_string(),
+            })
+            .collect();
+        let first_link = tracks.len();
+        for link in &wires.links {
+            let (process, thread, process_name) = match link.name {
+                LinkName::NodeOut(n) => wires.process_of_node(n, 1),
+                LinkName::NodeIn(n) => wires.process_of_node(n, 2),
+                LinkName::RoleOut(r) => (r + 1, 3, role_name(r)),
+                LinkName::RoleIn(r) => (r + 1, 4, role_name(r)),
+                LinkName::RackUp(r) => (RACKS + r, 1, format!("rack {r}")),
+                LinkName::RackDown(r) => (RACKS + r, 2, format!("rack {r}")),
+            };
+            tracks.push(Track { process, thread, process_name, thread_name: wires.name(link.name) });
+        }
+        let mut spans: Vec<Span> = recorder
+            .workers
+            .iter()
+            .map(|span| {
+                let layer = |number: u32| {
+                    let recorded = &trace.workers[span.worker as usize % trace.workers.len()];
+                    recorded.forward[number as usize].name.clone()
+                };
+                let (name, category) = match span.activity {
+                    Activity::Layer(number) => (layer(number), "forward"),
+                    Activity::Wait(number) => (format!("wait for {}", layer(number)), "wait"),
+                    Activity::Backward => ("backward".into(), "backward"),
+                    Activity::Optimizer => ("optimizer".into(), "optimizer"),
+                    Activity::WaitForSums => ("wait for sums".into(), "wait"),
+                };
+                Span { track: span.worker as usize, name, category, start: span.start, end: span.end, from_to: None }
+            })
+            .collect();
+        spans.extend(recorder.links.iter().map(|span| Span {
+            track: first_link + span.link as usize,
+            name: prepared.names[(span.inst >> 1) as usize].clone(),
+            category: "message",
+            start: span.start,
+            end: span.end,
+            from_to: Some((role_name(span.src), role_name(span.dst))),
+        }));
+        spans.sort_by_key(|span| (span.start, span.track));
+        Timeline { spans, tracks, overlapping }
+    }
+
+    /// Number of spans.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Writes the JSON. Times are microseconds, as the format wants them.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let text = |s: &str| serde_json::to_string(s).expect("a string is JSON");
+        let us = |picoseconds: u64| picoseconds as f64 * 1e-6;
+        writeln!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
+        let mut used = vec![false; self.tracks.len()];
+        self.spans.iter().for_each(|span| used[span.track] = true);
+        for (track, _) in self.tracks.iter().zip(used).filter(|(_, used)| *used) {
+            let (pid, tid) = (track.process, track.thread);
+            let names = [("process_name", &track.process_name), ("thread_name", &track.thread_name)];
+            for (what, name) in names {
+                let name = text(name);
+                let args = format!("{{\"name\": {name}}}");
+                writeln!(out, "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"{what}\", \"args\": {args}}},")?;
+            }
+            writeln!(
+                out,
+                "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"thread_sort_index\", \
+                 \"args\": {{\"sort_index\": {tid}}}}},"
+            )?;
+        }
+        for (number, span) in self.spans.iter().enumerate() {
+            let track = &self.tracks[span.track];
+            let (pid, tid, name, cat) = (track.process, track.thread, text(&span.name), span.category);
+            let args = match &span.from_to {
+                None => "{}".to_string(),
+                Some((from, to)) => format!("{{\"from\": {}, \"to\": {}}}", text(from), text(to)),
+            };
+            let (start, end) = (us(span.start), us(span.end));
+            let common = format!("\"pid\": {pid}, \"tid\": {tid}, \"name\": {name}, \"cat\": \"{cat}\"");
+            let comma = if number + 1 == self.spans.len() { "" } else { "," };
+            if self.overlapping && span.from_to.is_some() {
+                writeln!(out, "{{\"ph\": \"b\", \"id\": {number}, {common}, \"ts\": {start}, \"args\": {args}}},")?;
+                writeln!(out, "{{\"ph\": \"e\", \"id\": {number}, {common}, \"ts\": {end}}}{comma}")?;
+            } else {
+                let duration = end - start;
+                writeln!(out, "{{\"ph\": \"X\", {common}, \"ts\": {start}, \"dur\": {duration}, \"args\": {args}}}{comma}")?;
+            }
+        }
+        writeln!(out, "]}}")
+    }
+}

@@ -1,0 +1,87 @@
+//! What one worker is doing.
+use paceline_model::{Cluster, Trace};
+
+use crate::options::Options;
+use crate::path::Chain;
+use crate::random::Random;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Forward,
+    /// Waits for the parameters of its next layer.
+    Parameters,
+    Backward,
+    /// Backward is over; waits for the sums.
+    Sums,
+    Optimizer,
+    /// Waits for the other workers, or has done all iterations.
+    Idle,
+}
+
+pub(crate) struct Worker<C> {
+    /// Which recorded worker it behaves as.
+    pub recorded: usize,
+    pub iteration: u32,
+    pub phase: Phase,
+    pub since: u64,
+    pub layer: usize,
+    pub next_ready: usize,
+    /// Of the whole compute, and of the backward pass, in this iteration.
+    pub factor: f64,
+    pub backward_factor: f64,
+    straggler: f64,
+    spread: f64,
+    random: Random,
+    pub backward_start: u64,
+    /// What led to where it is in its own compute.
+    pub chain: C,
+    /// Iterations whose sum of each bucket it holds, and the total over buckets.
+    pub held: Vec<u32>,
+    pub held_total: u64,
+}
+
+/// Seed of the fixed shuffle in which workers differ: any constant will do, but it must stay.
+const SHUFFLE_SEED: u64 = 0x70ac_e11e;
+
+/// All workers of a simulation.
+pub(crate) fn workers<C: Chain>(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    buckets: usize,
+) -> Vec<Worker<C>> {
+    let last = f64::from(options.workers.max(2) - 1);
+    let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
+    (0..options.workers)
+        .map(|rank| {
+            let straggler = cluster.stragglers.iter().find(|(r, _)| *r == rank).map_or(1.0, |&(_, factor)| factor);
+            Worker {
+                recorded: rank as usize % trace.workers.len(),
+                iteration: 0,
+                phase: Phase::Idle,
+                since: 0,
+                layer: 0,
+                next_ready: 0,
+                factor: 1.0,
+                backward_factor: 1.0,
+                straggler,
+                spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
+                // Streams of neighbouring seeds and ranks must not overlap: both are mixed before use.
+                random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
+                backward_start: 0,
+                chain: C::default(),
+                held: vec![0; buckets],
+                held_total: 0,
+            }
+        })
+        .collect()
+}
+
+impl<C> Worker<C> {
+    /// Draws this iteration's factors.
+    pub fn vary(&mut self, cluster: &Cluster) {
+        let noise = cluster.jitter.map_or(1.0, |jitter| self.random.log_normal(jitter.sigma));
+        self.factor = self.straggler * noise;
+        self.backward_factor = self.factor * self.spread;
+    }
+}

@@ -1,0 +1,183 @@
+//! Closed forms as oracles: docs/models.md lists each of them.
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_schedule::{Bucket, Chunk, Distribution, Inside, Knobs, Link, Topology, build, registry};
+use paceline_simulator::{ChunkBytes, Options, Pull, simulate};
+use proptest::prelude::*;
+
+fn cluster(gbps: f64, latency_us: u64, overhead_us: u64) -> Cluster {
+    Cluster {
+        bandwidth: Rate(gbps * 1e9),
+        latency: Time(latency_us * 1_000_000),
+        message_overhead: Time(overhead_us * 1_000_000),
+        ..Cluster::default()
+    }
+}
+
+/// Pushes and pulls of one iteration, one after the other: the whole exchange.
+fn exchange(strategy: &str, workers: u32) -> Options {
+    Options { pull: Pull::Step, ..Options::new(strategy, workers) }
+}
+
+#[test]
+fn ring_of_1024_workers() {
+    let trace = Trace::all_reduce(100_000_000, 1).unwrap();
+    let options = Options { chunk: Some(ChunkBytes::PerWorker), ..Options::new("ring", 1024) };
+    let outcome = simulate(&trace, &cluster(25.0, 10, 0), &options).unwrap();
+    assert_eq!(outcome.messages, 2_095_104);
+    let closed = 2.0 * 1023.0 * (100e6 / 1024.0 * 8.0 / 25e9 + 10e-6);
+    assert!((outcome.iteration_s / closed - 1.0).abs() < 1e-4, "{} {closed}", outcome.iteration_s);
+    assert!((closed - 84.3975e-3).abs() < 1e-6);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every strategy that has a closed form takes exactly that long, one bucket alone, one rank per node.
+    #[test]
+    fn every_strategy_takes_as_long_as_its_closed_form(
+        strategy in 0..registry().len(),
+        workers in 1u32..70,
+        elements in 1u64..3_000_000,
+        chunk in prop::sample::select(vec![None, Some(Chunk::Whole), Some(Chunk::PerWorker)]),
+        radix in prop::sample::select(vec![None, Some(2), Some(5)]),
+        gbps in prop::sample::select(vec![1.0, 10.0, 25.0, 33.0]),
+        latency_us in prop::sample::select(vec![0u64, 3, 10]),
+    ) {
+        let name = registry()[strategy].name;
+        let elements = if chunk == Some(Chunk::PerWorker) || chunk.is_none() {
+            elements.next_multiple_of(u64::from(workers) * 64)
+        } else {
+            elements
+        };
+        let mut cluster = cluster(gbps, latency_us, 0);
+        cluster.switch.radix = radix;
+        let topology = Topology { switch_radix: radix, ..Topology::flat(workers) };
+        let knobs = Knobs { chunk, ..Knobs::default() };
+        let schedule = build(name, &topology, &knobs).unwrap();
+        let bucket = Bucket { id: 0, len: elements, pull_only: false };
+        let link = Link { latency_s: cluster.latency.seconds(), s_per_element: 32.0 / cluster.bandwidth.0 };
+        let closed = schedule.closed_form(&bucket, link);
+        prop_assume!(closed.is_some());
+        let closed = closed.unwrap();
+        let chunk = chunk.map(|c| if c == Chunk::Whole { ChunkBytes::Whole } else { ChunkBytes::PerWorker });
+        let options = Options { chunk, ..exchange(name, workers) };
+        let trace = Trace::all_reduce(4 * elements, 1).unwrap();
+        let simulated = simulate(&trace, &cluster, &options).unwrap().iteration_s;
+        prop_assert!((simulated - closed).abs() <= 1e-9 + 1e-6 * closed, "{name} {simulated} {closed}");
+    }
+}
+
+#[test]
+fn parameter_server_incast_is_2ws_over_b() {
+    let trace = Trace::all_reduce(40_000_000, 10).unwrap();
+    for workers in [1, 4, 32] {
+        let iteration = simulate(&trace, &cluster(25.0, 0, 0), &exchange("ps", workers)).unwrap().iteration_s;
+        let closed = 2.0 * f64::from(workers) * 40e6 * 8.0 / 25e9;
+        assert!((iteration / closed - 1.0).abs() < 1e-9, "{workers}: {iteration} {closed}");
+    }
+}
+
+#[test]
+fn servers_share_the_incast_when_tensors_are_cut_evenly() {
+    let trace = Trace::all_reduce(40_960_000, 1).unwrap();
+    let options = |servers| Options {
+        servers,
+        placement: paceline_schedule::Placement::Even,
+        ..exchange("ps", 32)
+    };
+    let time = |servers| simulate(&trace, &cluster(25.0, 0, 0), &options(servers)).unwrap().iteration_s;
+    assert!((time(1) / time(8) / 8.0 - 1.0).abs() < 0.02, "{} {}", time(1), time(8));
+}
+
+/// The study's toy: 3 operations of 3 s compute and 3 s of network each, 2 workers.
+fn toy() -> Trace {
+    let second = |s: u64| Time(s * 1_000_000_000_000);
+    let mut trace = Trace::all_reduce(3 * 4_000_000, 3).unwrap();
+    let worker = &mut trace.workers[0];
+    worker.backward = second(9);
+    for (i, gradient) in (1..).zip(&mut worker.gradients) {
+        gradient.ready = second(3 * i);
+    }
+    trace
+}
+
+#[test]
+fn the_studys_toy_example() {
+    // 4 MB in 3 s.
+    let network = Cluster { bandwidth: Rate(32e6 / 3.0), ..Cluster::default() };
+    let push = |strategy| {
+        // Pulled in the step, the pushes end where the first pull begins: an iteration less its pulls.
+        let all = simulate(&toy(), &network, &exchange(strategy, 2)).unwrap().iteration_s;
+        all - if strategy == "ps" { 18.0 } else { 9.0 }
+    };
+    assert!((push("ps") - 21.0).abs() < 1e-6, "{}", push("ps"));
+    // 12 s in the study, whose toy forwards the sum while it comes in; store and forward adds one transmission.
+    assert!((push("ps-multicast-aggregation") - 15.0).abs() < 1e-6);
+}
+
+#[test]
+fn hierarchical_inside_root_is_the_sum_of_its_three_parts() {
+    // 4 nodes of 4 ranks: the root takes 3 copies at the inner rate, rings over 4 nodes, sends 3 copies back.
+    let bytes = 64_000_000.0;
+    let cluster = Cluster { gpus_per_node: 4, intra_bandwidth: Rate(100e9), ..cluster(25.0, 0, 0) };
+    let options = Options { inside: Inside::Root, ..Options::new("hierarchical", 16) };
+    let trace = Trace::all_reduce(bytes as u64, 1).unwrap();
+    let iteration = simulate(&trace, &cluster, &options).unwrap().iteration_s;
+    let inside = 3.0 * bytes * 8.0 / 100e9;
+    let ring = 2.0 * 3.0 * bytes / 4.0 * 8.0 / 25e9;
+    // Chunks flow through the three parts as through a pipeline: at most their sum, at least the longest.
+    assert!(iteration <= 2.0 * inside + ring + 1e-9 && iteration > ring, "{iteration} {inside} {ring}");
+}
+
+#[test]
+fn hierarchical_beats_a_flat_ring_where_nodes_share_a_card() {
+    let trace = Trace::all_reduce(64_000_000, 1).unwrap();
+    let cluster = Cluster { gpus_per_node: 8, intra_bandwidth: Rate(400e9), ..cluster(25.0, 10, 0) };
+    let time = |strategy| simulate(&trace, &cluster, &Options::new(strategy, 64)).unwrap().iteration_s;
+    // A flat ring in rank order crosses each card once per step too, but takes 126 latencies instead of 14 + 14.
+    assert!(time("hierarchical") < time("ring"));
+}
+
+#[test]
+fn an_oversubscribed_rack_slows_what_crosses_it() {
+    let trace = Trace::all_reduce(64_000_000, 1).unwrap();
+    let racks = |oversubscription| Cluster {
+        racks: Some(paceline_model::cluster::Racks { nodes_per_rack: 4, oversubscription }),
+        ..cluster(25.0, 0, 0)
+    };
+    let time = |strategy, o| simulate(&trace, &racks(o), &Options::new(strategy, 16)).unwrap().iteration_s;
+    // A ring crosses a rack's uplink with one link's traffic: 4:1 is just enough, 8:1 halves it.
+    assert!((time("ring", 4.0) / time("ring", 1.0) - 1.0).abs() < 1e-6);
+    assert!((time("ring", 8.0) / time("ring", 1.0) - 2.0).abs() < 0.02);
+    // In the butterfly all four nodes of a rack cross at once in two of four phases.
+    assert!(time("recursive-doubling", 4.0) > 2.0 * time("recursive-doubling", 1.0));
+    // A multicast crosses each uplink once.
+    let ps = |o| simulate(&trace, &racks(o), &exchange("ps-multicast", 12)).unwrap().iteration_s;
+    assert!((ps(4.0) / ps(1.0) - 1.0).abs() < 0.35);
+}
+
+#[test]
+fn block_distribution_serves_worker_by_worker() {
+    let trace = Trace::all_reduce(40_000_000, 10).unwrap();
+    let options = |distribution| Options { distribution, ..exchange("ps", 8) };
+    let [block, round] = [Distribution::Block, Distribution::RoundRobin]
+        .map(|d| simulate(&trace, &cluster(25.0, 0, 0), &options(d)).unwrap().iteration_s);
+    // The last byte comes at the same moment; it is workers in between that get theirs earlier.
+    assert!((block / round - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_switch_with_little_memory_slows_the_aggregation_but_adds_up() {
+    let trace = Trace::all_reduce(40_000_000, 40).unwrap();
+    let time = |memory| {
+        let mut cluster = cluster(25.0, 10, 0);
+        cluster.switch.memory = memory;
+        simulate(&trace, &cluster, &exchange("ps-aggregation", 8)).unwrap().iteration_s
+    };
+    assert!(time(Some(1_000_000)) > time(Some(4_000_000)));
+    assert_eq!(time(Some(40_000_000)), time(None));
+    let mut small = cluster(25.0, 0, 0);
+    small.switch.memory = Some(999_999);
+    let error = simulate(&trace, &small, &exchange("ps-aggregation", 8)).unwrap_err();
+    assert!(error.0.contains("--chunk"), "{error}");
+}
