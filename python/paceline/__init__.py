@@ -1,0 +1,1 @@
+"""Runs, measures, records and forecasts synchronous data-parallel training."""

@@ -1,0 +1,168 @@
+"""What the recorder knows of a model: its modules, its parameters, and who owns what.
+
+The table is plain data without references to the model, which it outlives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+# Components of a path that a wrapper put there; users know their parameters without them.
+_WRAPPER_COMPONENTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
+
+
+@dataclass(frozen=True)
+class ModuleTable:
+    """Modules and parameters of one model by index; module 0 is the root."""
+
+    names: tuple[str, ...]
+    """Dotted path of every visible module; the root has its class's name."""
+    owned: tuple[tuple[int, ...], ...]
+    """Per module, the parameters that it owns directly."""
+    descendants: tuple[frozenset[int], ...]
+    """Per module, the visible modules inside it, without itself."""
+    parameter_names: tuple[str, ...]
+    """Every parameter once; a tied one under its first name."""
+    parameter_elements: tuple[int, ...]
+    frozen: frozenset[int]
+    """Parameters with `requires_grad=False`."""
+    owner_chains: tuple[tuple[tuple[int, ...], ...], ...]
+    """Per parameter and place at which it hangs, the visible modules around it: innermost first, the root last."""
+    opaque: frozenset[int]
+    """Modules whose children cannot be seen at work (compiled or scripted)."""
+
+    def is_layer(self, call: int, following: int | None) -> bool:
+        """Tell whether a call is a layer: of a module that owns parameters, or of one that called no other module."""
+        return bool(self.owned[call]) or following not in self.descendants[call]
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Tell whether `module.compile()` was called: then its own hooks are compiled away as well."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def is_opaque(module: nn.Module) -> bool:
+    """Tell whether calls of the children cannot be seen from Python: compiled or scripted modules."""
+    # By name, since importing torch._dynamo to ask costs a second.
+    compiled = type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+    return compiled or is_compiled_in_place(module) or isinstance(module, torch.jit.ScriptModule)
+
+
+def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Parameter]]:
+    """Return the table of `root`, and the modules and parameters themselves in the table's order."""
+    paths: dict[str, nn.Module] = {}
+    hidden: list[str] = []
+    for path, module in root.named_modules(remove_duplicate=False):
+        if any(path.startswith(prefix) for prefix in hidden):
+            continue
+        paths[path] = module
+        if is_opaque(module):
+            if not path:
+                break
+            hidden.append(path + ".")
+
+    modules: list[nn.Module] = []
+    index: dict[int, int] = {}
+    names: list[str] = []
+    for path, module in paths.items():
+        if id(module) not in index:
+            index[id(module)] = len(modules)
+            modules.append(module)
+            names.append(path)
+
+    parameters: list[nn.Parameter] = []
+    parameter_names: list[str] = []
+    parameter_index: dict[int, int] = {}
+    chains: list[list[tuple[int, ...]]] = []
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        if id(parameter) not in parameter_index:
+            parameter_index[id(parameter)] = len(parameters)
+            parameters.append(parameter)
+            parameter_names.append(name)
+            chains.append([])
+        chain = tuple(index[id(paths[p])] for p in _owner_paths(name) if p in paths)
+        chains[parameter_index[id(parameter)]].append(chain)
+
+    leading = data_parallel_wrapper(root) is not None
+    cleaned = [clean_path(name, drop_leading_module=leading) for name in parameter_names]
+    if len(set(cleaned)) < len(cleaned):  # a model that really has a child of a wrapper's name
+        cleaned = parameter_names
+    table = ModuleTable(
+        names=tuple(clean_path(name, drop_leading_module=leading) or type(unwrapped(root)).__name__ for name in names),
+        owned=tuple(
+            tuple(dict.fromkeys(parameter_index[id(p)] for p in module.parameters(recurse=False))) for module in modules
+        ),
+        descendants=tuple(
+            frozenset(index[id(m)] for m in module.modules() if id(m) in index and m is not module)
+            for module in modules
+        ),
+        parameter_names=tuple(cleaned),
+        parameter_elements=tuple(p.numel() for p in parameters),
+        frozen=frozenset(i for i, p in enumerate(parameters) if not p.requires_grad),
+        owner_chains=tuple(tuple(dict.fromkeys(c)) for c in chains),
+        opaque=frozenset(i for i, module in enumerate(modules) if is_opaque(module)),
+    )
+    return table, modules, parameters
+
+
+def clean_path(path: str, *, drop_leading_module: bool) -> str:
+    """Return a dotted path without what compile, checkpoint wrappers and data parallelism put into it."""
+    parts = [part for part in path.split(".") if part not in _WRAPPER_COMPONENTS]
+    if drop_leading_module and parts[:1] == ["module"]:
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def needed_tensors(table: ModuleTable, layers: Sequence[int]) -> list[list[int]]:
+    """Give the parameters that each executed layer cannot start without.
+
+    A layer needs what its module owns. A parameter whose owner was not called (`MultiheadAttention.out_proj.weight`,
+    anything inside a compiled block) is needed by the calls of the innermost module around it that ran as one layer, or
+    else by the first layer that ran inside that module. So every parameter has a layer as soon as one layer ran.
+    """
+    needs: list[list[int]] = [list(table.owned[module]) for module in layers]
+    covered = {parameter for needed in needs for parameter in needed}
+    for parameter, chains in enumerate(table.owner_chains):
+        if parameter in covered:
+            continue
+        for chain in chains:
+            for position in _positions(table, layers, chain):
+                if parameter not in needs[position]:
+                    needs[position].append(parameter)
+    return needs
+
+
+def _positions(table: ModuleTable, layers: Sequence[int], chain: tuple[int, ...]) -> list[int]:
+    for ancestor in chain:
+        inside = [i for i, layer in enumerate(layers) if layer in table.descendants[ancestor]]
+        own = [i for i, layer in enumerate(layers) if layer == ancestor]
+        if inside or own:
+            return own if not inside else [min(inside + own)]
+    return []
+
+
+def _owner_paths(parameter_name: str) -> list[str]:
+    """Return the paths of the modules around a parameter, innermost first, the root ("") last."""
+    parts = parameter_name.split(".")[:-1]
+    return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+
+
+def data_parallel_wrapper(root: nn.Module) -> nn.Module | None:
+    """Return the DistributedDataParallel or DataParallel that `root` is, compiled or not."""
+    inner = getattr(root, "_orig_mod", root)
+    return inner if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)) else None
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the user's own module inside `torch.compile` and data parallelism."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and data_parallel_wrapper(model) is not None:
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner

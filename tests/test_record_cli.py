@@ -1,0 +1,128 @@
+"""`paceline record` on torchvision's models, and its complaints."""
+
+import builtins
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli_record import record
+from test_record_format import check_trace, layers
+
+
+def run(*arguments):
+    return CliRunner().invoke(record, [str(a) for a in arguments])
+
+
+def test_a_model_of_torchvision(tmp_path):
+    pytest.importorskip("torchvision")
+    path = tmp_path / "T.json"
+    arguments = ["--batch", 2, "--image-size", 64, "--warmup", 1, "--steps", 2]
+    result = run("--model", "ResNet-18", "-o", path, *arguments)
+    assert result.exit_code == 0, result.output
+    trace = json.loads(path.read_text())
+    worker = check_trace(trace)
+    assert (trace["name"], trace["batch"], len(worker["gradients"])) == ("resnet18", 2, 62)
+    assert layers(worker)["fc"] == ["fc.weight", "fc.bias"]
+    for row in ("forward", "backward", "optimizer", "11,689,512", "samples/s", "recording changed the step by"):
+        assert row in result.stdout
+    result = run("--model", "resnet18", "-o", path, "--json", "--name", "mine", *arguments)
+    summary = json.loads(result.stdout)
+    assert (summary["name"], summary["parameters"], summary["gradients"]) == ("mine", 11_689_512, 62)
+    assert json.loads(path.read_text())["name"] == "mine"
+    assert summary["overhead_ratio"] > 0
+
+
+def test_auxiliary_classifiers():
+    pytest.importorskip("torchvision")
+    import torch
+    from paceline.torch import vision
+
+    criterion = torch.nn.CrossEntropyLoss()
+    target = torch.tensor([1, 2])
+    for name, size, weights in (("googlenet", 64, [0.3, 0.3]), ("inception_v3", 299, [0.4])):
+        torch.manual_seed(0)
+        output = vision.build(name, size)(torch.randn(2, 3, size, size))
+        main, *auxiliary = (output.logits, *(t for f, t in output._asdict().items() if f != "logits"))
+        expected = criterion(main, target) + sum(
+            w * criterion(t, target) for w, t in zip(weights, auxiliary, strict=True)
+        )
+        assert torch.allclose(vision.total_loss(output, target, criterion), expected)
+
+
+def test_every_model_can_be_built_at_its_size():
+    pytest.importorskip("torchvision")
+    import torch
+    from paceline.torch import vision
+
+    with torch.device("meta"):
+        for name in ("vit_b_16", "maxvit_t", "swin_v2_t", "googlenet", "inception_v3", "alexnet"):
+            model = vision.build(name, vision.default_image_size(name))
+            assert model.training
+
+
+def test_an_unknown_model_is_answered_with_the_nearest(tmp_path):
+    pytest.importorskip("torchvision")
+    result = run("--model", "resnet51", "-o", tmp_path / "T.json")
+    assert result.exit_code == 2
+    assert "resnet50" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-o", "T.json"], "give either --model NAME or a script"),
+        (["-o", "T.json", "--model", "resnet18", "--", "python", "x.py"], "give either"),
+        (["-o", "nowhere/T.json", "--model", "resnet18"], "does not exist"),
+        (["-o", "nowhere/T.json", "--", "python", "x.py"], "does not exist"),
+        (["-o", ".", "--model", "resnet18"], "is a folder"),
+        (["-o", "T.json", "--threads", "2", "--", "python", "x.py"], "--threads goes with --model"),
+        (["-o", "T.json", "--stop-when-recorded", "--model", "resnet18"], "goes with a script"),
+        (["-o", "T.json", "--", "train.py"], "did you mean: python train.py"),
+        (["--model", "resnet18"], "Missing option"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(arguments, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch, tmp_path):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "torch" else real(name, *a))
+    monkeypatch.setattr(builtins, "__import__", _refuse_torch(builtins.__import__))
+    result = run("--model", "resnet18", "-o", tmp_path / "T.json")
+    assert result.exit_code == 2
+    assert "pip install 'paceline[torch]'" in result.stderr
+
+
+def _refuse_torch(real):
+    def refuse(name, *arguments, **more):
+        assert name.split(".")[0] != "torch"
+        return real(name, *arguments, **more)
+
+    return refuse
+
+
+def test_without_cuda_it_cannot_be_done_here(tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchvision")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert run("--model", "resnet18", "--device", "cuda", "-o", tmp_path / "T.json").exit_code == 77
+
+
+def test_the_command_imports_no_torch():
+    code = "import sys, paceline.cli_record; sys.exit('torch' in sys.modules or 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=_environment(), check=False).returncode == 0
+
+
+def _environment():
+    return {**os.environ, "PYTHONPATH": str(Path(paceline.__file__).parent.parent)}
