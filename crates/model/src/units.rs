@@ -73,7 +73,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.seconds();
         match s {
-            s if s == 0.0 => write!(f, "0 s"),
+            0.0 => write!(f, "0 s"),
             s if s < 1e-6 => write!(f, "{:.3} ns", s * 1e9),
             s if s < 1e-3 => write!(f, "{:.3} us", s * 1e6),
             s if s < 1.0 => write!(f, "{:.3} ms", s * 1e3),
@@ -165,15 +165,21 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
             format!("'{text}' has no unit; rates are bits per second: write {text}Gbps if that is meant")
         } else if unit.ends_with("b/s") || look_up(SIZE_UNITS, &unit).is_some() {
             let bits = value * 8.0;
-            let prefix = unit.chars().next().filter(|c| "kmgt".contains(*c)).map_or(String::new(), |c| c.to_uppercase().to_string());
-            format!("'{text}' is a size in bytes, and a rate is meant; rates are bits per second: {text} each second is {bits}{prefix}bps")
+            let prefix = unit
+                .chars()
+                .next()
+                .filter(|c| "kmgt".contains(*c))
+                .map_or(String::new(), |c| c.to_uppercase().to_string());
+            format!(
+                "'{text}' is a size in bytes, and a rate is meant; rates are bits per second: {text} each second is {bits}{prefix}bps"
+            )
         } else {
             format!("'{text}' has the unknown unit '{unit}'; write a rate as {example}")
         };
         return Err(UnitError(hint));
     };
     let rate = value * factor;
-    if rate < 1.0 || rate > 1e18 {
+    if !(1.0..=1e18).contains(&rate) {
         return Err(UnitError(format!("'{text}' is no usable rate; it must lie between 1bps and 1e6Tbps")));
     }
     Ok(Rate(rate))
@@ -197,7 +203,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         return Err(UnitError(hint));
     };
     let bytes = value * factor;
-    if bytes < 1.0 || bytes > 1e15 || (bytes - bytes.round()).abs() > 1e-6 * bytes.max(1.0) {
+    if !(1.0..=1e15).contains(&bytes) || (bytes - bytes.round()).abs() > 1e-6 * bytes.max(1.0) {
         return Err(UnitError(format!("'{text}' is not a whole number of bytes between 1B and 1000TB")));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

@@ -1,4 +1,7 @@
-//! A cluster: nodes, links, racks, and what the switch can do.
+//! A cluster: nodes, links, racks, and what the switch can do. Its file is described in docs/cluster-format.md.
+mod file;
+mod write;
+
 use crate::units::{Rate, Time};
 
 /// The rate inside a node where none is given: a PCI Express 3.0 x16 slot carries 15.75 GB/s on the wire
@@ -34,6 +37,17 @@ pub enum ServerPlace {
     OwnNodes,
     /// Server i on node i (modulo the number of nodes), sharing its network card.
     Colocated,
+}
+
+impl ServerPlace {
+    /// As users type it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerPlace::OwnNodes => "own-nodes",
+            ServerPlace::Colocated => "colocated",
+        }
+    }
 }
 
 /// How a worker's compute time varies from iteration to iteration.

@@ -1,4 +1,28 @@
 //! A trace: what one worker computes in one iteration, independent of any network.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | this one | the types |
+//! | `file`, `parse`, `check`, `write` | the JSON of docs/trace-format.md, read and written |
+//! | [`import`] | traces made of the sends that a network operator sees |
+//! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
+//! | [`modules`], `rate` | traces made of others: with added modules, at a measured rate |
+pub mod all_reduce;
+mod check;
+mod file;
+pub mod import;
+pub mod modules;
+mod parse;
+mod rate;
+mod sends;
+#[cfg(test)]
+mod testing;
+mod write;
+
+pub use all_reduce::parse_all_reduce;
+pub use import::{ImportOptions, import_sends, read_sends};
+pub use modules::{ModuleKind, parse_modules};
+
 use crate::units::Time;
 
 /// A gradient or parameter tensor.
@@ -73,6 +97,20 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Every element type.
+    pub const ALL: [Dtype; 4] = [Dtype::Float64, Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
+
+    /// As traces name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::Float64 => "float64",
+            Dtype::Float32 => "float32",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+        }
+    }
+
     /// Bytes of one element.
     #[must_use]
     pub fn size(self) -> u64 {

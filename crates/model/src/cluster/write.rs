@@ -1,0 +1,88 @@
+//! Writing a cluster, with units as people write them.
+use super::Cluster;
+use crate::document::quoted;
+use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
+
+impl Cluster {
+    /// The JSON of docs/cluster-format.md, every field of it. Reading it gives this cluster again.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut fields = vec![
+            ("format", quoted("paceline-cluster")),
+            ("version", "1".into()),
+            ("name", quoted(&self.name)),
+            ("provenance", quoted(&self.provenance)),
+            ("bandwidth", rate(self.bandwidth)),
+            ("latency", time(self.latency)),
+            ("message_overhead", time(self.message_overhead)),
+            ("gpus_per_node", self.gpus_per_node.to_string()),
+            ("intra_bandwidth", rate(self.intra_bandwidth)),
+            ("intra_latency", time(self.intra_latency)),
+            ("servers", quoted(self.servers.name())),
+        ];
+        if let Some(racks) = self.racks {
+            let (nodes, oversubscription) = (racks.nodes_per_rack, racks.oversubscription);
+            let object = format!("{{\"nodes_per_rack\": {nodes}, \"oversubscription\": {oversubscription:?}}}");
+            fields.push(("racks", object));
+        }
+        let mut switch =
+            format!("{{\"multicast\": {}, \"aggregation\": {}", self.switch.multicast, self.switch.aggregation);
+        if let Some(bytes) = self.switch.memory {
+            switch += &format!(", \"memory\": {}", size(bytes));
+        }
+        if let Some(radix) = self.switch.radix {
+            switch += &format!(", \"radix\": {radix}");
+        }
+        fields.push(("switch", switch + "}"));
+        if !self.stragglers.is_empty() {
+            let straggler = |&(rank, factor): &(u32, f64)| format!("    {{\"rank\": {rank}, \"factor\": {factor:?}}}");
+            let stragglers: Vec<String> = self.stragglers.iter().map(straggler).collect();
+            fields.push(("stragglers", format!("[\n{}\n  ]", stragglers.join(",\n"))));
+        }
+        if let Some(jitter) = self.jitter {
+            fields.push(("jitter", format!("{{\"sigma\": {:?}}}", jitter.sigma)));
+        }
+        let lines: Vec<String> = fields.into_iter().map(|(field, value)| format!("  \"{field}\": {value}")).collect();
+        format!("{{\n{}\n}}\n", lines.join(",\n"))
+    }
+}
+
+/// The number in the first unit in which it is at least 1 and is read back as it was; floats may lose their last bit
+/// on the way, and then a smaller unit is taken. The last unit always does.
+fn exactly(value: f64, units: &[(&str, f64)], is_exact: impl Fn(&str) -> bool) -> String {
+    let texts = units.iter().filter(|&&(_, factor)| value >= factor || factor == 1.0);
+    let mut texts = texts.map(|(unit, factor)| format!("{}{unit}", value / factor)).filter(|text| is_exact(text));
+    quoted(&texts.next().unwrap_or_else(|| format!("{value}{}", units.last().map_or("", |unit| unit.0))))
+}
+
+fn rate(rate: Rate) -> String {
+    let units = [("Tbps", 1e12), ("Gbps", 1e9), ("Mbps", 1e6), ("kbps", 1e3), ("bps", 1.0)];
+    exactly(rate.0, &units, |text| parse_rate(text) == Ok(rate))
+}
+
+fn size(bytes: u64) -> String {
+    let units = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
+    // At most 1e15, which a float holds.
+    exactly(bytes as f64, &units, |text| parse_size(text) == Ok(bytes))
+}
+
+fn time(time: Time) -> String {
+    let units = [("s", 1e12), ("ms", 1e9), ("us", 1e6), ("ns", 1e3), ("ps", 1.0)];
+    exactly(time.0 as f64, &units, |text| parse_time(text) == Ok(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_those_people_write() {
+        assert_eq!(rate(Rate(25e9)), "\"25Gbps\"");
+        assert_eq!(rate(Rate(2.5e9)), "\"2.5Gbps\"");
+        assert_eq!(rate(Rate(1.0)), "\"1bps\"");
+        assert_eq!(time(Time::ZERO), "\"0ps\"");
+        assert_eq!(time(Time::from_seconds(10e-6)), "\"10us\"");
+        assert_eq!(size(10_000_000), "\"10MB\"");
+        assert_eq!(size(1024), "\"1.024kB\"");
+    }
+}

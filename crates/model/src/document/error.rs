@@ -1,0 +1,88 @@
+//! The one error type of documents: a line that names the source, the place and the remedy.
+use thiserror::Error;
+
+/// The longest that each part of a message may be; together with separators they stay below 400 characters, a few
+/// lines of a terminal.
+const MAX_SOURCE: usize = 90;
+const MAX_PLACE: usize = 90;
+const MAX_MESSAGE: usize = 210;
+const MAX_NAME: usize = 60;
+
+/// Why a document could not be read: one line that names the source, the place in it and the remedy.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct DocumentError(String);
+
+impl DocumentError {
+    /// About a place; an empty `place` means the whole document.
+    pub(crate) fn at(source: &str, place: &str, message: &str) -> DocumentError {
+        let source = if source.is_empty() { "document".into() } else { shorten(source, MAX_SOURCE) };
+        let message = shorten(message, MAX_MESSAGE);
+        if place.is_empty() {
+            return DocumentError(format!("{source}: {message}"));
+        }
+        DocumentError(format!("{source}: {}: {message}", shorten(place, MAX_PLACE)))
+    }
+}
+
+/// What is wrong and where, before it is known in which file.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub place: String,
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem { place: place.into(), message: message.into() }
+    }
+
+    pub fn of(self, source: &str) -> DocumentError {
+        DocumentError::at(source, &self.place, &self.message)
+    }
+}
+
+/// A name in quotes, as short as a message needs it.
+pub(crate) fn shown(name: &str) -> String {
+    format!("'{}'", shorten(name, MAX_NAME))
+}
+
+/// Cuts out the middle, since both ends of a path or of a message say more than its middle, and shows what could
+/// break the line or recolour the terminal as a question mark.
+pub(crate) fn shorten(text: &str, longest: usize) -> String {
+    let harmless = |c: char| if is_unprintable(c) { '?' } else { c };
+    if text.chars().nth(longest).is_none() {
+        return text.chars().map(harmless).collect();
+    }
+    let tail = longest / 2;
+    let head = longest - tail - 1;
+    let tail_start = text.char_indices().rev().nth(tail.saturating_sub(1)).map_or(0, |(at, _)| at);
+    text.chars().take(head).chain(['…']).chain(text[tail_start..].chars()).map(harmless).collect()
+}
+
+/// Control characters, Unicode's own line ends, and the marks that reverse the direction of text (CVE-2021-42574).
+pub(crate) fn is_unprintable(c: char) -> bool {
+    const OTHERS: [char; 13] = [
+        '\u{2028}', '\u{2029}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}',
+        '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
+    ];
+    c.is_control() || OTHERS.contains(&c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_parts_lose_their_middle() {
+        assert_eq!(shorten("abcdef", 6), "abcdef");
+        assert_eq!(shorten("abcdefg", 6), "ab…efg");
+        let error = DocumentError::at(&"s".repeat(999), &"p".repeat(999), &"ü".repeat(999)).to_string();
+        assert!(error.chars().count() < 400, "{error}");
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_that_could_corrupt_it() {
+        assert_eq!(shown("a\u{1b}[31m\n\u{202e}b"), "'a?[31m??b'");
+    }
+}

@@ -1,0 +1,122 @@
+//! Single values, each checked where it is read, so that the error names its place.
+use std::ops::RangeInclusive;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde_json::value::RawValue;
+
+use super::error::is_unprintable;
+use super::{seconds, shown};
+use crate::units::{Rate, Time, UnitError, parse_rate, parse_size, parse_time};
+
+/// The most bytes of a tensor, and of all of them: a petabyte. Sums over thousands of workers still fit 64 bits.
+pub(crate) const MAX_TENSOR_BYTES: u64 = 1_000_000_000_000_000;
+
+/// A name that may be shown on a terminal, not empty; the error is a message for the user.
+pub(crate) fn check_name(name: String) -> Result<String, String> {
+    if name.is_empty() {
+        return Err("is empty; give a name".into());
+    }
+    check_text(name)
+}
+
+/// Text that may be shown on a terminal; the error is a message for the user.
+pub(crate) fn check_text(text: String) -> Result<String, String> {
+    match text.chars().find(|&c| is_unprintable(c)) {
+        Some(c) => {
+            Err(format!("holds the control character U+{:04X}, which corrupts terminals; remove it", u32::from(c)))
+        }
+        None => Ok(text),
+    }
+}
+
+/// For `deserialize_with`: a name that is not empty.
+pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    check_name(String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// For `deserialize_with` of an optional field: a name that is not empty.
+pub(crate) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    name(deserializer).map(Some)
+}
+
+/// For `deserialize_with`: text that may be empty.
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    check_text(String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// For `deserialize_with`: seconds, a day at the most.
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    seconds::parse(<&RawValue>::deserialize(deserializer)?.get()).map_err(D::Error::custom)
+}
+
+/// For `deserialize_with` of an optional field: seconds, a day at the most.
+pub(crate) fn optional_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    time(deserializer).map(Some)
+}
+
+/// For `deserialize_with`: the bytes of a tensor.
+pub(crate) fn tensor_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        0 => Err(D::Error::custom("is 0; a tensor has at least one element")),
+        bytes if bytes > MAX_TENSOR_BYTES => {
+            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes?")))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// A whole number within a range.
+pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<u32>) -> Result<u32, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    u32::try_from(number).ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        D::Error::custom(format!("is {number} and must lie between {} and {}", range.start(), range.end()))
+    })
+}
+
+/// A number within a range. Read from its digits: serde_json's own floats may be off by the last bit.
+pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<f64>) -> Result<f64, D::Error> {
+    let text = <&RawValue>::deserialize(deserializer)?.get();
+    let Ok(number) = text.parse::<f64>() else {
+        return Err(D::Error::custom(format!("{} is no number; give one", shown(text))));
+    };
+    if !range.contains(&number) {
+        let range = format!("{} and {}", range.start(), range.end());
+        return Err(D::Error::custom(format!("is {} and must lie between {range}", shown(text))));
+    }
+    // -0 lies in the range and would be written back with its sign.
+    Ok(number + 0.0)
+}
+
+/// What `parse` makes of a string such as "25Gbps".
+fn quantity<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: fn(&str) -> Result<T, UnitError>,
+) -> Result<T, D::Error> {
+    parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// For `deserialize_with`: a rate such as "25Gbps".
+pub(crate) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+    quantity(deserializer, parse_rate)
+}
+
+/// For `deserialize_with` of an optional field: a rate such as "25Gbps".
+pub(crate) fn optional_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
+    rate(deserializer).map(Some)
+}
+
+/// For `deserialize_with` of an optional field: a size such as "10MB".
+pub(crate) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    quantity(deserializer, parse_size).map(Some)
+}
+
+/// For `deserialize_with` of an optional field: the delay of a message, such as "10us".
+pub(crate) fn optional_delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    // No network takes a minute: longer delays are mistakes of unit.
+    const LONGEST: Time = Time(60 * crate::units::PS_PER_S);
+    let delay = quantity(deserializer, parse_time)?;
+    if delay > LONGEST {
+        return Err(D::Error::custom(format!("is {delay}, longer than a minute; is the unit right?")));
+    }
+    Ok(Some(delay))
+}

@@ -1,0 +1,164 @@
+//! From the bytes of a JSON document to its fields, and serde's errors in the words of a person.
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use super::strict::Object;
+use super::{DocumentError, MAX_BYTES, shorten};
+
+/// What sets one kind of document apart from another.
+pub(crate) struct Format {
+    /// The value of the field `format`.
+    pub name: &'static str,
+    /// The one version that is read.
+    pub version: u64,
+    /// What the value of a field is, for errors about it.
+    pub hint: fn(&str) -> Option<&'static str>,
+}
+
+/// All kinds, for whoever gives one where another is meant.
+const KINDS: &[(&str, &str)] = &[("paceline-trace", "a trace"), ("paceline-cluster", "a cluster file (--cluster)")];
+
+/// The fields of a document.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
+    document: &[u8],
+    source: &str,
+    format: &Format,
+) -> Result<T, DocumentError> {
+    let text = decode(document, source, format)?;
+    check_header(text, source, format)?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let object: Object<T> = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        explain(error.inner(), if path == "." { "" } else { &path }, text, source, format)
+    })?;
+    deserializer.end().map_err(|error| explain(&error, "", text, source, format))?;
+    Ok(object.0)
+}
+
+/// A JSON string literal.
+pub(crate) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// The text of a document that may be anything: compressed, binary, empty.
+fn decode<'a>(document: &'a [u8], source: &str, format: &Format) -> Result<&'a str, DocumentError> {
+    let wrong = |message: &str| Err(DocumentError::at(source, "", message));
+    if document.len() as u64 > MAX_BYTES {
+        return wrong(&format!("is larger than {} MB, the most that is read", MAX_BYTES / 1_000_000));
+    }
+    match document {
+        [0x1f, 0x8b, ..] => return wrong("is compressed with gzip; decompress it first"),
+        [b'P', b'K', 3, 4, ..] => return wrong("is a zip archive (as torch.save writes), and JSON is expected"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return wrong("is UTF-16; save it as UTF-8"),
+        _ => {}
+    }
+    let text = match std::str::from_utf8(document) {
+        Ok(text) => text,
+        Err(error) => {
+            return wrong(&format!("is binary or not UTF-8 (at byte {}), and JSON is expected", error.valid_up_to()));
+        }
+    };
+    // Editors on Windows write a byte order mark; RFC 8259, section 8.1, lets a parser ignore it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match text.trim_start().chars().next() {
+        Some('{') => Ok(text),
+        None => wrong(&format!("is empty; a document begins with {}", beginning(format))),
+        Some(_) => wrong(&format!("is no JSON object; it must begin with {}", beginning(format))),
+    }
+}
+
+fn beginning(format: &Format) -> String {
+    format!("{{\"format\": \"{}\", \"version\": {}", format.name, format.version)
+}
+
+#[derive(Deserialize)]
+struct Header<'a> {
+    #[serde(borrow)]
+    format: Option<&'a RawValue>,
+    #[serde(borrow)]
+    version: Option<&'a RawValue>,
+}
+
+/// Looks at format and version before anything else, as the fields of a later version are unknown. A document that
+/// cannot be read as far as that is left to the full reading, whose error names the place.
+fn check_header(text: &str, source: &str, format: &Format) -> Result<(), DocumentError> {
+    let Ok(header) = serde_json::from_str::<Header>(text) else { return Ok(()) };
+    let wrong = |place: &str, message: &str| Err(DocumentError::at(source, place, message));
+    let (name, version) = (format.name, format.version);
+    let Some(found) = header.format.map(RawValue::get) else {
+        return wrong("format", &format!("is missing; the document must begin with {}", beginning(format)));
+    };
+    let found_name: String = serde_json::from_str(found).unwrap_or_default();
+    if found_name != name {
+        let is = KINDS
+            .iter()
+            .find(|kind| kind.0 == found_name)
+            .map_or(String::new(), |kind| format!("this is {}; ", kind.1));
+        return wrong("format", &format!("{is}found {}, expected \"{name}\"", shorten(found, 60)));
+    }
+    let Some(found) = header.version.map(RawValue::get) else {
+        return wrong("version", &format!("is missing; write \"version\": {version}"));
+    };
+    match serde_json::from_str::<u64>(found) {
+        Ok(found) if found == version => Ok(()),
+        Ok(found) if found > version => {
+            wrong("version", &format!("is {found}, and this paceline reads {version}; update paceline"))
+        }
+        _ => wrong("version", &format!("found {}, expected {version}", shorten(found, 60))),
+    }
+}
+
+/// Says in one line what serde found.
+fn explain(error: &serde_json::Error, path: &str, text: &str, source: &str, format: &Format) -> DocumentError {
+    let (line, column) = (error.line(), error.column());
+    let full = error.to_string();
+    let message = full.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&full);
+    match error.classify() {
+        Category::Data | Category::Io => {
+            let (place, message) = explain_data(message, path, format);
+            DocumentError::at(source, &place, &message)
+        }
+        Category::Eof | Category::Syntax => {
+            let place = if path.is_empty() { String::new() } else { format!(" ({path})") };
+            let message = match non_finite(text, line, column) {
+                Some(literal) => format!("{literal} is no JSON (Python's json.dumps writes it); give a finite number"),
+                None if error.is_eof() => "the document ends here, unfinished; was the file cut off?".into(),
+                None => format!("{message}; correct the JSON here"),
+            };
+            DocumentError::at(source, &format!("line {line} column {column}{place}"), &message)
+        }
+    }
+}
+
+/// A value of the wrong type, a missing or doubled field, or a message of our own.
+fn explain_data(message: &str, path: &str, format: &Format) -> (String, String) {
+    let backquoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.strip_suffix('`'));
+    if let Some(field) = backquoted("missing field `") {
+        let place = if path.is_empty() { field.into() } else { format!("{path}.{field}") };
+        let hint = (format.hint)(field).unwrap_or("it");
+        return (place, format!("is missing; give {hint}"));
+    }
+    if let Some(field) = backquoted("duplicate field `") {
+        return (path.into(), format!("has '{field}' twice; keep one"));
+    }
+    let mistyped = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
+    if let Some((found, expected)) = mistyped.and_then(|rest| rest.rsplit_once(", expected ")) {
+        let field = path.rsplit('.').next().and_then(|last| last.split('[').next()).unwrap_or_default();
+        // The hint is about a field's value: an entry of a list in it is something else.
+        let hint = if path.ends_with(']') { None } else { (format.hint)(field) };
+        return (path.into(), format!("found {}, expected {}", shorten(found, 80), hint.unwrap_or(expected)));
+    }
+    (path.into(), message.into())
+}
+
+/// The literal near a syntax error that only JavaScript and Python know.
+fn non_finite(text: &str, line: usize, column: usize) -> Option<&'static str> {
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let at = (start + column).min(text.len());
+    // serde_json stops at the first letter or after it, or after the minus sign.
+    let near = &text.as_bytes()[at.saturating_sub(2)..(at + 8).min(text.len())];
+    let holds = |literal: &str| near.windows(literal.len()).any(|window| window == literal.as_bytes());
+    ["NaN", "Infinity"].into_iter().find(|literal| holds(literal))
+}

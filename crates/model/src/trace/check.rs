@@ -1,0 +1,305 @@
+//! From a file's fields to a [`Trace`]: what only the fields together can show to be wrong.
+use std::collections::HashMap;
+use std::mem;
+
+use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
+use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
+use crate::document::fields::MAX_TENSOR_BYTES;
+use crate::document::{MAX_ENTRIES, Problem, seconds, shown};
+use crate::units::Time;
+
+impl TraceFile {
+    /// The trace, with tensors in the order in which the first worker's forward pass needs them.
+    pub(super) fn checked(mut self) -> Result<Trace, Problem> {
+        let mut tensors = Tensors::default();
+        let mut workers = Vec::new();
+        let mut sizes: Vec<(u32, u64)> = Vec::new();
+        for (index, worker) in mem::take(&mut self.workers).into_iter().enumerate() {
+            let first = index == 0;
+            let place = format!("workers[{index}]");
+            let checked = check_worker(worker, &place, self.dtype, &mut tensors, first)?;
+            if first {
+                sizes = checked.sizes;
+                for &(tensor, bytes) in &sizes {
+                    tensors.list[tensor as usize].bytes = bytes;
+                    tensors.list[tensor as usize].pull_bytes = bytes;
+                }
+            } else {
+                same_tensors(&checked, &sizes, &tensors, &place)?;
+            }
+            workers.push(checked.trace);
+        }
+        let Some(first) = workers.first() else {
+            return Err(Problem::new("workers", "is empty; give at least one recorded worker"));
+        };
+        let distribution = check_distribution(&self.distribution, self.dtype, &mut tensors)?;
+        tensors.all_have_bytes(first)?;
+        Ok(Trace {
+            name: self.name,
+            provenance: self.provenance,
+            batch: self.batch,
+            dtype: self.dtype,
+            device: self.device,
+            tensors: tensors.list,
+            workers,
+            distribution,
+            backward_spread: self.variation.map_or(0.0, |variation| variation.backward_spread),
+        })
+    }
+}
+
+/// Tensors by index and by name.
+#[derive(Default)]
+struct Tensors {
+    list: Vec<Tensor>,
+    by_name: HashMap<String, u32>,
+}
+
+impl Tensors {
+    fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Adds a tensor whose bytes are known later; none beyond the limit.
+    fn add(&mut self, name: String) -> Option<u32> {
+        let index = u32::try_from(self.list.len()).ok().filter(|&index| (index as usize) < MAX_ENTRIES)?;
+        self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0 });
+        self.by_name.insert(name, index);
+        Some(index)
+    }
+
+    fn find_or_add(&mut self, name: &str, place: &str) -> Result<u32, Problem> {
+        match self.find(name) {
+            Some(index) => Ok(index),
+            None => self.add(name.to_owned()).ok_or_else(|| {
+                Problem::new(place, format!("more than {MAX_ENTRIES} tensors; fuse some of them into one"))
+            }),
+        }
+    }
+
+    fn name(&self, index: u32) -> String {
+        shown(&self.list[index as usize].name)
+    }
+
+    fn all_have_bytes(&self, first: &WorkerTrace) -> Result<(), Problem> {
+        // Indices were given in the order of the forward pass: the first layer that needs it is found in passing.
+        for (at, layer) in first.forward.iter().enumerate() {
+            if let Some(&index) = layer.tensors.iter().find(|&&index| self.list[index as usize].pull_bytes == 0) {
+                let message = format!(
+                    "needs {}, which has no gradient; add one, or its bytes in distribution: {{\"tensor\": …, \"bytes\": …}}",
+                    self.name(index)
+                );
+                return Err(Problem::new(format!("workers[0].forward[{at}]"), message));
+            }
+        }
+        let total: u128 = self.list.iter().map(|tensor| u128::from(tensor.pull_bytes)).sum();
+        if total > u128::from(MAX_TENSOR_BYTES) {
+            let message =
+                format!("all tensors together have {total} bytes, more than 1e15 (a petabyte); are they bytes?");
+            return Err(Problem::new("", message));
+        }
+        Ok(())
+    }
+}
+
+struct CheckedWorker {
+    trace: WorkerTrace,
+    /// Bytes of each gradient, in the file's order.
+    sizes: Vec<(u32, u64)>,
+    /// Whether the forward pass needs the tensor, by index.
+    needed: Vec<bool>,
+}
+
+/// The first worker says which tensors there are.
+fn check_worker(
+    worker: WorkerFile,
+    place: &str,
+    dtype: Dtype,
+    tensors: &mut Tensors,
+    first: bool,
+) -> Result<CheckedWorker, Problem> {
+    let WorkerFile { forward, gradients, backward_s, optimizer_s } = worker;
+    let forward = check_forward(forward, place, tensors, first)?;
+    let mut needed = vec![false; tensors.list.len()];
+    for &index in forward.iter().flat_map(|layer| &layer.tensors) {
+        needed[index as usize] = true;
+    }
+    let (gradients, sizes) = check_gradients(gradients, place, dtype, tensors, &needed)?;
+    let last = gradients.last().map_or(Time::ZERO, |gradient| gradient.ready);
+    let backward = backward_s.unwrap_or(last);
+    if backward < last {
+        let message = format!(
+            "is {}, before the last gradient at {}; raise it, or leave it out",
+            seconds::write(backward),
+            seconds::write(last)
+        );
+        return Err(Problem::new(format!("{place}.backward_s"), message));
+    }
+    // Read times are, one by one; scaled and shifted ones may not be.
+    if backward.max(optimizer_s) > seconds::longest() {
+        return Err(Problem::new(place, "its backward pass or optimiser takes longer than a day"));
+    }
+    let trace = WorkerTrace { forward, gradients, backward, optimizer: optimizer_s };
+    Ok(CheckedWorker { trace, sizes, needed })
+}
+
+fn check_forward(
+    forward: Vec<LayerFile>,
+    place: &str,
+    tensors: &mut Tensors,
+    first: bool,
+) -> Result<Vec<Layer>, Problem> {
+    let mut layers = Vec::with_capacity(forward.len());
+    let mut total: u128 = 0;
+    for (at, layer) in forward.into_iter().enumerate() {
+        // Built only where it is shown: a trace may have a million layers.
+        let here = || format!("{place}.forward[{at}]");
+        let mut indices = Vec::with_capacity(layer.tensors.len());
+        for name in &layer.tensors {
+            let index = match tensors.find(name) {
+                Some(index) => index,
+                None if first => tensors.find_or_add(name, &here())?,
+                None => {
+                    let message = format!(
+                        "needs {}, which no layer of workers[0] needs; all workers must have the same tensors",
+                        shown(name)
+                    );
+                    return Err(Problem::new(here(), message));
+                }
+            };
+            indices.push(index);
+        }
+        if let Some(index) = repeated(&indices) {
+            return Err(Problem::new(here(), format!("names {} twice; name it once", tensors.name(index))));
+        }
+        total += u128::from(layer.duration_s.0);
+        layers.push(Layer { name: layer.layer, duration: layer.duration_s, tensors: indices });
+    }
+    if seconds::within_a_day(total).is_none() {
+        let message = "all layers together are longer than a day; times are in seconds: is the unit right?";
+        return Err(Problem::new(format!("{place}.forward"), message));
+    }
+    Ok(layers)
+}
+
+fn repeated(indices: &[u32]) -> Option<u32> {
+    let mut sorted = indices.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+type Gradients = (Vec<Gradient>, Vec<(u32, u64)>);
+
+fn check_gradients(
+    gradients: Vec<GradientFile>,
+    place: &str,
+    dtype: Dtype,
+    tensors: &Tensors,
+    needed: &[bool],
+) -> Result<Gradients, Problem> {
+    let mut seen: Vec<Option<usize>> = vec![None; tensors.list.len()];
+    let mut list = Vec::with_capacity(gradients.len());
+    let mut sizes = Vec::with_capacity(gradients.len());
+    for (at, gradient) in gradients.into_iter().enumerate() {
+        let here = || format!("{place}.gradients[{at}]");
+        let Some(tensor) = tensors.find(&gradient.tensor).filter(|&tensor| needed[tensor as usize]) else {
+            let message = format!(
+                "no layer needs {}; add it to the `tensors` of the layer that uses it, or remove the gradient",
+                shown(&gradient.tensor)
+            );
+            return Err(Problem::new(here(), message));
+        };
+        if let Some(before) = seen[tensor as usize].replace(at) {
+            let message = format!("{} has a gradient already, gradients[{before}]; keep one", tensors.name(tensor));
+            return Err(Problem::new(here(), message));
+        }
+        dtype.whole_elements(gradient.bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
+        list.push(Gradient { tensor, ready: gradient.ready_s });
+        sizes.push((tensor, gradient.bytes));
+    }
+    // Stable: gradients that become ready together keep the order in which they were written.
+    list.sort_by_key(|gradient| gradient.ready);
+    Ok((list, sizes))
+}
+
+impl Dtype {
+    /// The bytes again, if they are whole elements; the error is a message for the user.
+    pub(super) fn whole_elements(self, bytes: u64) -> Result<u64, String> {
+        if bytes.is_multiple_of(self.size()) {
+            return Ok(bytes);
+        }
+        let (name, size) = (self.name(), self.size());
+        Err(format!("{bytes} bytes are no whole number of {name} elements of {size} bytes; is the dtype right?"))
+    }
+}
+
+/// Every further worker has the tensors of the first, with the same bytes.
+fn same_tensors(worker: &CheckedWorker, sizes: &[(u32, u64)], tensors: &Tensors, place: &str) -> Result<(), Problem> {
+    const SAME: &str = "all workers must have the same tensors";
+    let mut own: Vec<Option<u64>> = vec![None; tensors.list.len()];
+    for &(tensor, bytes) in &worker.sizes {
+        own[tensor as usize] = Some(bytes);
+    }
+    for &(tensor, bytes) in sizes {
+        let name = tensors.name(tensor);
+        match own[tensor as usize].take() {
+            Some(same) if same == bytes => {}
+            Some(other) => {
+                let message =
+                    format!("{name} has {other} bytes here and {bytes} in workers[0]; {SAME}, of the same size");
+                return Err(Problem::new(place, message));
+            }
+            None => {
+                return Err(Problem::new(place, format!("{name} has no gradient here and one in workers[0]; {SAME}")));
+            }
+        }
+    }
+    if let Some(tensor) = (0..).zip(&own).find_map(|(tensor, bytes)| bytes.map(|_| tensor)) {
+        let name = tensors.name(tensor);
+        return Err(Problem::new(place, format!("{name} has a gradient here and none in workers[0]; {SAME}")));
+    }
+    if let Some(tensor) = (0..).zip(&worker.needed).find_map(|(tensor, &needed)| (!needed).then_some(tensor)) {
+        let name = tensors.name(tensor);
+        return Err(Problem::new(place, format!("no layer needs {name}, which one of workers[0] does; {SAME}")));
+    }
+    Ok(())
+}
+
+/// The order of all tensors; those not mentioned follow in the order of the forward pass.
+fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors) -> Result<Vec<u32>, Problem> {
+    let mut order = Vec::new();
+    let mut placed = vec![false; tensors.list.len()];
+    for (at, entry) in file.iter().enumerate() {
+        let here = || format!("distribution[{at}]");
+        let name = shown(&entry.tensor);
+        let found = tensors.find(&entry.tensor);
+        let has_gradient = found.is_some_and(|index| tensors.list[index as usize].bytes > 0);
+        if found.is_some_and(|index| placed[index as usize]) {
+            return Err(Problem::new(here(), format!("{name} is distributed twice; keep one")));
+        }
+        let index = match entry.bytes {
+            None if has_gradient => tensors.find_or_add(&entry.tensor, &here())?,
+            None => {
+                let message = format!(
+                    "{name} has no gradient; check its name, or give its bytes: {{\"tensor\": …, \"bytes\": …}}"
+                );
+                return Err(Problem::new(here(), message));
+            }
+            Some(_) if has_gradient => {
+                let message = format!("{name} has a gradient, which says its bytes; write the plain name here");
+                return Err(Problem::new(here(), message));
+            }
+            Some(bytes) => {
+                dtype.whole_elements(bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
+                let index = tensors.find_or_add(&entry.tensor, &here())?;
+                tensors.list[index as usize].pull_bytes = bytes;
+                index
+            }
+        };
+        placed.resize(tensors.list.len(), false);
+        placed[index as usize] = true;
+        order.push(index);
+    }
+    order.extend((0..).zip(&placed).filter(|&(_, &placed)| !placed).map(|(index, _)| index));
+    Ok(order)
+}

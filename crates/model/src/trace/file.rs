@@ -1,0 +1,201 @@
+//! The fields of a trace file as they stand in it: names instead of indices, defaults not yet filled in.
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+
+use super::{Dtype, Trace};
+use crate::document::fields::{check_name, name, number, optional_time, tensor_bytes, text, time, whole};
+use crate::document::shown;
+use crate::document::strict::{from_map, list, names, object, objects};
+use crate::nearest;
+use crate::units::Time;
+
+/// A trace file.
+#[derive(Deserialize)]
+pub(super) struct TraceFile {
+    /// Looked at before the other fields are.
+    #[serde(rename = "format")]
+    pub _format: IgnoredAny,
+    #[serde(rename = "version")]
+    pub _version: IgnoredAny,
+    #[serde(deserialize_with = "name")]
+    pub name: String,
+    #[serde(default, deserialize_with = "text")]
+    pub provenance: String,
+    #[serde(deserialize_with = "batch")]
+    pub batch: u32,
+    #[serde(deserialize_with = "dtype")]
+    pub dtype: Dtype,
+    #[serde(default, deserialize_with = "text")]
+    pub device: String,
+    #[serde(deserialize_with = "objects")]
+    pub workers: Vec<WorkerFile>,
+    #[serde(default, deserialize_with = "list")]
+    pub distribution: Vec<Distributed>,
+    #[serde(default, deserialize_with = "object")]
+    pub variation: Option<VariationFile>,
+}
+
+/// One recorded worker.
+#[derive(Deserialize)]
+pub(super) struct WorkerFile {
+    #[serde(deserialize_with = "objects")]
+    pub forward: Vec<LayerFile>,
+    #[serde(deserialize_with = "objects")]
+    pub gradients: Vec<GradientFile>,
+    #[serde(default, deserialize_with = "optional_time")]
+    pub backward_s: Option<Time>,
+    #[serde(default, deserialize_with = "time")]
+    pub optimizer_s: Time,
+}
+
+/// One forward layer.
+#[derive(Deserialize)]
+pub(super) struct LayerFile {
+    /// May be empty: PyTorch names a model's root module so.
+    #[serde(deserialize_with = "text")]
+    pub layer: String,
+    #[serde(deserialize_with = "time")]
+    pub duration_s: Time,
+    #[serde(default, deserialize_with = "names")]
+    pub tensors: Vec<String>,
+}
+
+/// One gradient.
+#[derive(Deserialize)]
+pub(super) struct GradientFile {
+    #[serde(deserialize_with = "name")]
+    pub tensor: String,
+    #[serde(deserialize_with = "time")]
+    pub ready_s: Time,
+    #[serde(deserialize_with = "tensor_bytes")]
+    pub bytes: u64,
+}
+
+/// How workers differ.
+#[derive(Deserialize)]
+pub(super) struct VariationFile {
+    #[serde(default, deserialize_with = "spread")]
+    pub backward_spread: f64,
+}
+
+/// An entry of the order in which servers distribute tensors.
+pub(super) struct Distributed {
+    pub tensor: String,
+    /// Given for a tensor without gradient.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct DistributedOnly {
+    #[serde(deserialize_with = "name")]
+    tensor: String,
+    #[serde(deserialize_with = "tensor_bytes")]
+    bytes: u64,
+}
+
+impl<'de> Deserialize<'de> for Distributed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrObject;
+        impl<'de> Visitor<'de> for NameOrObject {
+            type Value = Distributed;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a tensor's name or {\"tensor\": …, \"bytes\": …}")
+            }
+            fn visit_str<E: Error>(self, tensor: &str) -> Result<Distributed, E> {
+                let tensor = check_name(tensor.to_owned()).map_err(E::custom)?;
+                Ok(Distributed { tensor, bytes: None })
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Distributed, A::Error> {
+                let DistributedOnly { tensor, bytes } = from_map(map)?;
+                Ok(Distributed { tensor, bytes: Some(bytes) })
+            }
+        }
+        deserializer.deserialize_any(NameOrObject)
+    }
+}
+
+fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, 1..=u32::MAX)
+}
+
+fn spread<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, 0.0..=10.0)
+}
+
+fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> {
+    let found = String::deserialize(deserializer)?;
+    let names = Dtype::ALL.map(Dtype::name);
+    Dtype::ALL.into_iter().find(|dtype| dtype.name() == found).ok_or_else(|| {
+        let hint = nearest(&found, names).map_or(String::new(), |known| format!("did you mean '{known}'? "));
+        D::Error::custom(format!("unknown dtype {}; {hint}valid are {}", shown(&found), names.join(", ")))
+    })
+}
+
+/// What the value of each field is, for errors about it.
+pub(super) fn hint(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "name" => "a name for tables, in quotes",
+        "batch" => "the samples per worker and iteration, a whole number of at least 1",
+        "dtype" => "the element type: \"float64\", \"float32\", \"float16\" or \"bfloat16\"",
+        "workers" => "a list of at least one recorded worker",
+        "forward" => "a list of layers in order of execution",
+        "gradients" => "a list of gradients",
+        "layer" => "the layer's name, in quotes",
+        "duration_s" => "how long the layer runs, in seconds",
+        "tensors" => "a list of the names of the tensors that the layer needs",
+        "tensor" => "the tensor's name, in quotes",
+        "ready_s" => "the seconds from the start of the backward pass to this gradient",
+        "bytes" => "the tensor's size in bytes, a whole number of at least 1",
+        "distribution" => "a list of tensors in the order in which servers send them",
+        "variation" => "an object such as {\"backward_spread\": 0.05}",
+        _ => return None,
+    })
+}
+
+impl From<&Trace> for TraceFile {
+    /// So that a changed trace is checked and brought into canonical order the way a read one is.
+    fn from(trace: &Trace) -> TraceFile {
+        let tensor = |index: u32| &trace.tensors[index as usize];
+        let layer = |layer: &super::Layer| LayerFile {
+            layer: layer.name.clone(),
+            duration_s: layer.duration,
+            tensors: layer.tensors.iter().map(|&index| tensor(index).name.clone()).collect(),
+        };
+        let gradient = |gradient: &super::Gradient| GradientFile {
+            tensor: tensor(gradient.tensor).name.clone(),
+            ready_s: gradient.ready,
+            bytes: tensor(gradient.tensor).bytes,
+        };
+        TraceFile {
+            _format: IgnoredAny,
+            _version: IgnoredAny,
+            name: trace.name.clone(),
+            provenance: trace.provenance.clone(),
+            batch: trace.batch,
+            dtype: trace.dtype,
+            device: trace.device.clone(),
+            workers: trace
+                .workers
+                .iter()
+                .map(|worker| WorkerFile {
+                    forward: worker.forward.iter().map(layer).collect(),
+                    gradients: worker.gradients.iter().map(gradient).collect(),
+                    backward_s: Some(worker.backward),
+                    optimizer_s: worker.optimizer,
+                })
+                .collect(),
+            distribution: trace
+                .distribution
+                .iter()
+                .map(|&index| {
+                    let tensor = tensor(index);
+                    let bytes = (tensor.bytes == 0).then_some(tensor.pull_bytes);
+                    Distributed { tensor: tensor.name.clone(), bytes }
+                })
+                .collect(),
+            variation: Some(VariationFile { backward_spread: trace.backward_spread }),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Import of the trace format of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": what a
+//! network operator can record without knowing the model. Two CSV files a model, one row per send, described in
+//! docs/trace-format.md, "Traces of sends".
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use serde::de::IgnoredAny;
+
+use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
+use super::sends::{Send, rows};
+use super::{Dtype, Trace};
+use crate::document::fields::check_name;
+use crate::document::{DocumentError, Problem, read, seconds, shown};
+use crate::units::Time;
+
+/// What sends do not tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportOptions {
+    /// The trace's name.
+    pub name: String,
+    /// How the sends were recorded.
+    pub provenance: String,
+    /// On what they were recorded.
+    pub device: String,
+    /// Samples per worker and iteration.
+    pub batch: u32,
+    /// Element type of every gradient.
+    pub dtype: Dtype,
+    /// The whole forward pass; it is divided equally over the distributed tensors, one layer each.
+    pub forward: Time,
+    /// From the start of the backward pass to a worker's first send: times of sends are relative to it.
+    pub first_gradient: Time,
+    /// The whole backward pass. None: it ends with the last send.
+    pub backward: Option<Time>,
+    /// What errors call the aggregation trace.
+    pub aggregation_source: String,
+    /// What errors call the distribution trace.
+    pub distribution_source: String,
+}
+
+impl Default for ImportOptions {
+    /// A float32 model of batch 1 and without forward pass.
+    fn default() -> ImportOptions {
+        ImportOptions {
+            name: "imported".into(),
+            provenance: String::new(),
+            device: String::new(),
+            batch: 1,
+            dtype: Dtype::Float32,
+            forward: Time::ZERO,
+            first_gradient: Time::ZERO,
+            backward: None,
+            aggregation_source: "aggregation trace".into(),
+            distribution_source: "distribution trace".into(),
+        }
+    }
+}
+
+/// Makes a trace of both files' text: the gradients that workers send (`aggregation`; every source device is a worker)
+/// and the parameters in the order in which servers send them (`distribution`).
+///
+/// # Errors
+/// Anything that docs/trace-format.md does not allow, naming file, line and column.
+pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOptions) -> Result<Trace, DocumentError> {
+    check_options(&options)?;
+    let (for_aggregation, for_distribution) = (&options.aggregation_source, &options.distribution_source);
+    let gradients = rows(aggregation, options.dtype).map_err(|problem| problem.of(for_aggregation))?;
+    let parameters = rows(distribution, options.dtype).map_err(|problem| problem.of(for_distribution))?;
+    let parameters = first_sends(&parameters).map_err(|problem| problem.of(for_distribution))?;
+    let workers = workers(&gradients).and_then(|workers| {
+        all_are_distributed(&workers, &parameters, for_distribution)?;
+        Ok(workers)
+    });
+    let workers = workers.map_err(|problem| problem.of(for_aggregation))?;
+    let with_gradient: HashSet<&str> = workers[0].iter().map(|gradient| gradient.tensor.as_str()).collect();
+    let distribution = parameters.iter().map(|send| {
+        let bytes = (!with_gradient.contains(send.tensor.as_str())).then_some(send.bytes);
+        Distributed { tensor: send.tensor.clone(), bytes }
+    });
+    let distribution = distribution.collect();
+    let workers: Result<Vec<WorkerFile>, Problem> =
+        workers.iter().map(|sends| worker(sends, &parameters, &options)).collect();
+    let workers = workers.map_err(|problem| problem.of(for_aggregation))?;
+    let file = TraceFile {
+        _format: IgnoredAny,
+        _version: IgnoredAny,
+        name: options.name,
+        provenance: options.provenance,
+        batch: options.batch,
+        dtype: options.dtype,
+        device: options.device,
+        workers,
+        distribution,
+        variation: None,
+    };
+    file.checked().map_err(|problem| problem.of(for_aggregation))
+}
+
+/// [`import_sends`] of two files, which errors call by their paths.
+///
+/// # Errors
+/// Files that cannot be read, and what [`import_sends`] refuses.
+pub fn read_sends(aggregation: &Path, distribution: &Path, options: ImportOptions) -> Result<Trace, DocumentError> {
+    let text = |path: &Path| {
+        let source = path.to_string_lossy().into_owned();
+        match String::from_utf8(read(path)?) {
+            Ok(text) => Ok((text, source)),
+            Err(_) => Err(DocumentError::at(&source, "", "is binary or not UTF-8, and CSV is expected")),
+        }
+    };
+    let (aggregation, aggregation_source) = text(aggregation)?;
+    let (distribution, distribution_source) = text(distribution)?;
+    import_sends(&aggregation, &distribution, ImportOptions { aggregation_source, distribution_source, ..options })
+}
+
+fn check_options(options: &ImportOptions) -> Result<(), DocumentError> {
+    let texts = [("name", &options.name), ("provenance", &options.provenance), ("device", &options.device)];
+    for (option, text) in texts {
+        if option == "name" || !text.is_empty() {
+            check_name(text.clone()).map_err(|message| DocumentError::at("import", option, &message))?;
+        }
+    }
+    if options.batch == 0 {
+        return Err(DocumentError::at("import", "batch", "is 0; give the samples per worker and iteration"));
+    }
+    if options.forward.max(options.first_gradient) > seconds::longest() {
+        return Err(DocumentError::at("import", "", "the forward time or the first gradient's is longer than a day"));
+    }
+    Ok(())
+}
+
+/// The order in which tensors are first sent to anyone.
+fn first_sends(sends: &[Send]) -> Result<Vec<&Send>, Problem> {
+    let mut first: HashMap<&str, &Send> = HashMap::new();
+    let mut per_destination: HashMap<(&str, &str), &Send> = HashMap::new();
+    let mut order = Vec::new();
+    for send in sends {
+        if let Some(before) = per_destination.insert((&send.tensor, &send.destination), send) {
+            return Err(twice(send, before, &format!("to {}", shown(&send.destination))));
+        }
+        match first.get(send.tensor.as_str()) {
+            Some(before) if before.bytes != send.bytes => return Err(other_size(send, before)),
+            Some(_) => {}
+            None => {
+                first.insert(&send.tensor, send);
+                order.push(send);
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// The sends of each source device, by name, so that the order of rows does not number the workers.
+fn workers(sends: &[Send]) -> Result<Vec<Vec<&Send>>, Problem> {
+    let mut workers: BTreeMap<&str, Vec<&Send>> = BTreeMap::new();
+    let mut sent: HashMap<(&str, &str), &Send> = HashMap::new();
+    let mut sizes: HashMap<&str, &Send> = HashMap::new();
+    for send in sends {
+        if let Some(before) = sent.insert((&send.source, &send.tensor), send) {
+            return Err(twice(send, before, &format!("by {}", shown(&send.source))));
+        }
+        let before = sizes.entry(&send.tensor).or_insert(send);
+        if before.bytes != send.bytes {
+            return Err(other_size(send, before));
+        }
+        workers.entry(&send.source).or_default().push(send);
+    }
+    for source in workers.keys() {
+        if let Some(tensor) = sizes.keys().filter(|tensor| !sent.contains_key(&(*source, **tensor))).min() {
+            let message =
+                format!("{} never sends {}; all workers must send the same tensors", shown(source), shown(tensor));
+            return Err(Problem::new("", message));
+        }
+    }
+    Ok(workers.into_values().collect())
+}
+
+fn twice(send: &Send, before: &Send, whom: &str) -> Problem {
+    let message = format!(
+        "{} is sent {whom} a second time (first: line {}); keep one iteration",
+        shown(&send.tensor),
+        before.line
+    );
+    send.problem("tensor", message)
+}
+
+fn other_size(send: &Send, before: &Send) -> Problem {
+    let message =
+        format!("is {}, and {} in line {}, for the same tensor; correct one", send.bytes, before.bytes, before.line);
+    send.problem("bytes", message)
+}
+
+/// Whatever has a gradient is distributed, with the same bytes.
+fn all_are_distributed(workers: &[Vec<&Send>], parameters: &[&Send], file: &str) -> Result<(), Problem> {
+    let parameters: HashMap<&str, &Send> = parameters.iter().map(|&send| (send.tensor.as_str(), send)).collect();
+    for gradient in &workers[0] {
+        match parameters.get(gradient.tensor.as_str()) {
+            Some(send) if send.bytes == gradient.bytes => {}
+            Some(send) => {
+                let message =
+                    format!("is {}, and {} in line {} of {file}; correct one", gradient.bytes, send.bytes, send.line);
+                return Err(gradient.problem("bytes", message));
+            }
+            None => {
+                let message = format!(
+                    "{} is not in {file}; a tensor must have the same name in both files",
+                    shown(&gradient.tensor)
+                );
+                return Err(gradient.problem("tensor", message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One worker; its times are relative to its own first send, so that the network and the cluster's size drop out.
+fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Result<WorkerFile, Problem> {
+    let first = sends.iter().map(|send| send.ps).min().unwrap_or(0);
+    let gradient = |send: &&Send| {
+        let ps = send.ps - first + u128::from(options.first_gradient.0);
+        let ready_s = seconds::within_a_day(ps).ok_or_else(|| {
+            send.problem("time_s", "is more than a day after the worker's first send; is the unit right?")
+        })?;
+        Ok(GradientFile { tensor: send.tensor.clone(), ready_s, bytes: send.bytes })
+    };
+    let gradients: Result<Vec<GradientFile>, Problem> = sends.iter().map(gradient).collect();
+    Ok(WorkerFile {
+        forward: forward(parameters, options.forward),
+        gradients: gradients?,
+        backward_s: options.backward,
+        optimizer_s: Time::ZERO,
+    })
+}
+
+/// A layer per tensor, of equal durations that sum up to `total`: an equal split fits the study's tables best.
+fn forward(parameters: &[&Send], total: Time) -> Vec<LayerFile> {
+    let count = parameters.len() as u128;
+    // At most the total, which fits.
+    let end = |index: u128| Time((u128::from(total.0) * index / count) as u64);
+    let layer = |(index, send): (u128, &&Send)| LayerFile {
+        layer: send.tensor.clone(),
+        duration_s: end(index + 1) - end(index),
+        tensors: vec![send.tensor.clone()],
+    };
+    (0..).zip(parameters).map(layer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGGREGATION: &str = "time_s,tensor,bytes,source,destination
+1700000000.002,fc,4000,worker0,ps0
+1700000000.102,conv,400,worker0,ps1
+1700000000.252,conv,400,worker1,ps1
+1700000000.052,fc,4000,worker1,ps0
+";
+    const DISTRIBUTION: &str = "time_s,tensor,bytes,source,destination
+0.1,conv,400,ps1,worker0
+0.1,conv,400,ps1,worker1
+0.2,mean,8,ps1,worker0
+0.3,fc,4000,ps0,worker0
+";
+
+    fn options() -> ImportOptions {
+        let forward = Time::from_seconds(0.1);
+        ImportOptions { batch: 32, forward, first_gradient: Time::from_seconds(0.002), ..ImportOptions::default() }
+    }
+
+    fn error(aggregation: &str, distribution: &str) -> String {
+        let error = import_sends(aggregation, distribution, options()).unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.chars().count() < 400, "{error}");
+        error
+    }
+
+    #[test]
+    fn every_source_device_becomes_a_worker() {
+        let trace = import_sends(AGGREGATION, DISTRIBUTION, options()).unwrap();
+        let names: Vec<&str> = trace.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!(names, ["conv", "mean", "fc"]);
+        assert_eq!((trace.tensors[1].bytes, trace.tensors[1].pull_bytes), (0, 8));
+        let ready: Vec<Vec<f64>> =
+            trace.workers.iter().map(|w| w.gradients.iter().map(|g| g.ready.seconds()).collect()).collect();
+        assert_eq!(ready, [[0.002, 0.102], [0.002, 0.202]]);
+        assert_eq!(trace.workers[0].forward_time(), Time::from_seconds(0.1));
+        assert_eq!(trace.workers[0].backward, Time::from_seconds(0.102));
+        assert_eq!(trace.workers[0].forward.len(), 3);
+        assert_eq!(Trace::from_json(trace.to_json().as_bytes(), "it").unwrap(), trace);
+    }
+
+    #[test]
+    fn errors_name_file_line_and_column() {
+        for (aggregation, says) in [
+            ("", "aggregation trace: line 1: is empty; the header is time_s"),
+            ("time_s,tensor,byte,source,destination\n", "unknown column 'byte', did you mean 'bytes'?"),
+            ("time_s,tensor,bytes,source\n", "the column destination is missing"),
+            ("time_s,time_s,tensor,bytes,source,destination\n", "the column time_s stands there twice"),
+            (&AGGREGATION[..39], "has no rows"),
+            (&AGGREGATION.replace("0.102,", "0.102"), "line 3: has 4 fields; the header has 5"),
+            (&AGGREGATION.replace("1700000000.002", "soon"), "line 2, column time_s: 'soon' is no number"),
+            (&AGGREGATION.replace("1700000000.002", "-1"), "line 2, column time_s: '-1' is negative"),
+            (&AGGREGATION.replace("1700000000.102", "1800000000"), "line 3, column time_s: is more than a day after"),
+            (&AGGREGATION.replace(",400,", ",4e2,"), "line 3, column bytes: '4e2' is no size"),
+            (&AGGREGATION.replace(",400,", ",0,"), "line 3, column bytes: '0' is no size"),
+            (&AGGREGATION.replace(",400,", ",402,"), "line 3, column bytes: 402 bytes are no whole number of float32"),
+            (&AGGREGATION.replace(",400,", ",404,"), "is 404, and 400 in line 2 of distribution trace"),
+            (&AGGREGATION.replace("conv,400,worker1", "conv,404,worker1"), "is 404, and 400 in line 3, for the same"),
+            (&AGGREGATION.replace("conv,400,worker1", "fc,4000,worker1"), "'fc' is sent by 'worker1' a second time"),
+            (&AGGREGATION.replace("conv,", "grad,"), "'grad' is not in distribution trace"),
+            (&AGGREGATION.replace("worker1", "a\x1bb"), "column source: holds the control character U+001B"),
+            (&AGGREGATION[..AGGREGATION.len() - 36], "'worker1' never sends 'fc'"),
+        ] {
+            let error = error(aggregation, DISTRIBUTION);
+            assert!(error.contains(says), "{error}");
+        }
+        let twice = DISTRIBUTION.replace("worker1", "worker0");
+        assert!(
+            error(AGGREGATION, &twice)
+                .contains("distribution trace: line 3, column tensor: 'conv' is sent to 'worker0'")
+        );
+        let short = ImportOptions { backward: Some(Time::ZERO), ..options() };
+        let error = import_sends(AGGREGATION, DISTRIBUTION, short).unwrap_err().to_string();
+        assert!(error.contains("backward_s: is 0.0, before the last gradient at 0.102"), "{error}");
+    }
+
+    #[test]
+    fn options_are_checked() {
+        let nameless = ImportOptions { name: String::new(), ..options() };
+        assert!(import_sends(AGGREGATION, DISTRIBUTION, nameless).is_err());
+        let nothing = ImportOptions { batch: 0, ..options() };
+        assert!(import_sends(AGGREGATION, DISTRIBUTION, nothing).is_err());
+    }
+}

@@ -1,0 +1,330 @@
+//! A model made larger: Inception modules added to its middle, to see how a network mechanism's gain depends on the
+//! ratio of computation to communication.
+//!
+//! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition", add up to 125 modules to Inception-v3:
+//! compute-heavy ones on activations of 35x35x288 (1.1 MB and 0.35e9 multiply-adds each) and network-heavy ones on
+//! 17x17x768 (8.6 MB and 0.62e9). Their structure is Inception-v3's (C. Szegedy et al., "Rethinking the Inception
+//! Architecture for Computer Vision", arXiv:1512.00567, as TensorFlow's slim/nets/inception_v3.py has it: Mixed_5d and
+//! Mixed_6e); a convolution has a weight and batch normalisation's beta, and no gamma.
+use std::collections::HashSet;
+
+use super::Trace;
+use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
+use crate::document::{DocumentError, shown};
+use crate::nearest;
+use crate::units::{MAX_SECONDS, Time};
+
+/// Multiply-adds of Inception-v3's forward pass per sample of 299x299 (arXiv:1512.00567 gives 5 billion; torchvision's
+/// model counts 5.7e9; the study gives 1.1e10 operations, two a multiply-add).
+const INCEPTION_MULTIPLY_ADDS: f64 = 5.7e9;
+
+/// The study's Inception-v3 at [`STUDY_BATCH`] (its table of inputs).
+const STUDY_FORWARD_S: f64 = 0.176;
+const STUDY_BACKWARD_S: f64 = 0.296;
+const STUDY_BATCH: f64 = 32.0;
+
+/// More would exceed a million tensors.
+const MOST_MODULES: u32 = 10_000;
+
+/// Which module is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModuleKind {
+    /// On 35x35x288: much computation for few bytes.
+    Compute,
+    /// On 17x17x768: eight times the bytes for less than twice the computation.
+    Network,
+}
+
+struct Convolution {
+    branch: u32,
+    name: &'static str,
+    /// Height and width.
+    kernel: (u64, u64),
+    channels_in: u64,
+    channels_out: u64,
+}
+
+impl Convolution {
+    fn weights(&self) -> u64 {
+        self.kernel.0 * self.kernel.1 * self.channels_in * self.channels_out
+    }
+}
+
+const fn conv(branch: u32, name: &'static str, kernel: (u64, u64), channels_in: u64, channels_out: u64) -> Convolution {
+    Convolution { branch, name, kernel, channels_in, channels_out }
+}
+
+/// In the order of the forward pass; branch 3 pools first.
+const COMPUTE: &[Convolution] = &[
+    conv(0, "conv", (1, 1), 288, 64),
+    conv(1, "conv", (1, 1), 288, 48),
+    conv(1, "conv_5x5", (5, 5), 48, 64),
+    conv(2, "conv", (1, 1), 288, 64),
+    conv(2, "conv_3x3a", (3, 3), 64, 96),
+    conv(2, "conv_3x3b", (3, 3), 96, 96),
+    conv(3, "conv", (1, 1), 288, 64),
+];
+const NETWORK: &[Convolution] = &[
+    conv(0, "conv", (1, 1), 768, 192),
+    conv(1, "conv", (1, 1), 768, 192),
+    conv(1, "conv_1x7", (1, 7), 192, 192),
+    conv(1, "conv_7x1", (7, 1), 192, 192),
+    conv(2, "conv", (1, 1), 768, 192),
+    conv(2, "conv_7x1a", (7, 1), 192, 192),
+    conv(2, "conv_1x7a", (1, 7), 192, 192),
+    conv(2, "conv_7x1b", (7, 1), 192, 192),
+    conv(2, "conv_1x7b", (1, 7), 192, 192),
+    conv(3, "conv", (1, 1), 768, 192),
+];
+
+impl ModuleKind {
+    /// As users type it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ModuleKind::Compute => "compute",
+            ModuleKind::Network => "network",
+        }
+    }
+
+    /// Its convolutions, and at how many positions each is computed.
+    fn structure(self) -> (&'static [Convolution], u64) {
+        match self {
+            ModuleKind::Compute => (COMPUTE, 35 * 35),
+            ModuleKind::Network => (NETWORK, 17 * 17),
+        }
+    }
+
+    /// Of the forward pass, per sample. Every convolution has stride 1 and is padded.
+    fn multiply_adds(self) -> u64 {
+        let (convolutions, positions) = self.structure();
+        convolutions.iter().map(Convolution::weights).sum::<u64>() * positions
+    }
+
+    /// A module's time, split over its convolutions so that the parts sum up to it.
+    fn split(self, time: Time) -> Vec<Time> {
+        let convolutions = self.structure().0;
+        let all: u64 = convolutions.iter().map(Convolution::weights).sum();
+        let mut done = (0, Time::ZERO);
+        let part = |convolution: &Convolution| {
+            let weights = done.0 + convolution.weights();
+            let end = time.scaled(weights as f64 / all as f64);
+            let part = end - done.1;
+            done = (weights, end);
+            part
+        };
+        convolutions.iter().map(part).collect()
+    }
+}
+
+/// Reads `compute:25` or `network:25`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
+    let wrong = |message: &str| DocumentError::at(&shown(spec), "", message);
+    let (kind, count) = spec.split_once(':').ok_or_else(|| wrong("write compute:COUNT or network:COUNT"))?;
+    let kinds = [ModuleKind::Compute, ModuleKind::Network];
+    let Some(kind) = kinds.into_iter().find(|known| known.name() == kind) else {
+        let hint = nearest(kind, kinds.map(ModuleKind::name)).map_or(String::new(), |k| format!("did you mean {k}? "));
+        return Err(wrong(&format!("unknown module; {hint}write compute:COUNT or network:COUNT")));
+    };
+    match count.parse() {
+        Ok(count) if count <= MOST_MODULES => Ok((kind, count)),
+        _ => Err(wrong(&format!("after the colon stands how many, a whole number up to {MOST_MODULES}"))),
+    }
+}
+
+impl Trace {
+    /// Adds `count` modules at half of the forward layers: `added0.branch1.conv_5x5.weight` and so on.
+    ///
+    /// A module takes the share of the worker's own forward and backward time that its multiply-adds are of
+    /// Inception-v3's, if the trace is Inception-v3's (its name says so). Of any other trace the multiply-adds are
+    /// unknown: there a module takes that share of what the study gives for Inception-v3, 0.176 s forward and 0.296 s
+    /// backward at batch 32, in proportion to the trace's batch. Its convolutions share its time in proportion to
+    /// their multiply-adds. In the backward pass the modules run between the layers after them and those before them,
+    /// whose gradients are ready later by the modules' time. Servers distribute their tensors before the first tensor of
+    /// the layers after them. No modules leave the trace as it is.
+    ///
+    /// # Errors
+    /// More than 10 000 modules, and times that become longer than a day.
+    pub fn with_modules(self, kind: ModuleKind, count: u32) -> Result<Trace, DocumentError> {
+        let name = self.name.clone();
+        if count > MOST_MODULES {
+            return Err(DocumentError::at(&name, "", &format!("at most {MOST_MODULES} modules can be added")));
+        }
+        if count == 0 {
+            return Ok(self);
+        }
+        let mut file = TraceFile::from(&self);
+        file.name = format!("{name}+{}:{count}", kind.name());
+        let added = Added { kind, count, first: first_free(&self), element: self.dtype.size() };
+        // All workers have the same tensors; where they differ in layers, the first says when servers send them.
+        let first = &self.workers[0].forward;
+        let mut after = first.iter().skip(first.len() / 2).flat_map(|layer| &layer.tensors);
+        let place = after.find_map(|tensor| self.distribution.iter().position(|placed| placed == tensor));
+        let place = place.unwrap_or(file.distribution.len());
+        file.distribution.splice(place..place, added.tensors().map(|tensor| Distributed { tensor, bytes: None }));
+        let is_inception = name.to_lowercase().replace(['-', '_', ' '], "").contains("inceptionv3");
+        let batches = f64::from(self.batch) / STUDY_BATCH;
+        for (worker, recorded) in file.workers.iter_mut().zip(&self.workers) {
+            let (forward, backward) = if is_inception {
+                (recorded.forward_time().seconds(), recorded.backward.seconds())
+            } else {
+                (STUDY_FORWARD_S * batches, STUDY_BACKWARD_S * batches)
+            };
+            let share = kind.multiply_adds() as f64 / INCEPTION_MULTIPLY_ADDS;
+            if forward.max(backward) * share * f64::from(count) > MAX_SECONDS {
+                return Err(DocumentError::at(&name, "", "the added modules would take longer than a day; add fewer"));
+            }
+            added.insert(worker, Time::from_seconds(forward * share), Time::from_seconds(backward * share));
+        }
+        file.checked().map_err(|problem| problem.of(&name))
+    }
+}
+
+/// The modules that are added to one trace.
+struct Added {
+    kind: ModuleKind,
+    count: u32,
+    /// The first module's number.
+    first: u32,
+    /// Bytes of an element.
+    element: u64,
+}
+
+impl Added {
+    /// The names of all convolutions, module by module.
+    fn convolutions(&self) -> impl DoubleEndedIterator<Item = (String, &'static Convolution)> {
+        let convolutions = self.kind.structure().0;
+        (self.first..self.first + self.count).flat_map(move |module| {
+            convolutions.iter().map(move |it| (format!("added{module}.branch{}.{}", it.branch, it.name), it))
+        })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = String> {
+        self.convolutions().flat_map(|(name, _)| [format!("{name}.weight"), format!("{name}.beta")])
+    }
+
+    /// Adds the modules to one worker, each of which takes `forward` and `backward`.
+    fn insert(&self, worker: &mut WorkerFile, forward: Time, backward: Time) {
+        let half = worker.forward.len() / 2;
+        // A tensor that layers on both sides share has its gradient when the earlier one is done.
+        let before: HashSet<&str> =
+            worker.forward[..half].iter().flat_map(|layer| &layer.tensors).map(String::as_str).collect();
+        let mut start = Time::ZERO;
+        let total = Time(backward.0 * u64::from(self.count));
+        for gradient in &mut worker.gradients {
+            if before.contains(gradient.tensor.as_str()) {
+                gradient.ready_s += total;
+            } else {
+                start = start.max(gradient.ready_s);
+            }
+        }
+        if let Some(whole) = &mut worker.backward_s {
+            *whole += total;
+        }
+        let durations = self.kind.split(forward).into_iter().cycle();
+        let layers = self.convolutions().zip(durations).map(|((layer, _), duration_s)| {
+            let tensors = vec![format!("{layer}.weight"), format!("{layer}.beta")];
+            LayerFile { layer, duration_s, tensors }
+        });
+        worker.forward.splice(half..half, layers);
+        let durations = self.kind.split(backward).into_iter().rev().cycle();
+        let mut ready_s = start;
+        for ((name, convolution), duration) in self.convolutions().rev().zip(durations) {
+            ready_s += duration;
+            let beta = convolution.channels_out * self.element;
+            let weight = convolution.weights() * self.element;
+            worker.gradients.extend([
+                GradientFile { tensor: format!("{name}.beta"), ready_s, bytes: beta },
+                GradientFile { tensor: format!("{name}.weight"), ready_s, bytes: weight },
+            ]);
+        }
+    }
+}
+
+/// Modules may be added twice, of both kinds: the second time their numbers go on.
+fn first_free(trace: &Trace) -> u32 {
+    let number = |name: &str| name.strip_prefix("added")?.split_once('.')?.0.parse::<u32>().ok();
+    let highest = trace.tensors.iter().filter_map(|tensor| number(&tensor.name)).max();
+    // A number near 2^32 is no module of ours; its name differs from all of those.
+    highest.map_or(0, |highest| highest.checked_add(1 + MOST_MODULES).map_or(0, |_| highest + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::testing::tiny;
+
+    #[test]
+    fn modules_have_the_size_of_inceptions() {
+        // By hand, from the channels: 288*(64+48+64+64) + 25*48*64 + 9*64*96 + 9*96*96, and 4*768*192 + 6*7*192*192.
+        let weights = |kind: ModuleKind| kind.structure().0.iter().map(Convolution::weights).sum::<u64>();
+        assert_eq!(weights(ModuleKind::Compute), 284_160);
+        assert_eq!(weights(ModuleKind::Network), 2_138_112);
+        assert_eq!(ModuleKind::Compute.multiply_adds(), 348_096_000);
+        assert_eq!(ModuleKind::Network.multiply_adds(), 617_914_368);
+    }
+
+    #[test]
+    fn they_run_in_the_middle() {
+        let before = tiny();
+        let after = before.clone().with_modules(ModuleKind::Compute, 2).unwrap();
+        assert_eq!(after.name, "tiny+compute:2");
+        assert_eq!(after.tensors.len(), before.tensors.len() + 2 * 2 * 7);
+        let (old, new) = (&before.workers[0], &after.workers[0]);
+        assert_eq!(new.forward[0], old.forward[0]);
+        assert_eq!(new.forward[1].name, "added0.branch0.conv");
+        assert_eq!(new.forward[8].name, "added1.branch0.conv");
+        assert_eq!(new.forward[15].name, "pool");
+        let share = 2.0 * 348_096_000.0 / 5.7e9;
+        let close = |time: Time, seconds: f64| (time.seconds() - seconds).abs() < 1e-10;
+        assert!(close(new.forward_time(), old.forward_time().seconds() + 0.176 * share));
+        assert!(close(new.backward, old.backward.seconds() + 0.296 * share));
+        let order: Vec<_> =
+            new.gradients.iter().map(|g| (after.tensors[g.tensor as usize].name.as_str(), g.ready)).collect();
+        assert_eq!(order[0], ("fc.weight", old.gradients[0].ready));
+        assert_eq!(order[1].0, "added1.branch3.conv.beta");
+        assert_eq!(order[28].0, "added0.branch0.conv.weight");
+        assert!(close(order[28].1, 0.004 + 0.296 * share));
+        assert!(close(order[29].1, 0.024 + 0.296 * share));
+        let sent: Vec<_> = after.distribution.iter().map(|&t| after.tensors[t as usize].name.as_str()).collect();
+        assert_eq!(sent[..3], ["conv.weight", "conv.bias", "added0.branch0.conv.weight"]);
+        assert_eq!(sent[30..], ["fc.weight", "moving_mean"]);
+    }
+
+    #[test]
+    fn inceptions_own_times_are_used_for_inception() {
+        let mut trace = tiny();
+        trace.name = "Inception-v3, faster".into();
+        let forward = trace.workers[0].forward_time().seconds();
+        let added = trace.with_modules(ModuleKind::Network, 1).unwrap().workers[0].forward_time().seconds() - forward;
+        assert!((added - forward * 617_914_368.0 / 5.7e9).abs() < 1e-11);
+    }
+
+    #[test]
+    fn adding_goes_on_counting_and_stays_readable() {
+        let trace = tiny().with_modules(ModuleKind::Compute, 1).unwrap().with_modules(ModuleKind::Network, 1).unwrap();
+        assert!(trace.tensors.iter().any(|tensor| tensor.name == "added1.branch2.conv_7x1a.weight"));
+        assert_eq!(Trace::from_json(trace.to_json().as_bytes(), "it").unwrap(), trace);
+        assert_eq!(tiny().with_modules(ModuleKind::Compute, 0).unwrap(), tiny());
+    }
+
+    #[test]
+    fn errors_name_the_remedy() {
+        for (spec, says) in [
+            ("compute", "write compute:COUNT"),
+            ("compote:3", "did you mean compute?"),
+            ("compute:-1", "a whole number"),
+            ("compute:10001", "up to 10000"),
+        ] {
+            let error = parse_modules(spec).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(parse_modules("network:125").unwrap(), (ModuleKind::Network, 125));
+        let mut trace = tiny();
+        trace.batch = u32::MAX;
+        assert!(trace.with_modules(ModuleKind::Network, 1).unwrap_err().to_string().contains("longer than a day"));
+    }
+}

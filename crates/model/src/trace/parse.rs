@@ -1,0 +1,27 @@
+//! Reading a trace: the one parser of docs/trace-format.md.
+use std::path::Path;
+
+use super::Trace;
+use super::file::{TraceFile, hint};
+use crate::document::{DocumentError, Format, parse, read};
+
+const FORMAT: Format = Format { name: "paceline-trace", version: 1, hint };
+
+impl Trace {
+    /// Reads the JSON of a trace; `source` is what errors call it.
+    ///
+    /// # Errors
+    /// Anything that docs/trace-format.md does not allow, in one line that names the place and the remedy.
+    pub fn from_json(text: &[u8], source: &str) -> Result<Trace, DocumentError> {
+        let file: TraceFile = parse(text, source, &FORMAT)?;
+        file.checked().map_err(|problem| problem.of(source))
+    }
+
+    /// Reads a trace file, a regular file of at most [`crate::document::MAX_BYTES`].
+    ///
+    /// # Errors
+    /// A file that cannot be read, and what [`Trace::from_json`] refuses.
+    pub fn read(path: &Path) -> Result<Trace, DocumentError> {
+        Trace::from_json(&read(path)?, &path.to_string_lossy())
+    }
+}

@@ -1,0 +1,93 @@
+//! Writing a trace: a line for each layer and gradient, so that it can be read, compared and edited by hand.
+use std::fmt::Write;
+
+use super::{Gradient, Layer, Trace, WorkerTrace};
+use crate::document::quoted;
+use crate::document::seconds::write as seconds;
+
+impl Trace {
+    /// The JSON of docs/trace-format.md. Reading it gives this trace again, to the picosecond, if its tensors and
+    /// gradients are in the order that [`Trace`] says (those of every read trace are).
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let workers: Vec<String> = self.workers.iter().map(|worker| self.worker(worker)).collect();
+        let mut out = String::from("{\n  \"format\": \"paceline-trace\",\n  \"version\": 1,\n");
+        // Writing to a string cannot fail.
+        let _ = write!(
+            out,
+            "  \"name\": {},\n  \"provenance\": {},\n  \"batch\": {},\n  \"dtype\": {},\n  \"device\": {},\n",
+            quoted(&self.name),
+            quoted(&self.provenance),
+            self.batch,
+            quoted(self.dtype.name()),
+            quoted(&self.device),
+        );
+        let _ = write!(out, "  \"workers\": [\n{}\n  ]", workers.join(",\n"));
+        if !self.distribution_is_default() {
+            let order: Vec<String> = self.distribution.iter().map(|&index| self.distributed(index)).collect();
+            let _ = write!(out, ",\n  \"distribution\": {}", block(&order, "  "));
+        }
+        if self.backward_spread != 0.0 {
+            // {:?} writes an exponent where {} would write hundreds of zeros; both are exact.
+            let _ = write!(out, ",\n  \"variation\": {{\"backward_spread\": {:?}}}", self.backward_spread);
+        }
+        out.push_str("\n}\n");
+        out
+    }
+
+    fn worker(&self, worker: &WorkerTrace) -> String {
+        let forward: Vec<String> = worker.forward.iter().map(|layer| self.layer(layer)).collect();
+        let gradients: Vec<String> = worker.gradients.iter().map(|gradient| self.gradient(gradient)).collect();
+        format!(
+            "    {{\n      \"forward\": {},\n      \"gradients\": {},\n\
+             \x20     \"backward_s\": {},\n      \"optimizer_s\": {}\n    }}",
+            block(&forward, "      "),
+            block(&gradients, "      "),
+            seconds(worker.backward),
+            seconds(worker.optimizer),
+        )
+    }
+
+    fn layer(&self, layer: &Layer) -> String {
+        let (name, duration) = (quoted(&layer.name), seconds(layer.duration));
+        let tensors: Vec<String> = layer.tensors.iter().map(|&index| self.name_of(index)).collect();
+        match tensors.as_slice() {
+            [] => format!("{{\"layer\": {name}, \"duration_s\": {duration}}}"),
+            _ => format!("{{\"layer\": {name}, \"duration_s\": {duration}, \"tensors\": [{}]}}", tensors.join(", ")),
+        }
+    }
+
+    fn gradient(&self, gradient: &Gradient) -> String {
+        let (name, ready) = (self.name_of(gradient.tensor), seconds(gradient.ready));
+        let bytes = self.tensors[gradient.tensor as usize].bytes;
+        format!("{{\"tensor\": {name}, \"ready_s\": {ready}, \"bytes\": {bytes}}}")
+    }
+
+    fn distributed(&self, index: u32) -> String {
+        let tensor = &self.tensors[index as usize];
+        match tensor.bytes {
+            0 => format!("{{\"tensor\": {}, \"bytes\": {}}}", quoted(&tensor.name), tensor.pull_bytes),
+            _ => quoted(&tensor.name),
+        }
+    }
+
+    fn name_of(&self, index: u32) -> String {
+        quoted(&self.tensors[index as usize].name)
+    }
+
+    fn distribution_is_default(&self) -> bool {
+        (0..).zip(&self.distribution).all(|(index, &tensor)| index == tensor)
+            && self.tensors.iter().all(|tensor| tensor.bytes > 0)
+    }
+}
+
+/// A list with an entry per line, closed at the indentation of the line that opens it.
+fn block(entries: &[String], indent: &str) -> String {
+    match entries {
+        [] => "[]".into(),
+        _ => {
+            let separator = format!(",\n{indent}  ");
+            format!("[\n{indent}  {}\n{indent}]", entries.join(&separator))
+        }
+    }
+}
