@@ -1,1 +1,232 @@
-//! Placeholder.
+//! The Python module `paceline._core`: convert, call, release the GIL. Nothing is decided here.
+//!
+//! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
+mod spec;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
+use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
+use paceline_simulator as simulator;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyOSError, PyValueError};
+use pyo3::prelude::*;
+use serde_json::json;
+
+create_exception!(_core, UserError, PyValueError, "What was asked cannot be done; the message names the remedy.");
+create_exception!(_core, InternalError, PyException, "A defect of paceline.");
+
+fn user_error(error: impl std::fmt::Display) -> PyErr {
+    UserError::new_err(error.to_string())
+}
+
+/// What one worker computes in one iteration.
+#[pyclass(frozen, module = "paceline._core")]
+struct Trace(ModelTrace);
+
+#[pymethods]
+impl Trace {
+    #[staticmethod]
+    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Trace> {
+        py.detach(|| ModelTrace::read(&path)).map(Trace).map_err(user_error)
+    }
+
+    #[staticmethod]
+    fn from_json(text: &[u8], source: &str) -> PyResult<Trace> {
+        ModelTrace::from_json(text, source).map(Trace).map_err(user_error)
+    }
+
+    #[staticmethod]
+    fn all_reduce(spec: &str) -> PyResult<Trace> {
+        parse_all_reduce(spec).map(Trace).map_err(user_error)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (aggregation, distribution, *, name, batch, forward_s, first_gradient_s=0.0, backward_s=None, dtype="float32", device="", provenance=""))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
+    fn import_sends(
+        aggregation: PathBuf,
+        distribution: PathBuf,
+        name: String,
+        batch: u32,
+        forward_s: f64,
+        first_gradient_s: f64,
+        backward_s: Option<f64>,
+        dtype: &str,
+        device: &str,
+        provenance: &str,
+    ) -> PyResult<Trace> {
+        let dtypes = [Dtype::Float64, Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
+        let Some(dtype) = dtypes.into_iter().find(|d| d.name() == dtype) else {
+            return Err(user_error(format!("dtype: '{dtype}' is none of float64, float32, float16, bfloat16")));
+        };
+        let time = |what: &str, seconds: f64| {
+            let legal = seconds.is_finite() && (0.0..=units::MAX_SECONDS).contains(&seconds);
+            if legal {
+                Ok(Time::from_seconds(seconds))
+            } else {
+                Err(user_error(format!("{what}: {seconds} s is not between 0 and a day")))
+            }
+        };
+        let options = ImportOptions {
+            name,
+            provenance: provenance.into(),
+            device: device.into(),
+            batch,
+            dtype,
+            forward: time("forward", forward_s)?,
+            first_gradient: time("first gradient", first_gradient_s)?,
+            backward: backward_s.map(|s| time("backward", s)).transpose()?,
+            aggregation_source: aggregation.display().to_string(),
+            distribution_source: distribution.display().to_string(),
+        };
+        read_sends(&aggregation, &distribution, options).map(Trace).map_err(user_error)
+    }
+
+    fn scaled_to_rate(&self, samples_per_s: f64) -> PyResult<Trace> {
+        self.0.clone().scaled_to_rate(samples_per_s).map(Trace).map_err(user_error)
+    }
+
+    fn with_modules(&self, spec: &str) -> PyResult<Trace> {
+        let (kind, count) = parse_modules(spec).map_err(user_error)?;
+        self.0.clone().with_modules(kind, count).map(Trace).map_err(user_error)
+    }
+
+    fn to_json(&self) -> String {
+        self.0.to_json()
+    }
+
+    /// Names of the tensors of each bucket, in the order of bucket numbers.
+    #[pyo3(signature = (bucket_size=None))]
+    fn buckets(&self, bucket_size: Option<u64>) -> Vec<Vec<String>> {
+        let name = |t: &u32| self.0.tensors[*t as usize].name.clone();
+        simulator::bucket_tensors(&self.0, bucket_size).iter().map(|b| b.iter().map(name).collect()).collect()
+    }
+
+    /// What tables show, as JSON.
+    fn summary(&self) -> String {
+        let worker = &self.0.workers[0];
+        let gradient_bytes: u64 = self.0.tensors.iter().map(|t| t.bytes).sum();
+        json!({
+            "name": self.0.name,
+            "provenance": self.0.provenance,
+            "device": self.0.device,
+            "batch": self.0.batch,
+            "dtype": self.0.dtype.name(),
+            "layers": worker.forward.len(),
+            "tensors": self.0.tensors.len(),
+            "gradient_bytes": gradient_bytes,
+            "forward_s": worker.forward_time().seconds(),
+            "backward_s": worker.backward.seconds(),
+            "optimizer_s": worker.optimizer.seconds(),
+            "recorded_workers": self.0.workers.len(),
+        })
+        .to_string()
+    }
+}
+
+/// The machines and the network between them.
+#[pyclass(frozen, module = "paceline._core")]
+struct Cluster(ModelCluster);
+
+#[pymethods]
+impl Cluster {
+    #[staticmethod]
+    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Cluster> {
+        py.detach(|| ModelCluster::read(&path)).map(Cluster).map_err(user_error)
+    }
+
+    #[staticmethod]
+    fn from_json(text: &[u8], source: &str) -> PyResult<Cluster> {
+        ModelCluster::from_json(text, source).map(Cluster).map_err(user_error)
+    }
+
+    fn to_json(&self) -> String {
+        self.0.to_json()
+    }
+}
+
+/// Runs one simulation without the GIL. Gives the outcome as JSON; writes the timeline if a path is given.
+#[pyfunction]
+#[pyo3(signature = (trace, cluster, options, timeline=None))]
+fn simulate(
+    py: Python<'_>,
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &str,
+    timeline: Option<PathBuf>,
+) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    py.detach(|| {
+        let outcome = match timeline {
+            None => simulator::simulate(&trace.0, &cluster.0, &options).map_err(user_error)?,
+            Some(path) => {
+                let (outcome, timeline) =
+                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options).map_err(user_error)?;
+                let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
+                    timeline.write(&mut out)?;
+                    out.flush()
+                });
+                written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))?;
+                outcome
+            }
+        };
+        serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
+    })
+}
+
+/// All strategies as JSON: name, aliases, summary, knobs.
+#[pyfunction]
+fn strategies() -> String {
+    let list: Vec<_> = paceline_schedule::registry()
+        .iter()
+        .map(|entry| {
+            let knobs: Vec<_> = entry.knobs.iter().map(|knob| knob.name()).collect();
+            json!({"name": entry.name, "aliases": entry.aliases, "summary": entry.summary, "knobs": knobs})
+        })
+        .collect();
+    json!(list).to_string()
+}
+
+/// Bits per second.
+#[pyfunction]
+fn parse_rate(text: &str) -> PyResult<f64> {
+    units::parse_rate(text).map(|rate| rate.0).map_err(user_error)
+}
+
+/// Bytes.
+#[pyfunction]
+fn parse_size(text: &str) -> PyResult<u64> {
+    units::parse_size(text).map_err(user_error)
+}
+
+/// Seconds.
+#[pyfunction]
+fn parse_time(text: &str) -> PyResult<f64> {
+    units::parse_time(text).map(Time::seconds).map_err(user_error)
+}
+
+/// The nearest of some words, if it is near.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+fn nearest(word: &str, candidates: Vec<String>) -> Option<String> {
+    paceline_model::nearest(word, candidates.iter().map(String::as_str)).map(str::to_owned)
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("UserError", module.py().get_type::<UserError>())?;
+    module.add("InternalError", module.py().get_type::<InternalError>())?;
+    module.add_class::<Trace>()?;
+    module.add_class::<Cluster>()?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_time, module)?)?;
+    module.add_function(wrap_pyfunction!(nearest, module)?)?;
+    Ok(())
+}
