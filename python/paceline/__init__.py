@@ -1,1 +1,25 @@
-"""Runs, measures, records and forecasts synchronous data-parallel training."""
+"""Paceline runs, measures, records and forecasts synchronous data-parallel training.
+
+`import paceline` is light: neither torch nor matplotlib nor pandas is imported before it is needed.
+"""
+
+from paceline._core import Cluster, InternalError, Trace, UserError, __version__
+from paceline.forecast import LinkUse, PathPart, Result, simulate
+from paceline.library import all_strategies, cluster_names, load_cluster, load_trace, trace_names
+
+__all__ = [
+    "Cluster",
+    "InternalError",
+    "LinkUse",
+    "PathPart",
+    "Result",
+    "Trace",
+    "UserError",
+    "__version__",
+    "all_strategies",
+    "cluster_names",
+    "load_cluster",
+    "load_trace",
+    "simulate",
+    "trace_names",
+]

@@ -1,0 +1,119 @@
+"""What is built in: traces and clusters by name, and how a user's word becomes one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Cluster, Trace, UserError, nearest, strategies
+
+_HERE = Path(__file__).parent
+_TRACES = _HERE / "traces"
+_CLUSTERS = _HERE / "clusters"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A strategy as the registry lists it: its names, and the knobs it looks at."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    knobs: frozenset[str]
+
+
+@lru_cache(maxsize=1)
+def all_strategies() -> tuple[Strategy, ...]:
+    """Every strategy that can be forecast, in the order of tables."""
+    return tuple(
+        Strategy(entry["name"], tuple(entry["aliases"]), entry["summary"], frozenset(entry["knobs"]))
+        for entry in json.loads(strategies())
+    )
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of this name or alias; raises UserError naming the nearest."""
+    for strategy in all_strategies():
+        if name == strategy.name or name in strategy.aliases:
+            return strategy
+    names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
+    raise UserError(f"strategy: {_unknown('strategy', name, names)}; `paceline strategies` lists them")
+
+
+def _unknown(kind: str, name: str, names: list[str]) -> str:
+    near = nearest(name, names)
+    return f"unknown {kind} '{name[:80]}'" + (f"; did you mean '{near}'?" if near else "")
+
+
+def _key(name: str) -> str:
+    """`resnet50` and `resnet-50` are the same."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _built_in(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def trace_names() -> list[str]:
+    """Names of the built-in traces."""
+    return list(_built_in(_TRACES))
+
+
+def cluster_names() -> list[str]:
+    """Names of the built-in clusters."""
+    return list(_built_in(_CLUSTERS))
+
+
+def load_trace(source: str | Path | Trace) -> Trace:
+    """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises UserError."""
+    if isinstance(source, Trace):
+        return source
+    text = str(source)
+    if isinstance(source, str) and text.startswith("allreduce"):
+        return Trace.all_reduce(text)
+    path = Path(text)
+    names = _built_in(_TRACES)
+    if isinstance(source, str) and not path.exists():
+        for name, file in names.items():
+            if _key(name) == _key(text):
+                return Trace.read(file)
+        if "/" not in text and path.suffix != ".json":
+            message = _unknown("trace", text, list(names))
+            raise UserError(f"{message}; give a file, allreduce:SIZE or a name that `paceline traces` lists")
+    return Trace.read(path)
+
+
+def load_cluster(source: str | Path | Cluster | None = None, **overrides: Any) -> Cluster:
+    """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
+
+    Overrides are the fields of docs/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None leaves a field
+    as it is. Raises UserError.
+    """
+    if isinstance(source, Cluster):
+        cluster = source
+    elif source is None:
+        cluster = Cluster.from_json(b'{"format":"paceline-cluster","version":1,"bandwidth":"25Gbps"}', "default cluster")
+    else:
+        cluster = _named_cluster(source)
+    changes = {field: value for field, value in overrides.items() if value is not None}
+    if not changes:
+        return cluster
+    fields = json.loads(cluster.to_json())
+    fields.update(changes)
+    return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+
+
+def _named_cluster(source: str | Path) -> Cluster:
+    path = Path(source)
+    if isinstance(source, str) and not path.exists():
+        names = _built_in(_CLUSTERS)
+        for name, file in names.items():
+            if _key(name) == _key(source):
+                return Cluster.read(file)
+        if "/" not in source and path.suffix != ".json":
+            message = _unknown("cluster", source, list(names))
+            raise UserError(f"cluster: {message}; give a file or a name that `paceline clusters` lists")
+    return Cluster.read(path)
