@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import paceline.torch  # noqa: E402
-from paceline.torch import RecordingError, record  # noqa: E402
+from paceline.torch import Recorder, RecordingError, record  # noqa: E402
 from test_record_format import check_trace, layers  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -157,6 +157,22 @@ def test_it_ends_by_itself_and_leaves_nothing():
     del model, optimizer
     gc.collect()
     assert gone() is None
+    check_trace(recorder.trace)
+
+
+def test_alternating_steps():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    optimizer = sgd(model)
+    hooked = []
+    with Recorder(model, optimizer, warmup=2, steps=2, alternate=True) as recorder:
+        while not recorder.done:
+            hooked.append(bool(model[0]._forward_pre_hooks))
+            train(model, optimizer, 1)
+        train(model, optimizer, 1)
+        assert is_clean(model, optimizer)
+    assert hooked == [False, False, True, False, True, False]
+    assert len(hooked) == recorder.steps_wanted
+    assert (recorder.overhead.recorded_steps, recorder.overhead.bare_steps) == (2, 2)
     check_trace(recorder.trace)
 
 

@@ -27,10 +27,9 @@ class Overhead:
         """Say it in one sentence."""
         percent = abs(self.ratio - 1) * 100
         change = f"{percent:.1f} % {'longer' if self.ratio >= 1 else 'shorter'}"
-        return (
-            f"recording made the step {change} (median {self.recorded_s * 1e3:.4g} ms of {self.recorded_steps} "
-            f"against {self.bare_s * 1e3:.4g} ms of {self.bare_steps} without hooks, which vary by ±{self.noise * 100:.1f} %)"
-        )
+        recorded = f"median {self.recorded_s * 1e3:.4g} ms of {self.recorded_steps}"
+        bare = f"{self.bare_s * 1e3:.4g} ms of {self.bare_steps} without hooks"
+        return f"recording made the step {change} ({recorded} against {bare}, which vary by ±{self.noise * 100:.1f} %)"
 
 
 def overhead(recorded_s: Sequence[float], bare_s: Sequence[float]) -> Overhead | None:

@@ -59,9 +59,13 @@ class Probe:
             raise
 
     def detach(self) -> None:
-        """Remove every hook and let go of the model."""
+        """Remove every hook; `attach` may follow again."""
         while self._undo:
             self._undo.pop()()
+
+    def release(self) -> None:
+        """Remove every hook and let go of the model."""
+        self.detach()
         self._modules = []
         self._parameters = []
 

@@ -51,10 +51,13 @@ class Recorder:
         output: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         earlier_steps: int = 0,
+        alternate: bool = False,
     ) -> None:
         """Take what `record` takes.
 
-        `clock` replaces the device's own; `earlier_steps` ran before the recorder came, and count as warm-up.
+        `clock` replaces the device's own; `earlier_steps` ran before the recorder came, and count as warm-up. With
+        `alternate`, every recorded step is followed by one without hooks, so that a machine whose speed drifts does
+        not look like the cost of recording; but a loop that ends early then has half as many recorded steps.
         """
         if warmup < 0 or steps < 1:
             raise ValueError(f"warmup must be at least 0 and steps at least 1, not {warmup} and {steps}")
@@ -66,6 +69,7 @@ class Recorder:
         self.steps = steps
         self.name = name or type(unwrapped(model)).__name__
         self.steps_seen = earlier_steps
+        self._alternate = alternate
         self._batch = batch
         self._output = None if output is None else Path(output)
         if self._output is not None:
@@ -119,7 +123,7 @@ class Recorder:
         """Remove every hook and let go of the model and the optimizer. May be called twice."""
         self._phase = _Phase.STOPPED
         if self._probe is not None:
-            self._probe.detach()
+            self._probe.release()
         while self._handles:
             self._handles.pop().remove()
         self._model = None
@@ -211,8 +215,11 @@ class Recorder:
         self._phase = phase
         if phase is _Phase.RECORDED:
             assert self._model is not None
-            self._bare_before = len(self._periods[_Phase.BARE])
-            self._probe = Probe(self._model, self._clock)
+            if self._probe is None:
+                if self._alternate:  # then the steps in between are the better comparison
+                    self._periods[_Phase.BARE].clear()
+                self._bare_before = len(self._periods[_Phase.BARE])
+                self._probe = Probe(self._model, self._clock)
             self._probe.attach()
         elif phase is _Phase.BARE and self._probe is not None:
             self._probe.detach()
@@ -238,10 +245,12 @@ class Recorder:
             self._logs.append([*self._probe.take(), (Kind.OPTIMIZER_END, 0, end)])
         if self._phase is _Phase.WARMUP and self.steps_seen >= self.warmup:
             self._enter(_Phase.RECORDED)
-        elif self._phase is _Phase.RECORDED and self.finished:
+        elif self._phase is _Phase.RECORDED and (self._alternate or self.finished):
             self._enter(_Phase.BARE)
         elif self._phase is _Phase.BARE and self.done:
             self._leave_later()
+        elif self._phase is _Phase.BARE and not self.finished:
+            self._enter(_Phase.RECORDED)
         # Marked anew, so that what was just done here counts in no step.
         self._step_start = self._clock.mark()
         if self._probe is not None:

@@ -95,7 +95,7 @@ def record_model(
     criterion = nn.CrossEntropyLoss()
     images = torch.randn(batch, 3, size, size, device=where)
     target = torch.randint(0, 1000, (batch,), device=where)
-    with Recorder(model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch) as recorder:
+    with Recorder(model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch, alternate=True) as recorder:
         while not recorder.done:
             optimizer.zero_grad()
             total_loss(model(images), target, criterion).backward()  # type: ignore[no-untyped-call]
