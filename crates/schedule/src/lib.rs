@@ -21,6 +21,8 @@ pub mod schedule;
 pub mod step;
 pub mod strategies;
 
-pub use plan::{Chunk, Distribution, Entry, Inside, Knob, Knobs, PlanError, Placement, Topology, build, find, registry};
+pub use plan::{
+    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Topology, build, find, registry,
+};
 pub use schedule::{Link, Roles, Schedule, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -170,6 +170,9 @@ impl Knob {
     }
 }
 
+/// What makes a schedule.
+pub type Builder = fn(&Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>;
+
 /// A strategy as the registry lists it.
 pub struct Entry {
     /// As users type it.
@@ -181,7 +184,7 @@ pub struct Entry {
     /// What it looks at, and what it needs of the network.
     pub knobs: &'static [Knob],
     /// Checks topology and knobs and makes the schedule.
-    pub build: fn(&Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>,
+    pub build: Builder,
 }
 
 impl Entry {

@@ -54,10 +54,13 @@ fn check(name: &str, schedule: &dyn Schedule, buckets: &[Bucket], capacity: usiz
 
 const ODD_SIZES: [u64; 8] = [1, 0, 2, 7, 64, 101, 3, 1000];
 
+/// Servers, the switch's radix, knobs.
+type Variant = (u32, Option<u32>, Knobs);
+
 /// Every combination of knobs that this strategy looks at.
-fn variants(entry: &Entry) -> Vec<(u32, Option<u32>, Knobs)> {
+fn variants(entry: &Entry) -> Vec<Variant> {
     let mut all = vec![(1, None, Knobs::default())];
-    let widen = |all: &mut Vec<(u32, Option<u32>, Knobs)>, change: &dyn Fn(&mut (u32, Option<u32>, Knobs))| {
+    let widen = |all: &mut Vec<Variant>, change: &dyn Fn(&mut Variant)| {
         let more: Vec<_> = all
             .iter()
             .map(|old| {

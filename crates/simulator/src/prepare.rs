@@ -48,7 +48,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
             .map_err(|e| SimulationError(format!("strategy: {e}")))
             .and_then(|_| wrong("unknown strategy".into()));
     };
-    check(cluster, options, entry)?;
+    check(trace, cluster, options, entry)?;
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();
     let grouped = group(trace, options, with_servers);
@@ -96,7 +96,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
     Ok(Prepared { entry, schedule, buckets: list, names, priority, element_bytes, workers, pull_by_layer })
 }
 
-fn check(cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {
+fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {
     if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
         return wrong(format!(
             "strategy: {} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",
@@ -118,10 +118,35 @@ fn check(cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), Simu
     if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
         return wrong("iterations: give a number from 1 to 100000".into());
     }
+    check_duration(trace, cluster, options)?;
     if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
         return wrong(format!(
             "cluster.stragglers: rank {rank} does not exist; {} workers are numbered from 0",
             options.workers
+        ));
+    }
+    Ok(())
+}
+
+/// Time is 64 bits of picoseconds, 213 days: what could come near it is refused rather than computed wrongly. The bound
+/// is generous: all workers' bytes through one link twice, and compute at its slowest.
+fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
+    let compute = trace.workers.iter().map(|worker| worker.compute_time().seconds()).fold(0.0, f64::max);
+    let straggler = cluster.stragglers.iter().map(|&(_, factor)| factor).fold(1.0, f64::max);
+    // Nine standard deviations are not seen in any simulation that ends.
+    let jitter = cluster.jitter.map_or(1.0, |jitter| (9.0 * jitter.sigma).exp());
+    let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter / options.compute_speedup;
+    let bytes: f64 = trace.tensors.iter().map(|tensor| tensor.pull_bytes.max(tensor.bytes) as f64).sum();
+    let oversubscription = cluster.racks.map_or(1.0, |racks| racks.oversubscription);
+    let rate = cluster.bandwidth.0.min(cluster.intra_bandwidth.0) / oversubscription;
+    let network = 2.0 * bytes * 8.0 * f64::from(options.workers) / rate;
+    let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;
+    if (slowest + network) * iterations > 1e7 {
+        return wrong(format!(
+            "'{}' could take {:.0} days on this cluster, and simulated time ends at 115 days; check the units of times, \
+             sizes and rates, or ask for fewer iterations",
+            trace.name,
+            (slowest + network) * iterations / 86_400.0
         ));
     }
     Ok(())
@@ -200,11 +225,8 @@ fn prepare_worker(
             }
         }
         // Pulled layer by layer, parameters are also updated layer by layer, each before its first use.
-        let update = if pull_by_layer && total > 0 {
-            worker.optimizer.scaled(bytes as f64 / total as f64)
-        } else {
-            Time::ZERO
-        };
+        let update =
+            if pull_by_layer && total > 0 { worker.optimizer.scaled(bytes as f64 / total as f64) } else { Time::ZERO };
         layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });
     }
     let backward = worker.backward.scaled(faster);

@@ -162,7 +162,10 @@ impl Timeline {
             for (what, name) in names {
                 let name = text(name);
                 let args = format!("{{\"name\": {name}}}");
-                writeln!(out, "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"{what}\", \"args\": {args}}},")?;
+                writeln!(
+                    out,
+                    "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"{what}\", \"args\": {args}}},"
+                )?;
             }
             writeln!(
                 out,
@@ -185,7 +188,10 @@ impl Timeline {
                 writeln!(out, "{{\"ph\": \"e\", \"id\": {number}, {common}, \"ts\": {end}}}{comma}")?;
             } else {
                 let duration = end - start;
-                writeln!(out, "{{\"ph\": \"X\", {common}, \"ts\": {start}, \"dur\": {duration}, \"args\": {args}}}{comma}")?;
+                writeln!(
+                    out,
+                    "{{\"ph\": \"X\", {common}, \"ts\": {start}, \"dur\": {duration}, \"args\": {args}}}{comma}"
+                )?;
             }
         }
         writeln!(out, "]}}")

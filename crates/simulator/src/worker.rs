@@ -44,12 +44,7 @@ pub(crate) struct Worker<C> {
 const SHUFFLE_SEED: u64 = 0x70ac_e11e;
 
 /// All workers of a simulation.
-pub(crate) fn workers<C: Chain>(
-    trace: &Trace,
-    cluster: &Cluster,
-    options: &Options,
-    buckets: usize,
-) -> Vec<Worker<C>> {
+pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options, buckets: usize) -> Vec<Worker<C>> {
     let last = f64::from(options.workers.max(2) - 1);
     let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
     (0..options.workers)

@@ -80,11 +80,7 @@ fn parameter_server_incast_is_2ws_over_b() {
 #[test]
 fn servers_share_the_incast_when_tensors_are_cut_evenly() {
     let trace = Trace::all_reduce(40_960_000, 1).unwrap();
-    let options = |servers| Options {
-        servers,
-        placement: paceline_schedule::Placement::Even,
-        ..exchange("ps", 32)
-    };
+    let options = |servers| Options { servers, placement: paceline_schedule::Placement::Even, ..exchange("ps", 32) };
     let time = |servers| simulate(&trace, &cluster(25.0, 0, 0), &options(servers)).unwrap().iteration_s;
     assert!((time(1) / time(8) / 8.0 - 1.0).abs() < 0.02, "{} {}", time(1), time(8));
 }

@@ -63,8 +63,7 @@ impl Schedule for HalvingDoubling {
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (core, phases, _) = self.core();
         let whole = self.chunk.piece(bucket, self.workers, lane);
-        let send =
-            |to, slot: u32, piece| Step::Send { to: Peers::one(to), multicast: false, slot: slot as u16, piece };
+        let send = |to, slot: u32, piece| Step::Send { to: Peers::one(to), multicast: false, slot: slot as u16, piece };
         let recv = |from, slot: u32, op, piece| Step::Recv { from: Peers::one(from), slot: slot as u16, op, piece };
         if phases == 0 {
             return Step::Done;
@@ -131,7 +130,7 @@ impl Schedule for HalvingDoubling {
     /// For a power of two and a length it divides: 2 ((P-1)/P S/B + log2(P) a).
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
         let (core, phases, extras) = self.core();
-        if self.chunk != Chunk::Whole || bucket.len % u64::from(core) != 0 || extras > 0 {
+        if self.chunk != Chunk::Whole || !bucket.len.is_multiple_of(u64::from(core)) || extras > 0 {
             return None;
         }
         let moved = 2.0 * f64::from(core - 1) / f64::from(core) * bucket.len as f64 * link.s_per_element;

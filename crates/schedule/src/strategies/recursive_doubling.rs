@@ -59,7 +59,7 @@ impl Schedule for RecursiveDoubling {
         }
         if pc < 2 * phases {
             let (phase, partner) = (pc / 2, role ^ (1 << (pc / 2)));
-            return if pc % 2 == 0 { send(partner, phase + 1) } else { recv(partner, phase + 1, Op::Reduce) };
+            return if pc.is_multiple_of(2) { send(partner, phase + 1) } else { recv(partner, phase + 1, Op::Reduce) };
         }
         pc -= 2 * phases;
         if role < extras {

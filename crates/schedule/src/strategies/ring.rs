@@ -144,7 +144,7 @@ impl Schedule for Ring {
     /// and W-1 pieces into each worker, (W-1)S/WB + a; the piece that ends it was the last to be sent.
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
         let workers = u64::from(self.workers);
-        if self.chunk != Chunk::PerWorker || bucket.len % workers != 0 {
+        if self.chunk != Chunk::PerWorker || !bucket.len.is_multiple_of(workers) {
             return None;
         }
         let hop = (bucket.len / workers) as f64 * link.s_per_element;

@@ -64,7 +64,7 @@ fn children(rank: u32, size: u32) -> [Option<u32>; 2] {
 
 /// The second tree is the first one mirrored (even W) or shifted by one (odd W): inner nodes become leaves.
 fn place(rank: u32, size: u32, second: bool) -> Place {
-    let mapped = |rank: u32, back: bool| match (second, size % 2 == 0, back) {
+    let mapped = |rank: u32, back: bool| match (second, size.is_multiple_of(2), back) {
         (false, ..) => rank,
         (true, true, _) => size - 1 - rank,
         (true, false, false) => (rank + size - 1) % size,

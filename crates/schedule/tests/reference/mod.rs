@@ -34,6 +34,9 @@ struct Message {
     data: Vec<i64>,
 }
 
+/// Receiver, bucket, lane, slot.
+type Key = (u32, u32, u32, u16);
+
 #[derive(Default)]
 struct Task {
     role: u32,
@@ -62,7 +65,7 @@ pub struct Executor<'a> {
     buffers: Vec<Vec<Vec<i64>>>,
     channels: HashMap<(u32, u32), VecDeque<Message>>,
     /// Taken from a channel but not yet used: by receiver, bucket, lane, slot; with the sender.
-    aside: HashMap<(u32, u32, u32, u16), Vec<(u32, Message)>>,
+    aside: HashMap<Key, Vec<(u32, Message)>>,
     volume: Volume,
     barriers_left: u64,
 }
@@ -76,8 +79,7 @@ impl<'a> Executor<'a> {
         seed: u64,
     ) -> Self {
         let roles = schedule.roles().total();
-        let barriers_left =
-            buckets.iter().flat_map(|b| (0..roles).map(|r| u64::from(schedule.barriers(b, r)))).sum();
+        let barriers_left = buckets.iter().flat_map(|b| (0..roles).map(|r| u64::from(schedule.barriers(b, r)))).sum();
         Executor {
             schedule,
             buckets,

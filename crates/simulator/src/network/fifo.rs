@@ -65,10 +65,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
         return;
     }
     let stage = if route.links[1] == NONE { 3 } else { 1 };
-    agenda.push_behind(
-        route.links[0],
-        Event { time: head + route.latency, stage, kind: Kind::Head, ..event },
-    );
+    agenda.push_behind(route.links[0], Event { time: head + route.latency, stage, kind: Kind::Head, ..event });
 }
 
 /// The head of a unicast is at a further link.
@@ -99,18 +96,18 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
 ) {
     let (overhead, home) = (wires.overhead, wires.node(event.src));
     event.tail = 0;
-    let mut sent = None;
+    let mut sent: Option<Event<C>> = None;
     for receiver in to.iter().filter(|&receiver| wires.node(receiver) == home).collect::<Vec<_>>() {
         // One slot on the sender's link inside the node, however many copies.
-        let route = wires.route(event.src, receiver);
-        let mut copy = Event { dst: receiver, ..event };
-        let (head, end) = match sent {
-            Some(times) => times,
-            None => occupy(wires, observer, route.links[0], &mut copy, overhead),
-        };
-        sent = Some((head, end));
-        copy.chain.add(Part::Latency, route.latency, 0);
-        agenda.push(Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Inside, ..copy });
+        let copy = sent.unwrap_or_else(|| {
+            let route = wires.route(event.src, receiver);
+            let mut copy = event;
+            let (head, end) = occupy(wires, observer, route.links[0], &mut copy, overhead);
+            copy.chain.add(Part::Latency, route.latency, 0);
+            Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Inside, ..copy }
+        });
+        sent = Some(copy);
+        agenda.push(Event { dst: receiver, ..copy });
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
     let route = wires.route(event.src, away);
@@ -121,8 +118,8 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     for rank in first.filter(|&rank| wires.node(rank) != home) {
         agenda.push(Event { dst: rank, stage: 3, ..event });
     }
-    if wires.worker_racks() > 1 {
-        let other = if wires.rack(home) == 0 { 1 } else { 0 };
+    // The server's own rack may have no workers at all.
+    if let Some(other) = (0..wires.worker_racks()).find(|&rack| rack != wires.rack(home)) {
         let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
         agenda.push(Event { dst: rank, stage: 1, ..event });
     }

@@ -26,10 +26,13 @@ struct Flow<C> {
     event: Event<C>,
 }
 
+/// Messages of one connection, in order; with receivers, where it is a multicast.
+type Line<C> = VecDeque<(Event<C>, Option<Peers>)>;
+
 pub(crate) struct Fluid<C> {
     flows: Vec<Flow<C>>,
     /// Messages that wait for the one before them on the same connection.
-    waiting: HashMap<(u32, u32), VecDeque<(Event<C>, Option<Peers>)>>,
+    waiting: HashMap<(u32, u32), Line<C>>,
     solver: Solver,
     rates: Vec<f64>,
     settled: u64,
@@ -64,14 +67,7 @@ impl<C: Chain> Fluid<C> {
         self.start(wires, agenda, event, to, event.time);
     }
 
-    fn start(
-        &mut self,
-        wires: &Wires,
-        agenda: &mut Agenda<C>,
-        mut event: Event<C>,
-        to: Option<Peers>,
-        now: u64,
-    ) {
+    fn start(&mut self, wires: &Wires, agenda: &mut Agenda<C>, mut event: Event<C>, to: Option<Peers>, now: u64) {
         self.settle(now);
         let (mut links, mut latency) = (Vec::with_capacity(4), 0);
         for receiver in to.unwrap_or(Peers::one(event.dst)).iter() {

@@ -169,10 +169,7 @@ impl Wires {
         }
         let b = self.node(to);
         if a == b {
-            return Route {
-                links: [self.role_out(from), NONE, NONE, self.role_in(to)],
-                latency: self.intra_latency,
-            };
+            return Route { links: [self.role_out(from), NONE, NONE, self.role_in(to)], latency: self.intra_latency };
         }
         let mut links = [2 * a, NONE, NONE, 2 * b + 1];
         if let Some(per_rack) = self.nodes_per_rack

@@ -1,0 +1,253 @@
+//! What holds for every configuration: it ends, it is deterministic, and it is no faster than physics.
+use paceline_model::cluster::{Jitter, Racks, ServerPlace, Switch};
+use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_schedule::{Distribution, Inside, Knob, Placement, find, registry};
+use paceline_simulator::{ChunkBytes, Network, Options, Pull, simulate, simulate_with_timeline};
+use proptest::prelude::*;
+
+const US: u64 = 1_000_000;
+
+/// A small model: layer i needs tensor i; gradients come in reverse order; one tensor more is distributed only.
+fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
+    let name = |i: usize| format!("t{i}");
+    let mut tensors: Vec<Tensor> = sizes
+        .iter()
+        .enumerate()
+        .map(|(i, &elements)| Tensor { name: name(i), bytes: 4 * elements, pull_bytes: 4 * elements })
+        .collect();
+    tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400 });
+    let count = sizes.len() as u32;
+    let forward =
+        (0..count).map(|i| Layer { name: name(i as usize), duration: Time(layer_us * US), tensors: vec![i] }).collect();
+    let gradients = (0..count)
+        .rev()
+        .map(|i| Gradient { tensor: i, ready: Time(2 * layer_us * US * u64::from(count - i)) })
+        .collect();
+    Trace {
+        name: "model".into(),
+        provenance: String::new(),
+        batch: 4,
+        dtype: Dtype::Float32,
+        device: String::new(),
+        distribution: (0..=count).collect(),
+        tensors,
+        workers: vec![WorkerTrace {
+            forward,
+            gradients,
+            backward: Time(2 * layer_us * US * u64::from(count)),
+            optimizer: Time(7 * US),
+        }],
+        backward_spread: spread,
+    }
+}
+
+prop_compose! {
+    fn clusters()(
+        gbps in 1u32..50,
+        latency in 0u64..20,
+        overhead in 0u64..3,
+        gpus_per_node in 1u32..5,
+        colocated in any::<bool>(),
+        racks in prop::option::of((1u32..6, 1.0f64..8.0)),
+        radix in prop::option::of(2u32..6),
+        straggler in prop::option::of(1.0f64..3.0),
+        jitter in prop::option::of(0.0f64..0.3),
+    ) -> Cluster {
+        Cluster {
+            bandwidth: Rate(f64::from(gbps) * 1e9),
+            latency: Time(latency * US),
+            message_overhead: Time(overhead * US),
+            gpus_per_node,
+            intra_latency: Time(latency * US / 4),
+            servers: if colocated { ServerPlace::Colocated } else { ServerPlace::OwnNodes },
+            racks: racks.map(|(nodes_per_rack, oversubscription)| Racks { nodes_per_rack, oversubscription }),
+            switch: Switch { multicast: true, aggregation: true, memory: None, radix },
+            stragglers: straggler.map(|factor| vec![(0, factor)]).unwrap_or_default(),
+            jitter: jitter.map(|sigma| Jitter { sigma }),
+            ..Cluster::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn options()(
+        strategy in 0..registry().len(),
+        workers in 1u32..14,
+        servers in 1u32..4,
+        chunk in prop::option::of(prop::sample::select(vec![
+            ChunkBytes::Whole, ChunkBytes::PerWorker, ChunkBytes::Size(4096),
+        ])),
+        even in any::<bool>(),
+        block in any::<bool>(),
+        barrier in any::<bool>(),
+        step in any::<bool>(),
+        root in any::<bool>(),
+        bucket_size in prop::option::of(1u64..40_000),
+        fluid in any::<bool>(),
+        overlap in any::<bool>(),
+        (iterations, seed) in (prop::option::of(1u32..4), any::<u64>()),
+    ) -> Options {
+        Options {
+            servers,
+            chunk: if even { None } else { chunk },
+            placement: if even { Placement::Even } else { Placement::RoundRobin },
+            distribution: if block && barrier { Distribution::Block } else { Distribution::RoundRobin },
+            barrier,
+            pull: if step { Pull::Step } else { Pull::Layer },
+            inside: if root { Inside::Root } else { Inside::Ring },
+            bucket_size,
+            network: if fluid { Network::Fluid } else { Network::Fifo },
+            overlap,
+            iterations,
+            seed,
+            ..Options::new(registry()[strategy].name, workers)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ends_and_is_deterministic_and_no_faster_than_physics(
+        cluster in clusters(),
+        options in options(),
+        sizes in prop::collection::vec(1u64..20_000, 1..6),
+        layer_us in 0u64..50,
+        spread in prop::sample::select(vec![0.0, 0.1]),
+    ) {
+        let trace = model(&sizes, layer_us, spread);
+        let outcome = simulate(&trace, &cluster, &options).unwrap();
+        prop_assert_eq!(&simulate(&trace, &cluster, &options).unwrap(), &outcome);
+
+        // Watching changes nothing.
+        let unwatched = Options { critical_path: false, ..options.clone() };
+        prop_assert_eq!(simulate(&trace, &cluster, &unwatched).unwrap().iteration_s, outcome.iteration_s);
+        let (watched, timeline) = simulate_with_timeline(&trace, &cluster, &options).unwrap();
+        prop_assert_eq!(watched.iteration_s, outcome.iteration_s);
+        let mut json = Vec::new();
+        timeline.write(&mut json).unwrap();
+        prop_assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok());
+
+        // Compute takes its time, with or without the network; jitter may shorten it.
+        let compute = outcome.forward_s + outcome.backward_s + outcome.optimizer_s;
+        if cluster.jitter.is_none() && options.barrier {
+            prop_assert!(outcome.iteration_s >= compute * (1.0 - 1e-9), "{} {compute}", outcome.iteration_s);
+        }
+        // A node's card carries what its ranks send to other nodes: at least one rank's share of a ring.
+        if options.barrier && options.iterations.is_none() && cluster.gpus_per_node == 1 && options.workers > 1 {
+            let bytes = 4 * sizes.iter().sum::<u64>();
+            let least = bytes as f64 * 8.0 / cluster.bandwidth.0;
+            prop_assert!(outcome.iteration_s >= least * 0.999, "{} {least}", outcome.iteration_s);
+        }
+        // The critical path accounts for the iteration.
+        let path: f64 = outcome.critical_path.iter().map(|part| part.seconds).sum();
+        prop_assert!((path - outcome.iteration_s).abs() <= 1e-3 * outcome.iteration_s + 1e-9,
+            "{path} of {}: {:?}", outcome.iteration_s, outcome.critical_path);
+    }
+
+    /// More bandwidth never hurts in the FIFO network without random variation, one rank per node, all-reduce.
+    #[test]
+    fn twice_the_bandwidth_is_not_slower(
+        strategy in prop::sample::select(vec!["ring", "recursive-doubling", "halving-doubling", "tree", "ps"]),
+        workers in 1u32..17,
+        sizes in prop::collection::vec(1u64..20_000, 1..4),
+    ) {
+        let trace = model(&sizes, 3, 0.0);
+        let time = |gbps: f64| {
+            let cluster = Cluster { bandwidth: Rate(gbps * 1e9), ..Cluster::default() };
+            simulate(&trace, &cluster, &Options::new(strategy, workers)).unwrap().iteration_s
+        };
+        prop_assert!(time(20.0) <= time(10.0) * (1.0 + 1e-9));
+    }
+}
+
+#[test]
+fn a_worker_alone_needs_its_compute_only() {
+    let trace = model(&[1000, 2000], 10, 0.0);
+    for entry in registry().iter().filter(|entry| !entry.uses(Knob::Servers)) {
+        let outcome = simulate(&trace, &Cluster::default(), &Options::new(entry.name, 1)).unwrap();
+        assert!((outcome.scaling_efficiency.unwrap() - 1.0).abs() < 1e-12, "{}", entry.name);
+        assert!(outcome.exposed_communication_s.abs() < 1e-12);
+    }
+}
+
+#[test]
+fn without_overlap_compute_and_communication_add_up() {
+    let trace = model(&[1_000_000], 1000, 0.0);
+    let options = Options { overlap: false, ..Options::new("ring", 4) };
+    let outcome = simulate(&trace, &Cluster::default(), &options).unwrap();
+    let ring = 2.0 * 3.0 * 4e6 / 4.0 * 8.0 / 25e9;
+    assert!((outcome.exposed_communication_s - ring).abs() < 1e-9);
+}
+
+#[test]
+fn compute_speedup_divides_compute_and_nothing_else() {
+    let trace = model(&[1_000_000], 1000, 0.0);
+    let time = |compute_speedup| {
+        let options = Options { compute_speedup, overlap: false, ..Options::new("ring", 4) };
+        simulate(&trace, &Cluster::default(), &options).unwrap()
+    };
+    assert!((time(1.0).exposed_communication_s - time(4.0).exposed_communication_s).abs() < 1e-9);
+    assert!((time(1.0).forward_s / time(4.0).forward_s - 4.0).abs() < 1e-9);
+}
+
+#[test]
+fn fusion_saves_latency_and_costs_overlap() {
+    let trace = model(&[1000; 5], 5, 0.0);
+    let slow = Cluster { latency: Time(500 * US), ..Cluster::default() };
+    let time = |bucket_size| {
+        let options = Options { bucket_size, ..Options::new("recursive-doubling", 8) };
+        simulate(&trace, &slow, &options).unwrap()
+    };
+    assert_eq!((time(None).buckets, time(Some(1_000_000)).buckets), (5, 1));
+    assert!(time(Some(1_000_000)).messages * 5 == time(None).messages);
+}
+
+#[test]
+fn fluid_and_fifo_agree_on_a_ring_and_on_an_incast() {
+    // One bucket: all flows are alike, so sharing fairly or in turn ends at the same moment.
+    let trace = Trace::all_reduce(8_000_000, 1).unwrap();
+    for strategy in ["ring", "halving-doubling", "recursive-doubling", "ps", "ps-multicast-aggregation"] {
+        let time = |network| {
+            let options = Options { network, pull: Pull::Step, ..Options::new(strategy, 8) };
+            simulate(&trace, &Cluster::default(), &options).unwrap().iteration_s
+        };
+        let (fifo, fluid) = (time(Network::Fifo), time(Network::Fluid));
+        assert!((fifo / fluid - 1.0).abs() < 1e-6, "{strategy}: {fifo} {fluid}");
+    }
+}
+
+#[test]
+fn no_barrier_is_not_slower_for_parameter_servers() {
+    let trace = model(&[100_000; 5], 100, 0.0);
+    let time = |barrier| {
+        let options = Options { barrier, ..Options::new("ps", 4) };
+        simulate(&trace, &Cluster::default(), &options).unwrap().iteration_s
+    };
+    assert!(time(false) <= time(true) * (1.0 + 1e-9), "{} {}", time(false), time(true));
+}
+
+#[test]
+fn a_straggler_holds_all_others_up() {
+    let trace = model(&[1000], 1000, 0.0);
+    let slow = Cluster { stragglers: vec![(2, 2.0)], ..Cluster::default() };
+    let iteration = simulate(&trace, &slow, &Options::new("ring", 4)).unwrap().iteration_s;
+    assert!(iteration > 2.0 * 3e-3 && iteration < 2.0 * 3.1e-3, "{iteration}");
+    let error = simulate(&trace, &slow, &Options::new("ring", 2)).unwrap_err().0;
+    assert!(error.contains("rank 2"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_represented_is_refused() {
+    let trace = Trace::all_reduce(1_000_000_000_000, 1).unwrap();
+    let slow = Cluster { bandwidth: Rate(1000.0), ..Cluster::default() };
+    let error = simulate(&trace, &slow, &Options::new("ps", 4)).unwrap_err().0;
+    assert!(error.contains("days"), "{error}");
+    let plain = Cluster { switch: Switch { multicast: false, ..Cluster::default().switch }, ..Cluster::default() };
+    for entry in registry() {
+        let result = simulate(&model(&[10], 1, 0.0), &plain, &Options::new(entry.name, 2));
+        assert_eq!(result.is_err(), find(entry.name).unwrap().uses(Knob::Multicast), "{}", entry.name);
+    }
+}
