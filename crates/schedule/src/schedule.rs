@@ -58,6 +58,11 @@ pub trait Schedule: Send + Sync {
     /// Slots of a lane: receives are numbered below this.
     fn slots(&self) -> u16;
 
+    /// The most messages that one receive waits for.
+    fn senders(&self) -> u32 {
+        1
+    }
+
     /// Step `pc` of `role` in `lane`. After `Done` it is not asked again.
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step;
 

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::event::Event;
+use crate::path::Chain;
 use crate::queue::{Queue, Timed};
 
 #[derive(Clone, Copy)]
@@ -32,7 +33,7 @@ pub(crate) struct Agenda<C> {
     free: Vec<u32>,
 }
 
-impl<C: Copy> Agenda<C> {
+impl<C: Chain> Agenda<C> {
     pub fn new(links: usize) -> Self {
         Agenda {
             queue: Queue::new(),
@@ -70,17 +71,19 @@ impl<C: Copy> Agenda<C> {
         }
     }
 
-    /// The next thing to happen.
+    /// The next thing to happen; an event of kind `Nothing` if there is none. (An optional event would be laid out so
+    /// that every copy of it stalls.)
     #[inline]
-    pub fn pop(&mut self) -> Option<Event<C>> {
-        let item = self.queue.pop()?;
+    pub fn pop(&mut self) -> Event<C> {
+        let Some(item) = self.queue.pop() else { return Event::nothing() };
         if item.index & LOOSE != 0 {
             let place = item.index & !LOOSE;
             self.free.push(place);
-            return Some(self.slab[place as usize]);
+            return self.slab[place as usize];
         }
         let line = &mut self.links[item.index as usize];
-        let event = line.pop_front();
+        let event = line[0];
+        line.pop_front();
         if let Some(next) = line.front() {
             self.queue.push(Item { time: next.time, index: item.index });
         }

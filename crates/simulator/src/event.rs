@@ -25,20 +25,21 @@ pub(crate) enum Kind {
     OptimizerDone,
     /// All servers know that all have all updates.
     BarrierRelease,
+    /// Nothing is left to happen.
+    Nothing,
 }
 
 /// An event, most often of a message: small, copied, never allocated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<C> {
     pub time: u64,
-    /// When the message's last bit has left the links before.
-    pub tail: u64,
     pub bytes: u64,
-    pub src: u32,
-    pub dst: u32,
     /// Bucket and parity of the iteration: 2 * bucket + parity.
     pub inst: u32,
     pub lane: u32,
+    /// Roles; 16 bits keep an event in 32 bytes.
+    pub src: u16,
+    pub dst: u16,
     pub slot: u16,
     pub stage: u8,
     pub kind: Kind,
@@ -46,8 +47,26 @@ pub(crate) struct Event<C> {
 }
 
 impl<C: Chain> Event<C> {
+    /// The sender.
+    #[inline]
+    pub fn from(&self) -> u32 {
+        u32::from(self.src)
+    }
+
+    /// The receiver, or the worker at which something happens.
+    #[inline]
+    pub fn to(&self) -> u32 {
+        u32::from(self.dst)
+    }
+
+    /// The end of the agenda.
+    pub fn nothing() -> Self {
+        Event::at_worker(0, Kind::Nothing, 0, C::default())
+    }
+
     /// Something at a worker that is no message.
     pub fn at_worker(time: u64, kind: Kind, worker: u32, chain: C) -> Self {
-        Event { time, tail: 0, bytes: 0, src: worker, dst: worker, inst: 0, lane: 0, slot: 0, stage: 0, kind, chain }
+        let role = worker as u16;
+        Event { time, bytes: 0, inst: 0, lane: 0, src: role, dst: role, slot: 0, stage: 0, kind, chain }
     }
 }

@@ -1,20 +1,13 @@
 //! Where every role stands in every lane of every bucket.
 //!
-//! A lane's state is its program counter and how many messages have come for each of its slots, 16 bits each. It
-//! exists from the first message or the issue of the bucket at the role until the bucket is done there; the memory is
-//! used again for the next one.
+//! A lane's state is its program counter and how many messages have come for each of its slots; one byte each where
+//! no receive waits for more than 255 messages, else two. States of a bucket lie together, role by role: training is
+//! synchronous, so all roles work on the same bucket at nearly the same time, and what they touch fits into the
+//! cache. A bucket's states exist from its first message or issue until all workers are done with it; the memory is
+//! then used again.
 
-/// A program counter of a lane that has ended.
-pub(crate) const DONE: u16 = u16::MAX;
 /// Set in the program counter of a lane that waits at the barrier.
-pub(crate) const AT_BARRIER: u16 = 0x8000;
-
-#[derive(Default)]
-struct Block {
-    state: Vec<u16>,
-    lanes_left: u32,
-    issued: bool,
-}
+pub(crate) const AT_BARRIER: u16 = 0x80;
 
 /// What came of a message's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,70 +18,146 @@ pub(crate) enum Arrival {
     Now,
 }
 
+/// A role's part in a bucket.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    lanes_left: u32,
+    issued: bool,
+}
+
+#[derive(Default)]
+struct Instance {
+    cells: Vec<u8>,
+    parts: Vec<Part>,
+    lanes: u32,
+    /// Workers that are not done.
+    workers_left: u32,
+}
+
 pub(crate) struct Lanes {
-    blocks: Vec<Block>,
-    /// Instances: two per bucket, for neighbouring iterations.
-    instances: usize,
-    /// Of a lane: program counter and slots.
+    instances: Vec<Instance>,
+    roles: u32,
+    workers: u32,
+    /// Cells of a lane: program counter and slots.
     width: usize,
-    spare: Vec<Vec<u16>>,
+    /// Cells have two bytes.
+    wide: bool,
+    spare: Vec<Instance>,
 }
 
 impl Lanes {
-    pub fn new(roles: u32, buckets: usize, slots: u16) -> Lanes {
-        let instances = 2 * buckets;
-        let mut blocks = Vec::new();
-        blocks.resize_with(roles as usize * instances, Block::default);
-        Lanes { blocks, instances, width: 1 + slots as usize, spare: Vec::new() }
+    /// `senders`: the most messages that one receive waits for.
+    pub fn new(roles: u32, workers: u32, buckets: usize, slots: u16, senders: u32) -> Lanes {
+        let mut instances = Vec::new();
+        // Two for each bucket: neighbouring iterations may overlap.
+        instances.resize_with(2 * buckets, Instance::default);
+        Lanes { instances, roles, workers, width: 1 + slots as usize, wide: senders > 255, spare: Vec::new() }
     }
 
     #[inline]
-    fn block(&mut self, role: u32, inst: u32, lanes: u32) -> &mut Block {
-        let block = &mut self.blocks[role as usize * self.instances + inst as usize];
-        if block.state.is_empty() {
-            block.state = self.spare.pop().unwrap_or_default();
-            block.state.resize(lanes as usize * self.width, 0);
-            block.lanes_left = lanes;
+    fn instance(&mut self, inst: u32, lanes: u32) -> &mut Instance {
+        if self.instances[inst as usize].lanes == 0 {
+            self.open(inst, lanes);
         }
-        block
+        &mut self.instances[inst as usize]
+    }
+
+    #[cold]
+    fn open(&mut self, inst: u32, lanes: u32) {
+        let mut fresh = self.spare.pop().unwrap_or_default();
+        let cells = self.roles as usize * lanes as usize * self.width * if self.wide { 2 } else { 1 };
+        fresh.cells.resize(cells, 0);
+        fresh.parts.resize(self.roles as usize, Part { lanes_left: lanes, issued: false });
+        (fresh.lanes, fresh.workers_left) = (lanes, self.workers);
+        self.instances[inst as usize] = fresh;
+    }
+
+    #[inline]
+    fn cell(&self, instance: &Instance, role: u32, lane: u32, cell: usize) -> usize {
+        (role as usize * instance.lanes as usize + lane as usize) * self.width + cell
+    }
+
+    #[inline]
+    fn get(&self, inst: u32, role: u32, lane: u32, cell: usize) -> u16 {
+        let instance = &self.instances[inst as usize];
+        let at = self.cell(instance, role, lane, cell);
+        if self.wide {
+            u16::from_le_bytes([instance.cells[2 * at], instance.cells[2 * at + 1]])
+        } else {
+            u16::from(instance.cells[at])
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, inst: u32, role: u32, lane: u32, cell: usize, value: u16) {
+        let at = self.cell(&self.instances[inst as usize], role, lane, cell);
+        let [low, high] = value.to_le_bytes();
+        let cells = &mut self.instances[inst as usize].cells;
+        if self.wide {
+            (cells[2 * at], cells[2 * at + 1]) = (low, high);
+        } else {
+            debug_assert_eq!(high, 0);
+            cells[at] = low;
+        }
     }
 
     /// Counts a message.
     #[inline]
     pub fn arrive(&mut self, role: u32, inst: u32, lanes: u32, lane: u32, slot: u16) -> Arrival {
-        let at = lane as usize * self.width + 1 + slot as usize;
-        let block = self.block(role, inst, lanes);
-        block.state[at] += 1;
-        if block.issued { Arrival::Now } else { Arrival::Early }
+        self.instance(inst, lanes);
+        let count = self.get(inst, role, lane, 1 + slot as usize) + 1;
+        self.set(inst, role, lane, 1 + slot as usize, count);
+        if self.instances[inst as usize].parts[role as usize].issued { Arrival::Now } else { Arrival::Early }
     }
 
     /// The bucket's lanes may begin.
     pub fn issue(&mut self, role: u32, inst: u32, lanes: u32) {
-        self.block(role, inst, lanes).issued = true;
+        self.instance(inst, lanes).parts[role as usize].issued = true;
     }
 
-    /// Program counter and slots of a lane of a live block.
+    /// The program counter of a lane.
     #[inline]
-    pub fn lane(&mut self, role: u32, inst: u32, lane: u32) -> &mut [u16] {
-        let at = lane as usize * self.width;
-        &mut self.blocks[role as usize * self.instances + inst as usize].state[at..at + self.width]
+    pub fn counter(&self, role: u32, inst: u32, lane: u32) -> u16 {
+        self.get(inst, role, lane, 0)
     }
 
-    /// A lane has ended; whether it was the last one, whose block is then gone.
+    /// Sets it.
+    #[inline]
+    pub fn set_counter(&mut self, role: u32, inst: u32, lane: u32, value: u16) {
+        self.set(inst, role, lane, 0, value);
+    }
+
+    /// Takes the messages of a slot if there are `count` of them.
+    #[inline]
+    pub fn take(&mut self, role: u32, inst: u32, lane: u32, slot: u16, count: u32) -> bool {
+        let complete = u32::from(self.get(inst, role, lane, 1 + slot as usize)) >= count;
+        if complete {
+            self.set(inst, role, lane, 1 + slot as usize, 0);
+        }
+        complete
+    }
+
+    /// A lane has ended; whether it was the role's last one of the bucket.
     #[inline]
     pub fn finish(&mut self, role: u32, inst: u32) -> bool {
-        let block = &mut self.blocks[role as usize * self.instances + inst as usize];
-        block.lanes_left -= 1;
-        if block.lanes_left > 0 {
-            return false;
+        let part = &mut self.instances[inst as usize].parts[role as usize];
+        part.lanes_left -= 1;
+        let last = part.lanes_left == 0;
+        if last && role < self.workers {
+            self.worker_done(inst);
         }
-        block.issued = false;
-        let mut state = std::mem::take(&mut block.state);
-        state.clear();
-        // A few thousand spare blocks serve any steady state; more would only hold memory.
-        if self.spare.len() < 4096 {
-            self.spare.push(state);
+        last
+    }
+
+    /// When all workers are done, servers and switches are: workers wait for what those send.
+    fn worker_done(&mut self, inst: u32) {
+        let instance = &mut self.instances[inst as usize];
+        instance.workers_left -= 1;
+        if instance.workers_left == 0 {
+            let mut done = std::mem::take(instance);
+            done.cells.clear();
+            done.parts.clear();
+            self.spare.push(done);
         }
-        true
     }
 }

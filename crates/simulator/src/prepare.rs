@@ -38,6 +38,9 @@ pub(crate) struct Prepared {
     pub pull_by_layer: bool,
 }
 
+/// Events name roles in 16 bits.
+const MAX_ROLES: u32 = 65_535;
+
 fn wrong<T>(message: String) -> Result<T, SimulationError> {
     Err(SimulationError(message))
 }
@@ -60,6 +63,10 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         switch_radix: cluster.switch.radix,
     };
     let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let roles = schedule.roles().total();
+    if roles > MAX_ROLES {
+        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
+    }
 
     let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
     let mut list = Vec::with_capacity(grouped.len());

@@ -4,7 +4,7 @@ use paceline_schedule::{Peers, Piece, Step};
 
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
-use crate::lanes::{AT_BARRIER, Arrival, DONE, Lanes};
+use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
 use crate::network::switch::Memory;
@@ -83,7 +83,13 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             observer,
             fluid: fluid.then(Fluid::new),
             memory: memory.map(|bytes| Memory::new(bytes, roles.workers)),
-            lanes: Lanes::new(roles.total(), prepared.buckets.len(), prepared.schedule.slots()),
+            lanes: Lanes::new(
+                roles.total(),
+                roles.workers,
+                prepared.buckets.len(),
+                prepared.schedule.slots(),
+                prepared.schedule.senders(),
+            ),
             workers,
             lanes_of: prepared.buckets.iter().map(|bucket| prepared.schedule.lanes(bucket)).collect(),
             at_barrier: Vec::new(),
@@ -101,19 +107,25 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.begin_iteration(worker, 0, C::default());
         }
         while self.marks.len() < self.marks_wanted {
-            let Some(event) = self.agenda.pop() else {
-                let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
-                return Err(format!(
-                    "the simulation stands still: {waiting} workers wait in iteration {}, {} of {} lanes are at the \
-                     barrier; this is a defect of paceline",
-                    self.marks.len(),
-                    self.at_barrier.len(),
-                    self.barriers
-                ));
-            };
+            let event = self.agenda.pop();
+            if event.kind == Kind::Nothing {
+                return Err(self.standstill());
+            }
             self.handle(event);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn standstill(&self) -> String {
+        let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
+        format!(
+            "the simulation stands still: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
+             is a defect of paceline",
+            self.marks.len(),
+            self.at_barrier.len(),
+            self.barriers
+        )
     }
 
     #[inline]
@@ -133,20 +145,21 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                     fluid.flow_end(&mut self.wires, &mut self.agenda, &mut self.observer, &event);
                 }
             }
-            Kind::LayerDone => self.layer_done(event.dst, event.time, event.chain),
-            Kind::GradientReady => self.gradients_ready(event.dst, event.time, event.chain),
-            Kind::BackwardDone => self.backward_done(event.dst, event.time, event.chain),
-            Kind::OptimizerDone => self.optimizer_done(event.dst, event.time, event.chain),
+            Kind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
+            Kind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
+            Kind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
+            Kind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
             Kind::BarrierRelease => self.release_barrier(event.time, event.chain),
+            Kind::Nothing => {}
         }
     }
 
     // ---- programs
 
     fn delivered(&mut self, event: &Event<C>) {
-        let (role, inst) = (event.dst, event.inst);
+        let (role, inst) = (event.to(), event.inst);
         let lanes = self.lanes_of[(inst >> 1) as usize];
-        if self.memory.is_some() && self.wires.is_switch(event.src) {
+        if self.memory.is_some() && self.wires.is_switch(event.from()) {
             self.free_switch_memory(event);
         }
         match self.lanes.arrive(role, inst, lanes, event.lane, event.slot) {
@@ -175,26 +188,23 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn advance(&mut self, role: u32, inst: u32, lane: u32, now: u64, chain: C) {
         let bucket = self.prepared.buckets[(inst >> 1) as usize];
         loop {
-            let state = self.lanes.lane(role, inst, lane);
-            let pc = state[0];
+            let pc = self.lanes.counter(role, inst, lane);
             if pc & AT_BARRIER != 0 {
                 return;
             }
             match self.prepared.schedule.step(&bucket, role, lane, u32::from(pc)) {
                 Step::Recv { from, slot, .. } => {
-                    let arrived = &mut state[1 + slot as usize];
-                    if u32::from(*arrived) < from.count {
+                    if !self.lanes.take(role, inst, lane, slot, from.count) {
                         return;
                     }
-                    *arrived = 0;
-                    state[0] = pc + 1;
+                    self.lanes.set_counter(role, inst, lane, pc + 1);
                 }
                 Step::Send { to, multicast, slot, piece } => {
-                    state[0] = pc + 1;
+                    self.lanes.set_counter(role, inst, lane, pc + 1);
                     self.send(role, inst, lane, to, multicast, slot, piece, now, chain);
                 }
                 Step::Barrier => {
-                    state[0] = pc | AT_BARRIER;
+                    self.lanes.set_counter(role, inst, lane, pc | AT_BARRIER);
                     self.at_barrier.push((role, inst, lane));
                     if self.at_barrier.len() == self.barriers {
                         self.barrier_complete(now, chain);
@@ -202,7 +212,6 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                     return;
                 }
                 Step::Done => {
-                    state[0] = DONE;
                     if self.lanes.finish(role, inst) && role < self.workers.len() as u32 {
                         self.bucket_done(role, inst, now, chain);
                     }
@@ -231,7 +240,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
         let bytes = piece.len * self.prepared.element_bytes;
         let event =
-            Event { time: now, tail: 0, bytes, src: role, dst: 0, inst, lane, slot, stage: 0, kind: Kind::Head, chain };
+            Event { time: now, bytes, inst, lane, src: role as u16, dst: 0, slot, stage: 0, kind: Kind::Head, chain };
         if multicast && to.count > 1 {
             match &mut self.fluid {
                 None => fifo::multicast(&mut self.wires, &mut self.agenda, &mut self.observer, event, to),
@@ -240,14 +249,14 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             return;
         }
         for k in 0..to.count {
-            self.unicast(Event { dst: to.get(k), ..event });
+            self.unicast(Event { dst: to.get(k) as u16, ..event });
         }
     }
 
     #[inline]
     fn unicast(&mut self, event: Event<C>) {
         if let Some(memory) = &mut self.memory
-            && self.wires.is_switch(event.dst)
+            && self.wires.is_switch(event.to())
             && !memory.admit(event)
         {
             return;
@@ -265,7 +274,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     fn free_switch_memory(&mut self, event: &Event<C>) {
         let Some(memory) = &mut self.memory else { return };
-        for held in memory.release(event.src, event.inst, event.lane, event.bytes) {
+        for held in memory.release(event.from(), event.inst, event.lane, event.bytes) {
             let mut chain = event.chain;
             chain.add(Part::WorkerEgress, 0, 0);
             self.transmit(Event { time: event.time, chain, ..held });
@@ -297,8 +306,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             (role, group, prepared.priority[bucket as usize], lane)
         });
         for (role, inst, lane) in released {
-            let state = self.lanes.lane(role, inst, lane);
-            state[0] = (state[0] & !AT_BARRIER) + 1;
+            let pc = self.lanes.counter(role, inst, lane) & !AT_BARRIER;
+            self.lanes.set_counter(role, inst, lane, pc + 1);
             self.advance(role, inst, lane, now, chain);
         }
     }

@@ -79,6 +79,10 @@ impl Schedule for Hierarchical {
         4
     }
 
+    fn senders(&self) -> u32 {
+        self.ranks_per_node()
+    }
+
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
         let (shard, start) = self.shard_and_origin(bucket, lane);

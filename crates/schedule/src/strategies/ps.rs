@@ -203,6 +203,10 @@ impl Schedule for Ps {
         2
     }
 
+    fn senders(&self) -> u32 {
+        self.workers
+    }
+
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
         if role < self.workers {
             self.worker(bucket, role, lane, pc)

@@ -204,6 +204,8 @@ impl<'a> Executor<'a> {
     }
 
     fn receive(&mut self, task: &mut Task, from: Peers, slot: u16, op: Op, piece: Piece) -> bool {
+        assert!(from.count <= self.schedule.senders(), "{} senders", from.count);
+        assert!(task.pc < 0x7f, "programs are shorter than 127 steps");
         assert!(slot < self.schedule.slots(), "slot {slot}");
         let key = (task.role, task.bucket, task.lane, slot);
         if self.aside.get(&key).is_none_or(|messages| messages.len() < from.count as usize) {

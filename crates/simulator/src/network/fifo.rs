@@ -11,7 +11,17 @@ use crate::network::topology::{NONE, Wires};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
 
+/// Picoseconds a message occupies a link.
+#[inline]
+fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
+    // Sizes and rates are exact in 53 bits; rounding to a picosecond is the same everywhere.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
+    let time = (bytes as f64 * ps_per_byte + 0.5) as u64;
+    time
+}
+
 /// Occupies a link from the arrival of the head, the event's time; gives when the head leaves, when the tail does.
+/// `slowest` is the slowest link on the way so far, in picoseconds per byte: the tail cannot come sooner.
 #[inline]
 fn occupy<C: Chain, O: Observer>(
     wires: &mut Wires,
@@ -19,19 +29,21 @@ fn occupy<C: Chain, O: Observer>(
     link: u32,
     event: &mut Event<C>,
     overhead: u64,
+    slowest: f64,
 ) -> (u64, u64) {
     let now = event.time;
     let wire = &mut wires.links[link as usize];
     let start = now.max(wire.free);
     let begin = start + overhead;
-    // Sizes and rates are exact in 53 bits; rounding to a picosecond is the same everywhere.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
-    let end = event.tail.max(begin + (event.bytes as f64 * wire.ps_per_byte + 0.5) as u64);
+    let mut end = begin + transmission(event.bytes, wire.ps_per_byte);
+    if slowest > wire.ps_per_byte {
+        end = end.max(now + transmission(event.bytes, slowest));
+    }
     wire.busy += end - start;
     wire.free = end;
     event.chain.add(wire.part, start - now, start - now);
     event.chain.add(Part::Latency, overhead, 0);
-    observer.link(link, start, end, event.inst, event.src, event.dst);
+    observer.link(link, start, end, event.inst, event.from(), event.to());
     (begin, end)
 }
 
@@ -50,16 +62,14 @@ pub(crate) fn send<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let (now, route) = (event.time, wires.route(event.src, event.dst));
-    event.tail = 0;
+    let (now, route) = (event.time, wires.route(event.from(), event.to()));
     event.chain.add(Part::Latency, route.latency, 0);
     if route.links[0] == NONE {
         agenda.push(Event { time: now + route.latency, stage: 3, kind: Kind::Head, ..event });
         return;
     }
     let overhead = wires.overhead;
-    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead);
-    event.tail = end + route.latency;
+    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0);
     if route.links[3] == NONE {
         deliver(wires, agenda, route.links[0], event, head + route.latency, end + route.latency);
         return;
@@ -76,12 +86,12 @@ pub(crate) fn head<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let link = wires.earliest(wires.route(event.src, event.dst).links[event.stage as usize]);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0);
+    let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
     if event.stage == 3 {
         deliver(wires, agenda, link, event, head, end);
     } else {
-        agenda.push_behind(link, Event { time: head, tail: end, stage: event.stage + 1, ..event });
+        agenda.push_behind(link, Event { time: head, stage: event.stage + 1, ..event });
     }
 }
 
@@ -94,34 +104,33 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     mut event: Event<C>,
     to: Peers,
 ) {
-    let (overhead, home) = (wires.overhead, wires.node(event.src));
-    event.tail = 0;
+    let (overhead, home) = (wires.overhead, wires.node(event.from()));
     let mut sent: Option<Event<C>> = None;
     for receiver in to.iter().filter(|&receiver| wires.node(receiver) == home).collect::<Vec<_>>() {
         // One slot on the sender's link inside the node, however many copies.
         let copy = sent.unwrap_or_else(|| {
-            let route = wires.route(event.src, receiver);
+            let route = wires.route(event.from(), receiver);
             let mut copy = event;
-            let (head, end) = occupy(wires, observer, route.links[0], &mut copy, overhead);
+            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0);
             copy.chain.add(Part::Latency, route.latency, 0);
-            Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Inside, ..copy }
+            Event { time: head + route.latency, kind: Kind::Inside, ..copy }
         });
         sent = Some(copy);
-        agenda.push(Event { dst: receiver, ..copy });
+        agenda.push(Event { dst: receiver as u16, ..copy });
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
-    let route = wires.route(event.src, away);
-    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead);
+    let route = wires.route(event.from(), away);
+    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0);
     event.chain.add(Part::Latency, route.latency, 0);
-    let event = Event { time: head + route.latency, tail: end + route.latency, kind: Kind::Multicast, ..event };
+    let event = Event { time: head + route.latency, kind: Kind::Multicast, ..event };
     let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
     for rank in first.filter(|&rank| wires.node(rank) != home) {
-        agenda.push(Event { dst: rank, stage: 3, ..event });
+        agenda.push(Event { dst: rank as u16, stage: 3, ..event });
     }
     // The server's own rack may have no workers at all.
     if let Some(other) = (0..wires.worker_racks()).find(|&rack| rack != wires.rack(home)) {
         let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
-        agenda.push(Event { dst: rank, stage: 1, ..event });
+        agenda.push(Event { dst: rank as u16, stage: 1, ..event });
     }
 }
 
@@ -132,27 +141,27 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let link = wires.earliest(wires.route(event.src, event.dst).links[event.stage as usize]);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0);
-    let next = Event { time: head, tail: end, ..event };
+    let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
+    let next = Event { time: head, ..event };
     match event.stage {
         1 => {
-            let home = wires.rack(wires.node(event.src));
+            let home = wires.rack(wires.node(event.from()));
             for rack in (0..wires.worker_racks()).filter(|&rack| rack != home) {
                 let first = wires.first_rank_of_nodes(wires.nodes_of_rack(rack)).next();
-                agenda.push(Event { dst: first.unwrap_or(event.dst), stage: 2, ..next });
+                agenda.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: 2, ..next });
             }
         }
         2 => {
-            let rack = wires.rack(wires.node(event.dst));
+            let rack = wires.rack(wires.node(event.to()));
             for rank in wires.first_rank_of_nodes(wires.nodes_of_rack(rack)) {
-                agenda.push(Event { dst: rank, stage: 3, ..next });
+                agenda.push(Event { dst: rank as u16, stage: 3, ..next });
             }
         }
-        _ if wires.ranks_of(event.dst).len() == 1 => deliver(wires, agenda, link, event, head, end),
+        _ if wires.ranks_of(event.to()).len() == 1 => deliver(wires, agenda, link, event, head, end),
         _ => {
-            for rank in wires.ranks_of(event.dst) {
-                agenda.push(Event { dst: rank, kind: Kind::Inside, ..next });
+            for rank in wires.ranks_of(event.to()) {
+                agenda.push(Event { dst: rank as u16, kind: Kind::Inside, ..next });
             }
         }
     }
@@ -165,7 +174,9 @@ pub(crate) fn inside<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let link = wires.role_in(event.dst);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0);
+    let link = wires.role_in(event.to());
+    let (_, before) = wires.at_stage(event.from(), event.to(), 3);
+    let before = before.max(wires.card_into(event.from(), event.to()));
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
     deliver(wires, agenda, link, event, head, end);
 }

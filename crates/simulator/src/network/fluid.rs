@@ -58,7 +58,7 @@ impl<C: Chain> Fluid<C> {
 
     /// A message leaves its sender, now or after those before it on its connection.
     pub fn send(&mut self, wires: &Wires, agenda: &mut Agenda<C>, event: Event<C>, to: Option<Peers>) {
-        let connection = (event.src, if to.is_some() { ALL } else { event.dst });
+        let connection = (event.from(), if to.is_some() { ALL } else { event.to() });
         if let Some(line) = self.waiting.get_mut(&connection) {
             line.push_back((event, to));
             return;
@@ -70,8 +70,8 @@ impl<C: Chain> Fluid<C> {
     fn start(&mut self, wires: &Wires, agenda: &mut Agenda<C>, mut event: Event<C>, to: Option<Peers>, now: u64) {
         self.settle(now);
         let (mut links, mut latency) = (Vec::with_capacity(4), 0);
-        for receiver in to.unwrap_or(Peers::one(event.dst)).iter() {
-            let route = wires.route(event.src, receiver);
+        for receiver in to.unwrap_or(Peers::one(event.to())).iter() {
+            let route = wires.route(event.from(), receiver);
             latency = latency.max(route.latency);
             for link in route.links.into_iter().filter(|&link| link != NONE) {
                 if !links.contains(&link) {
@@ -142,7 +142,7 @@ impl<C: Chain> Fluid<C> {
         self.ask(agenda, now);
         for flow in ended {
             self.deliver(wires, agenda, observer, &flow, now);
-            let connection = (flow.event.src, if flow.to.is_some() { ALL } else { flow.event.dst });
+            let connection = (flow.event.from(), if flow.to.is_some() { ALL } else { flow.event.to() });
             let next = self.waiting.get_mut(&connection).and_then(VecDeque::pop_front);
             if let Some((event, to)) = next {
                 self.start(wires, agenda, event, to, now);
@@ -172,7 +172,7 @@ impl<C: Chain> Fluid<C> {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
             let alone = (event.bytes as f64 * wire.ps_per_byte + 0.5) as u64;
             wire.busy += alone;
-            observer.link(link, flow.started, now, event.inst, event.src, event.dst);
+            observer.link(link, flow.started, now, event.inst, event.from(), event.to());
         }
         if let Some(link) = bottleneck {
             let wire = &wires.links[link as usize];
@@ -181,8 +181,8 @@ impl<C: Chain> Fluid<C> {
             let spent = now - flow.started;
             event.chain.add(wire.part, spent, spent.saturating_sub(alone));
         }
-        for receiver in flow.to.unwrap_or(Peers::one(event.dst)).iter() {
-            agenda.push(Event { time: now + flow.latency, dst: receiver, kind: Kind::Delivered, ..event });
+        for receiver in flow.to.unwrap_or(Peers::one(event.to())).iter() {
+            agenda.push(Event { time: now + flow.latency, dst: receiver as u16, kind: Kind::Delivered, ..event });
         }
     }
 }

@@ -22,7 +22,7 @@ impl<C: Copy> Memory<C> {
     }
 
     fn fits(&mut self, event: &Event<C>) -> bool {
-        let sum = (event.dst, event.inst, event.lane);
+        let sum = (u32::from(event.dst), event.inst, event.lane);
         if !self.open.contains(&sum) {
             if self.used + event.bytes > self.capacity {
                 return false;
@@ -35,7 +35,7 @@ impl<C: Copy> Memory<C> {
 
     /// Whether a worker may send this to the switch now; if not, it is kept.
     pub fn admit(&mut self, event: Event<C>) -> bool {
-        let line = event.src as usize;
+        let line = usize::from(event.src);
         if self.waiting[line].is_empty() && self.fits(&event) {
             return true;
         }

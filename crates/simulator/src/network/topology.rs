@@ -53,6 +53,8 @@ pub(crate) struct Wires {
     latency: u64,
     intra_latency: u64,
     pub overhead: u64,
+    /// All links that messages take have one rate.
+    pub uniform: bool,
 }
 
 impl Wires {
@@ -100,6 +102,7 @@ impl Wires {
             latency: cluster.latency.0,
             intra_latency: cluster.intra_latency.0,
             overhead: cluster.message_overhead.0,
+            uniform: cluster.gpus_per_node == 1 && !colocated && cluster.racks.is_none(),
         }
     }
 
@@ -157,8 +160,21 @@ impl Wires {
         self.role_out(role) + 1
     }
 
-    /// Links to and from the aggregating switch are half of the way between two nodes.
+    /// The link at a stage of the way, and what a byte takes on the slowest link before it.
     #[inline]
+    pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> (u32, f64) {
+        if self.uniform {
+            return (2 * self.node(to) + 1, 0.0);
+        }
+        let links = self.route(from, to).links;
+        let rate = |&link: &u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
+        let slowest = links[..stage as usize].iter().map(rate).fold(0.0, f64::max);
+        (self.earliest(links[stage as usize]), slowest)
+    }
+
+    /// Links to and from the aggregating switch are half of the way between two nodes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "returned through memory it costs a stall per message")]
     pub fn route(&self, from: u32, to: u32) -> Route {
         if self.is_switch(from) {
             return Route { links: [NONE, NONE, NONE, 2 * self.node(to) + 1], latency: self.latency / 2 };
@@ -180,6 +196,12 @@ impl Wires {
             links[2] = first + (2 * (b / per_rack) + 1) * self.uplinks;
         }
         Route { links, latency: self.latency }
+    }
+
+    /// What a byte takes on the card through which a multicast came to a rank's node; nothing from its own node.
+    pub fn card_into(&self, from: u32, to: u32) -> f64 {
+        let node = self.node(to);
+        if self.node(from) == node { 0.0 } else { self.links[2 * node as usize + 1].ps_per_byte }
     }
 
     /// Of the parallel links that begin with `link`, the one that is free first. Only rack uplinks have any.
