@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from paceline import _core
 from paceline._core import Cluster, Trace, UserError
-from paceline.library import find_strategy, load_cluster, load_trace
+from paceline.library import Strategy, find_strategy, load_cluster, load_trace
 
 Chunk = int | Literal["whole", "per-worker"]
+
+# Settings of which a strategy says whether it looks at them.
+KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Result:
     notes: tuple[str, ...]
     algorithm_bandwidth_bps: float | None = None
     bus_bandwidth_bps: float | None = None
+    compute_speedup: float = 1.0
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -79,6 +84,59 @@ class Result:
             if plain[name] is None:
                 del plain[name]
         return plain
+
+    @property
+    def compute_s(self) -> float:
+        """What one worker alone computes in an iteration, in seconds."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forecast that is wanted: everything it depends on. `options` are those of the core, by its names."""
+
+    trace: Trace
+    cluster: Cluster
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that is run."""
+        return find_strategy(self.options["strategy"])
+
+    @property
+    def workers(self) -> int:
+        """Ranks that train."""
+        return int(self.options["workers"])
+
+    def changed(self, *, cluster: Cluster | None = None, **options: object) -> Run:
+        """The same run but for what is given."""
+        return replace(self, cluster=cluster or self.cluster, options={**self.options, **options})
+
+    def result(self, timeline: str | Path | None = None) -> Result:
+        """Simulate it, without the GIL. timeline: a file for Chrome trace JSON. Raises UserError."""
+        text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), timeline)
+        return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
+
+
+def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, as the core takes them: sizes in bytes, none that is None. Raises UserError."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    chunk, bucket_size = given.get("chunk"), given.get("bucket_size")
+    if isinstance(chunk, str) and chunk not in ("whole", "per-worker"):
+        given["chunk"] = _size("chunk", chunk)
+    if isinstance(bucket_size, str):
+        given["bucket_size"] = _size("bucket_size", bucket_size)
+    for name in ("workers", "servers", "chunk", "bucket_size", "iterations", "seed"):
+        value = given.get(name)
+        if value is None or (name == "chunk" and isinstance(value, str)):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UserError(f"{name}: {value!r} is not a whole number of at least 0")
+    speedup = given.get("compute_speedup", 1.0)
+    if isinstance(speedup, bool) or not isinstance(speedup, int | float) or not 1e-6 <= speedup <= 1e6:
+        raise UserError(f"compute_speedup: {speedup!r} is not between 0.000001 and 1000000")
+    return given
 
 
 def simulate(
@@ -102,7 +160,7 @@ def simulate(
     seed: int | None = None,
     critical_path: bool | None = None,
     timeline: str | Path | None = None,
-    **cluster_fields: Any,
+    **cluster_fields: object,
 ) -> Result:
     """Forecast one iteration of training.
 
@@ -113,29 +171,32 @@ def simulate(
     """
     wanted: dict[str, Any] = {
         "servers": servers,
-        "chunk": _size(chunk) if isinstance(chunk, str) and chunk not in ("whole", "per-worker") else chunk,
+        "chunk": chunk,
         "placement": placement,
         "distribution": distribution,
         "barrier": barrier,
         "pull": pull,
         "inside": inside,
-        "bucket_size": _size(bucket_size) if isinstance(bucket_size, str) else bucket_size,
+        "bucket_size": bucket_size,
         "network": network,
         "overlap": overlap,
         "compute_speedup": compute_speedup,
         "iterations": iterations,
         "seed": seed,
         "critical_path": critical_path,
+        "workers": workers,
     }
     entry = find_strategy(strategy)
-    for knob in ("servers", "chunk", "placement", "distribution", "pull", "inside"):
+    for knob in KNOBS:
         if wanted[knob] is not None and knob not in entry.knobs:
             raise UserError(f"{knob}: has no effect on {entry.name}; leave it out")
-    options = {key: value for key, value in wanted.items() if value is not None}
-    options.update(strategy=entry.name, workers=workers)
+    options = {"strategy": entry.name, **core_options(wanted)}
     machine = load_cluster(cluster, **cluster_fields)
-    return Result.from_json(_core.simulate(load_trace(trace), machine, json.dumps(options), timeline))
+    return Run(load_trace(trace), machine, options).result(timeline)
 
 
-def _size(text: str) -> int:
-    return _core.parse_size(text)
+def _size(name: str, text: str) -> int:
+    try:
+        return _core.parse_size(text)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None

@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from paceline._core import Cluster, Trace, UserError, nearest, strategies
 
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
 _CLUSTERS = _HERE / "clusters"
+_FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps"}'
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     return Trace.read(path)
 
 
-def load_cluster(source: str | Path | Cluster | None = None, **overrides: Any) -> Cluster:
+def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:
     """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
 
     Overrides are the fields of docs/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None leaves a field
@@ -95,7 +95,7 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: Any) -
     if isinstance(source, Cluster):
         cluster = source
     elif source is None:
-        cluster = Cluster.from_json(b'{"format":"paceline-cluster","version":1,"bandwidth":"25Gbps"}', "default cluster")
+        cluster = Cluster.from_json(_FLAT, "flat")
     else:
         cluster = _named_cluster(source)
     changes = {field: value for field, value in overrides.items() if value is not None}

@@ -1,0 +1,149 @@
+"""The command `paceline simulate`: its options, and what it prints and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline import cli_types as types
+from paceline.forecast import Result, Run
+from paceline.request import Request, prepare
+from paceline.terminal import say, width
+
+# Sections of --help, in order, and the options in them.
+_SECTIONS = {
+    "What is forecast": ("workers", "strategy", "servers", "compute_speedup", "samples_per_s", "add_module"),
+    "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
+    "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
+    "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
+    "Output": ("as_json", "csv", "timeline", "plot", "help"),
+}
+
+
+class _Sectioned(click.Command):
+    """A command whose options are listed in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([record for name in names if (record := records.get(name)) is not None])
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    option = click.option
+    path = click.Path(path_type=Path)
+    rows = [
+        option("--workers", type=types.WORKERS, help="Ranks that train, one per GPU.  [default: 2,4,8,16,32,64]"),
+        option("--strategy", type=types.WORDS, help="As `paceline strategies` lists them.  [default: all]"),
+        option("--servers", type=types.WORKERS, help="Parameter servers.  [default: 1]"),
+        option("--compute-speedup", type=types.FACTORS, help="All computation takes this much less time."),
+        option("--samples-per-s", type=types.POSITIVE, help="Rescale the trace to this rate, measured on one device."),
+        option("--add-module", metavar="KIND:N", help="Add N modules: compute:25 or network:25."),
+        option("--cluster", metavar="FILE|NAME", help="Options override it.  [default: flat]"),
+        option("--bandwidth", type=types.RATES, help="Of a node, each way.  [default: 25Gbps]"),
+        option("--latency", type=types.TIME, help="One way between two nodes.  [default: none]"),
+        option("--gpus-per-node", type=types.GPUS, help="Ranks that share a network card.  [default: 1]"),
+        option("--intra-bandwidth", type=types.RATE, help="Of a rank inside its node, each way.  [default: 100Gbps]"),
+        option("--network", type=click.Choice(["fifo", "fluid"]), help="How links are shared.  [default: fifo]"),
+        option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]"),
+        option(
+            "--chunk",
+            type=types.CHUNK,
+            metavar="whole|per-worker|SIZE",
+            help="Cut buckets into messages.  [default: whole; per-worker for rings]",
+        ),
+        option(
+            "--placement",
+            metavar="round-robin|even|FILE",
+            help='Tensor to server; FILE is JSON: {"tensor": server}.  [default: round-robin]',
+        ),
+        option(
+            "--distribution",
+            type=click.Choice(["round-robin", "block"]),
+            help="Servers send tensor by tensor or worker by worker.  [default: round-robin]",
+        ),
+        option(
+            "--pull",
+            type=click.Choice(["layer", "step"]),
+            help="Layers wait for their own parameters, or the iteration for all.  [default: layer]",
+        ),
+        option("--inside", type=click.Choice(["root", "ring"]), help="Reduction inside the node.  [default: ring]"),
+        option(
+            "--coordinator", metavar="NAME", default="none", help="Who fuses tensors; none so far.  [default: none]"
+        ),
+        option("--barrier/--no-barrier", default=None, help="Iterations start everywhere at once.  [default: barrier]"),
+        option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]"),
+        option("--iterations", type=types.ITERATIONS, help="Iterations to measure."),
+        option("--seed", type=types.SEED, help="Of the cluster's jitter.  [default: 0]"),
+        option("--executor", metavar="NAME", default="local", help="Where sweeps run.  [default: local]"),
+        option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per run."),
+        option("--csv", is_flag=True, help="Print CSV; headers carry units."),
+        option("--timeline", type=path, metavar="FILE", help="Write a Chrome trace of one run, for Perfetto."),
+        option("--plot", type=path, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html."),
+    ]
+    for decorate in reversed(rows):
+        function = decorate(function)
+    return function
+
+
+@click.command(cls=_Sectioned)
+@click.argument("trace", default="resnet-50")
+@_options
+def simulate(*, as_json: bool, csv: bool, timeline: Path | None, plot: Path | None, **options: Any) -> None:  # noqa: ANN401
+    """Forecast training of TRACE: a file, a name that `paceline traces` lists, or allreduce:SIZE[/COUNT].
+
+    --workers, --bandwidth, --strategy, --servers and --compute-speedup take comma-separated lists, and the product is
+    forecast. Rates are bits per second (25Gbps), sizes bytes (25MB, 64KiB).
+
+    \b
+    paceline simulate resnet-50 --workers 8,16,32 --bandwidth 10Gbps,25Gbps --strategy ring,ps
+    paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB
+    """
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    request = prepare(Request(timeline=timeline, plot=plot, **options))
+    for note in request.notes:
+        click.echo(f"paceline: note: {note}", err=True)
+    results = _execute(request.runs, timeline)
+    if plot is not None:
+        from paceline.plotting import plot as draw
+
+        draw(results, plot)
+    if as_json:
+        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
+    elif csv:
+        from paceline.frame import to_csv
+
+        click.echo(to_csv(results), nl=False)
+    else:
+        _print(request.runs, results)
+
+
+def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
+    from paceline.files import replaced
+    from paceline.progress import Bar
+    from paceline.sweeps import execute
+
+    if timeline is not None:
+        with replaced(timeline) as path:
+            return [runs[0].result(path)]
+    with Bar("simulating") as bar:
+        return execute(runs, bar)
+
+
+def _print(runs: list[Run], results: list[Result]) -> None:
+    from paceline import report
+    from paceline.advice import advise
+    from paceline.table import wrapped
+
+    groups = report.grouped(runs, results)
+    say(report.table(groups))
+    lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]
+    notes = [line for note in report.notes(results) for line in wrapped(f"note: {note}", width())]
+    say(["", *lines, *notes])

@@ -1,0 +1,48 @@
+"""Output files: checked before the work, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline._core import UserError
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Fail now rather than after the work. Raises UserError."""
+    target = Path(os.path.realpath(path))
+    folder = target.parent
+    try:
+        special = target.exists() and not target.is_file()
+        if target.is_dir():
+            problem = "is a folder; name a file in it"
+        elif not folder.is_dir():
+            problem = f"the folder {folder} does not exist"
+        elif not os.access(target if target.exists() else folder, os.W_OK) or not (
+            special or os.access(folder, os.W_OK)
+        ):
+            problem = "cannot be written to"
+        else:
+            return
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+    raise UserError(f"{option} {path}: {problem}")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A path to write to that takes the file's place when the block ends well, and is removed when it does not."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
+        yield target
+        return
+    new = target.with_name(f".{target.name[:100]}.{os.getpid()}.new")
+    try:
+        yield new
+        new.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""Numbers as people read them: a few significant digits and a unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+Unit = tuple[float, str]
+
+
+def digits(value: float, significant: int = 4) -> str:
+    """Fixed-point text with this many significant digits; whole digits are never cut."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "-"
+    exponent = math.floor(math.log10(abs(float(f"{value:.{significant - 1}e}"))))
+    return f"{value:.{max(0, significant - 1 - exponent)}f}"
+
+
+def short(value: float, significant: int = 3) -> str:
+    """As `digits`, without trailing zeros: for text."""
+    text = digits(value, significant)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _unit(value: float, units: tuple[Unit, ...]) -> Unit:
+    for unit in units:
+        if abs(value) >= unit[0] * 0.9995:
+            return unit
+    return units[-1] if value else units[0]
+
+
+def time_unit(seconds: Iterable[float]) -> Unit:
+    """The unit in which a column of times reads best: that of the median."""
+    return _column_unit(seconds, _TIMES)
+
+
+def rate_unit(rates: Iterable[float]) -> Unit:
+    """The unit in which a column of rates (bit/s) reads best."""
+    return _column_unit(rates, _RATES)
+
+
+def _column_unit(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
+    ordered = sorted(abs(value) for value in values if value)
+    return _unit(ordered[len(ordered) // 2] if ordered else 0.0, units)
+
+
+def in_unit(value: float, unit: Unit) -> str:
+    """The number alone, in this unit."""
+    return digits(value / unit[0])
+
+
+def _with_unit(value: float, units: tuple[Unit, ...]) -> str:
+    unit = _unit(value, units)
+    return f"{short(value / unit[0], 4)} {unit[1]}"
+
+
+def duration(seconds: float) -> str:
+    """`0.0123` → `12.3 ms`."""
+    return _with_unit(seconds, _TIMES)
+
+
+def rate(bits_per_s: float) -> str:
+    """`25e9` → `25 Gbit/s`."""
+    return _with_unit(bits_per_s, _RATES)
+
+
+def size(size_bytes: float) -> str:
+    """`1e8` → `100 MB`."""
+    return _with_unit(size_bytes, _SIZES)
+
+
+def percent(share: float) -> str:
+    """`0.7132` → `71.3 %`."""
+    return f"{share * 100:.1f} %"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 server`, `2 servers`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(words: list[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
