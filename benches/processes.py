@@ -1,0 +1,62 @@
+"""Whole `paceline` processes: wall-clock time and peak memory, median of several runs, beside `python -c pass`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PACELINE = str(Path(sys.executable).with_name("paceline"))
+CASES: dict[str, list[str]] = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "paceline --version": [PACELINE, "--version"],
+    "one small forecast": [PACELINE, *"simulate allreduce:1MB --workers 4 --strategy ring --json".split()],
+    "ring of 1,024 workers": [
+        PACELINE,
+        *"simulate allreduce:100MB --workers 1024 --bandwidth 25Gbps --latency 10us --strategy ring".split(),
+        *"--chunk per-worker --json".split(),
+    ],
+    "ResNet-200, 32 workers, ring": [
+        PACELINE,
+        *"simulate netop-resnet-200 --workers 32 --bandwidth 25Gbps --strategy ring --json".split(),
+    ],
+    "study network-operator": [PACELINE, "study", "network-operator", "--json"],
+}
+
+
+def run(command: list[str]) -> tuple[float, float]:
+    """Seconds and MB of one run, from the operating system's account of the finished child."""
+    script = (
+        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+    )
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - start
+    peak = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
+    return seconds, int(peak.stdout) / 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = []
+    for name, command in CASES.items():
+        run(command)
+        results = [run(command) for _ in range(arguments.runs)]
+        seconds, memory = statistics.median(r[0] for r in results), max(r[1] for r in results)
+        rows.append({"case": name, "median_s": seconds, "worst_s": max(r[0] for r in results), "peak_mb": memory})
+        if not arguments.json:
+            print(f"{name:32} {seconds:8.3f} s   worst {rows[-1]['worst_s']:7.3f} s   {memory:7.1f} MB", flush=True)
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
