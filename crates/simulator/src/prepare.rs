@@ -36,6 +36,8 @@ pub(crate) struct Prepared {
     pub workers: Vec<Worker>,
     /// Forward layers wait for their parameters one by one.
     pub pull_by_layer: bool,
+    /// Nobody computes: an iteration is one exchange, from gradients that are ready everywhere to sums everywhere.
+    pub exchange_only: bool,
 }
 
 /// Events name roles in 16 bits.
@@ -94,13 +96,24 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
             *slot = position.min(*slot);
         }
     }
-    let pull_by_layer = with_servers && options.pull == Pull::Layer;
+    let exchange_only = trace.workers.iter().all(|worker| worker.compute_time() == Time::ZERO);
+    let pull_by_layer = with_servers && options.pull == Pull::Layer && !exchange_only;
     let workers = trace
         .workers
         .iter()
         .map(|worker| prepare_worker(worker, trace, options, &bucket_of, &list, pull_by_layer))
         .collect();
-    Ok(Prepared { entry, schedule, buckets: list, names, priority, element_bytes, workers, pull_by_layer })
+    Ok(Prepared {
+        entry,
+        schedule,
+        buckets: list,
+        names,
+        priority,
+        element_bytes,
+        workers,
+        pull_by_layer,
+        exchange_only,
+    })
 }
 
 fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {

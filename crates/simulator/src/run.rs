@@ -72,7 +72,7 @@ fn run<C: Chain, O: Observer>(
     prepared: &Prepared,
     observer: O,
 ) -> Result<(Outcome, O, Wires), SimulationError> {
-    let servers = prepared.entry.uses(Knob::Pull);
+    let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
     let boundary = match (servers, options.barrier) {
         (false, _) => Boundary::Sums,
         (true, true) => Boundary::Barrier,
@@ -90,7 +90,8 @@ fn run<C: Chain, O: Observer>(
         cluster,
         workers(trace, cluster, options, prepared.buckets.len()),
         boundary,
-        options.barrier && !prepared.pull_by_layer,
+        // Parameter servers hold their workers together by their own barrier.
+        options.barrier && !servers,
         iterations + warm_up,
         options.network == Network::Fluid,
         observer,
