@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _SECTIONS = {
     "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
     "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
     "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
-    "Output": ("as_json", "csv", "timeline", "plot", "help"),
+    "Output": ("as_json", "csv", "timeline", "plot"),
 }
 
 
@@ -29,10 +30,13 @@ class _Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write them."""
-        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
         for title, names in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([record for name in names if (record := records.get(name)) is not None])
+                formatter.write_dl([records.pop(name) for name in names])
+        with formatter.section("Other"):
+            formatter.write_dl(list(records.values()))
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -132,7 +136,7 @@ def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
 
     if timeline is not None:
         with replaced(timeline) as path:
-            return [runs[0].result(path)]
+            return execute([replace(runs[0], timeline=path)])
     with Bar("simulating") as bar:
         return execute(runs, bar)
 

@@ -93,11 +93,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """A forecast that is wanted: everything it depends on. `options` are those of the core, by its names."""
+    """A forecast that is wanted: everything it depends on. `options` are those of the core, by its names.
+
+    timeline: a file for Chrome trace JSON.
+    """
 
     trace: Trace
     cluster: Cluster
     options: Mapping[str, Any] = field(default_factory=dict)
+    timeline: Path | None = None
 
     @property
     def strategy(self) -> Strategy:
@@ -111,11 +115,11 @@ class Run:
 
     def changed(self, *, cluster: Cluster | None = None, **options: object) -> Run:
         """The same run but for what is given."""
-        return replace(self, cluster=cluster or self.cluster, options={**self.options, **options})
+        return replace(self, cluster=cluster or self.cluster, options={**self.options, **options}, timeline=None)
 
-    def result(self, timeline: str | Path | None = None) -> Result:
-        """Simulate it, without the GIL. timeline: a file for Chrome trace JSON. Raises UserError."""
-        text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), timeline)
+    def result(self) -> Result:
+        """Simulate it, without the GIL. Raises UserError."""
+        text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), self.timeline)
         return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
 
 
@@ -192,7 +196,7 @@ def simulate(
             raise UserError(f"{knob}: has no effect on {entry.name}; leave it out")
     options = {"strategy": entry.name, **core_options(wanted)}
     machine = load_cluster(cluster, **cluster_fields)
-    return Run(load_trace(trace), machine, options).result(timeline)
+    return Run(load_trace(trace), machine, options, None if timeline is None else Path(timeline)).result()
 
 
 def _size(name: str, text: str) -> int:

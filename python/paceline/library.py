@@ -40,12 +40,12 @@ def find_strategy(name: str) -> Strategy:
         if name == strategy.name or name in strategy.aliases:
             return strategy
     names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
-    raise UserError(f"strategy: {_unknown('strategy', name, names)}; `paceline strategies` lists them")
+    raise UserError(f"{_unknown('strategy', name, names)}; `paceline strategies` lists them")
 
 
 def _unknown(kind: str, name: str, names: list[str]) -> str:
     near = nearest(name, names)
-    return f"unknown {kind} '{name[:80]}'" + (f"; did you mean '{near}'?" if near else "")
+    return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 
 
 def _key(name: str) -> str:
@@ -72,6 +72,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
     if isinstance(source, Trace):
         return source
     text = str(source)
+    if source == "":
+        raise UserError("the name of a trace is empty; `paceline traces` lists those that are built in")
     if isinstance(source, str) and text.startswith("allreduce"):
         return Trace.all_reduce(text)
     path = Path(text)
@@ -107,6 +109,8 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
 
 def _named_cluster(source: str | Path) -> Cluster:
+    if source == "":
+        raise UserError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
     path = Path(source)
     if isinstance(source, str) and not path.exists():
         names = _built_in(_CLUSTERS)
@@ -115,5 +119,5 @@ def _named_cluster(source: str | Path) -> Cluster:
                 return Cluster.read(file)
         if "/" not in source and path.suffix != ".json":
             message = _unknown("cluster", source, list(names))
-            raise UserError(f"cluster: {message}; give a file or a name that `paceline clusters` lists")
+            raise UserError(f"{message}; give a file or a name that `paceline clusters` lists")
     return Cluster.read(path)

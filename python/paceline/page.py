@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline import human
 from paceline.forecast import Result
+from paceline.plotting import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,9 +25,9 @@ th { text-align: right; vertical-align: bottom; } .name { text-align: left; }
 
 def page(results: Sequence[Result], drawn: Figure) -> str:
     """The page's HTML; it loads nothing."""
-    out = io.StringIO()
-    drawn.savefig(out, format="svg", metadata={"Date": None})
-    svg = out.getvalue()
+    out = io.BytesIO()
+    save(drawn, out, "svg")
+    svg = out.getvalue().decode()
     title = html.escape(f"{results[0].trace} — a forecast by paceline")
     rows = "\n".join(_row(result) for result in results)
     heads = ["workers", "bandwidth", "iteration", "samples/s", "scaling efficiency", "exposed communication"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from paceline import human
 from paceline._core import UserError
@@ -28,6 +28,7 @@ _LINES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 _COMPUTE, _EXPOSED = "#88CCEE", "#CC6677"
 _MOST_PANELS = 8
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
 Value = Callable[[Result], float | None]
 
@@ -40,21 +41,23 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
 )
 
 
-def require_matplotlib() -> None:
-    """Raises UserError with the remedy where it is missing."""
+def check_plot(path: Path) -> None:
+    """Raises UserError where nothing could be drawn to this file."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
         raise UserError("--plot: plots need matplotlib: pip install 'paceline[plot]'")
+    check_writable("--plot", path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--plot {path}: name a file that ends with {human.listed([*SUFFIXES], 'or')}")
 
 
 def plot(results: Sequence[Result], path: str | Path) -> None:
     """Draw the results to a .png, .svg, .pdf or self-contained .html file. Raises UserError."""
-    require_matplotlib()
     target = Path(path)
     if not results:
         raise UserError("there are no results to plot")
-    check_writable("--plot", target)
+    check_plot(target)
     drawn = figure(results)
     with replaced(target) as temporary:
         if target.suffix.lower() == ".html":
@@ -62,16 +65,23 @@ def plot(results: Sequence[Result], path: str | Path) -> None:
 
             temporary.write_text(page(results, drawn), encoding="utf-8")
         else:
-            drawn.savefig(temporary, format=target.suffix.lower().removeprefix("."), dpi=150)
+            save(drawn, temporary, target.suffix.lower().removeprefix("."))
+
+
+def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
+    """Write the figure; the same results give the same bytes."""
+    import matplotlib as mpl
+
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with mpl.rc_context({"svg.hashsalt": "paceline"}):
+        drawn.savefig(out, format=kind, dpi=150, metadata=dates.get(kind))
 
 
 def figure(results: Sequence[Result]) -> Figure:
     """The plot as a matplotlib figure; no window is opened."""
     import matplotlib as mpl
 
-    with mpl.rc_context(
-        {"svg.hashsalt": "paceline", "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
-    ):
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
         swept = [
             axis for axis in _AXES if len({getattr(result, axis[0]) for result in _relevant(results, axis[0])}) > 1
         ]

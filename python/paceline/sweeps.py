@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from paceline._core import Cluster, Trace, UserError
 from paceline.forecast import KNOBS, Result, Run, core_options
+from paceline.human import listed
 from paceline.library import Strategy, all_strategies, find_strategy, load_cluster, load_trace
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: st
     for knob in given:
         if knob in KNOBS and not any(knob in strategy.knobs for strategy in asked):
             users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
-            raise UserError(f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {' or '.join(users)}")
+            raise UserError(f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}")
 
 
 def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:

@@ -1,0 +1,229 @@
+"""What users get wrong: each time one short message on stderr that names the thing, exit code 2, no traceback."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli import main
+
+TINY = json.loads((Path(__file__).parent.parent / "examples" / "tiny.json").read_text())
+
+
+def refused(*words):
+    result = CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    assert result.stderr.startswith("paceline: error: ")
+    assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 400
+    return result.stderr
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(content):
+        path = tmp_path / "trace.json"
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return path
+
+    return write
+
+
+def changed(**fields):
+    """The tiny trace with fields of the document or of its worker changed; None takes one away."""
+    trace = json.loads(json.dumps(TINY))
+    for name, value in fields.items():
+        place = trace["workers"][0] if name in ("forward", "gradients", "backward_s") else trace
+        if value is None:
+            del place[name]
+        else:
+            place[name] = value
+    return trace
+
+
+def gradients(**fields):
+    first = {**TINY["workers"][0]["gradients"][0], **fields}
+    return [{key: value for key, value in first.items() if value is not None}, *TINY["workers"][0]["gradients"][1:]]
+
+
+def test_missing_files():
+    assert "nowhere.json" in refused("nowhere.json")
+    assert "unknown trace 'resnet-5000'" in refused("resnet-5000")
+    assert "nowhere.json" in refused("allreduce:1MB", "--cluster", "nowhere.json")
+    assert "unknown cluster" in refused("allreduce:1MB", "--cluster", "p3.16large")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"{",
+        json.dumps(TINY).encode()[:300],
+        json.dumps(TINY).encode() + b"}",
+        bytes(range(256)),
+        b"\x00" * 1000,
+        b"\xff\xfe{\x00}\x00",
+        b"[" * 1_000_000,
+        b'{"a":' * 100_000,
+        b"null",
+        b"[]",
+        b"{}",
+        b'"text"',
+        b"1e999",
+    ],
+    ids=lambda content: repr(content[:12]),
+)
+def test_files_that_are_no_traces(written, content):
+    path = written(content)
+    assert "trace.json" in refused(path)
+    assert "trace.json" in refused("allreduce:1MB", "--cluster", path)
+    assert "trace.json" in refused(path.with_name("trace.json"), "--workers", 2)
+
+
+def test_directories_and_devices(tmp_path):
+    assert "is a directory" in refused(tmp_path)
+    assert "is a directory" in refused("allreduce:1MB", "--cluster", tmp_path)
+    assert "device" in refused("/dev/zero")
+    assert "device" in refused("allreduce:1MB", "--placement", "/dev/zero")
+
+
+def test_huge_files(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), 2**31)
+    for words in ([path], ["allreduce:1MB", "--cluster", path], ["allreduce:1MB", "--placement", path]):
+        assert "huge.json" in refused(*words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_files(written):
+    path = written(TINY)
+    path.chmod(0)
+    assert "trace.json" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("trace", "named"),
+    [
+        (changed(version=99), "version"),
+        (changed(format="something"), "format"),
+        (changed(batch=0), "batch"),
+        (changed(batch=-1), "batch"),
+        (changed(batch=1.5), "batch"),
+        (changed(dtype="float31"), "float32"),
+        (changed(backward_s=-1.0), "backward_s"),
+        (changed(backward_s=float("nan")), "NaN"),
+        (changed(backward_s=float("inf")), "Infinity"),
+        (changed(backward_s=1e300), "backward_s"),
+        (changed(gradients=gradients(ready_s=-0.1)), "ready_s"),
+        (changed(gradients=gradients(ready_s=float("nan"))), "NaN"),
+        (changed(gradients=gradients(bytes=None)), "bytes"),
+        (changed(gradients=gradients(bytes=0)), "bytes"),
+        (changed(gradients=gradients(bytes=3)), "bytes"),
+        (changed(gradients=gradients(tensor="nobody needs it")), "nobody needs it"),
+        (changed(forward=[{"layer": "a", "duration_s": -1, "tensors": []}]), "duration_s"),
+        (changed(workers=[]), "workers"),
+        (changed(workers=[TINY["workers"][0], {"forward": [], "gradients": []}]), "workers[1]"),
+        (changed(colour="blue"), "colour"),
+        (changed(name=None), "name"),
+    ],
+)
+def test_traces_with_a_mistake(written, trace, named):
+    said = refused(written(trace))
+    assert "trace.json" in said
+    assert named in said
+
+
+def test_clusters_with_a_mistake(tmp_path):
+    path = tmp_path / "cluster.json"
+    for field, value in [
+        ("version", 2),
+        ("bandwidth", "25"),
+        ("bandwidth", "25GB"),
+        ("bandwidth", "-1Gbps"),
+        ("gpus_per_node", 0),
+        ("latency", "1h"),
+        ("bandwith", "25Gbps"),
+        ("racks", {"nodes_per_rack": 0, "oversubscription": 1}),
+    ]:
+        path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "bandwidth": "25Gbps", field: value}))
+        said = refused("allreduce:1MB", "--cluster", path)
+        assert "cluster.json" in said
+        assert field in said
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--workers", "0"], "'--workers': 0 is not between 1 and 60000"),
+        (["--workers", "-4"], "--workers"),
+        (["--workers", "60001"], "--workers"),
+        (["--workers", "9" * 5000], "--workers"),
+        (["--workers", "2,,4"], "--workers"),
+        (["--workers", "2,2"], "listed twice"),
+        (["--workers", ""], "--workers"),
+        (["--workers", "1e3"], "--workers"),
+        (["--workers", "\u0664"], "--workers"),
+        (["--servers", "0"], "--servers"),
+        (["--bandwidth", "25"], "'25' has no unit"),
+        (["--bandwidth", "25GB"], "is a size in bytes"),
+        (["--bandwidth", "0Gbps"], "--bandwidth"),
+        (["--bandwidth", "-25Gbps"], "--bandwidth"),
+        (["--bandwidth", "nanGbps"], "--bandwidth"),
+        (["--bandwidth", "25Gbps,25000Mbps"], "listed twice"),
+        (["--latency", "10"], "has no unit"),
+        (["--latency", "10Gbps"], "--latency"),
+        (["--latency", "2h"], "latency"),
+        (["--gpus-per-node", "0"], "--gpus-per-node"),
+        (["--gpus-per-node", "2000"], "--gpus-per-node"),
+        (["--bucket-size", "25"], "has no unit"),
+        (["--bucket-size", "0B"], "--bucket-size"),
+        (["--chunk", "half"], "--chunk"),
+        (["--chunk", "1B"], "chunk"),
+        (["--strategy", "rnig"], "did you mean 'ring'?"),
+        (["--strategy", ""], "--strategy"),
+        (["--strategy", "ring", "--servers", "2"], "--servers"),
+        (["--compute-speedup", "0"], "--compute-speedup"),
+        (["--compute-speedup", "nan"], "--compute-speedup"),
+        (["--compute-speedup", "fast"], "--compute-speedup"),
+        (["--samples-per-s", "0"], "--samples-per-s"),
+        (["--samples-per-s", "inf"], "--samples-per-s"),
+        (["--add-module", "compute"], "compute:"),
+        (["--add-module", "convolution:3"], "convolution"),
+        (["--add-module", "compute:-1"], "compute:"),
+        (["--network", "tcp"], "--network"),
+        (["--iterations", "0"], "--iterations"),
+        (["--seed", "-1"], "--seed"),
+        (["--cluster", ""], "cluster"),
+        (["--cluster", "\x00"], "paceline"),
+        (["--placement", "odd"], "odd"),
+        (["extra"], "extra"),
+        (["--json=yes"], "--json"),
+    ],
+)
+def test_options_with_a_mistake(words, named):
+    assert named in refused("netop-vgg-16", *words)
+
+
+@pytest.mark.parametrize(
+    "spec", ["allreduce", "allreduce:", "allreduce:100", "allreduce:100Gbps", "allreduce:0B", "allreduce:-1MB"]
+)
+def test_all_reduces_with_a_mistake(spec):
+    assert "allreduce" in refused(spec)
+
+
+@pytest.mark.parametrize("spec", ["allreduce:1MB/0", "allreduce:1MB/x", "allreduce:8B/4", "allreduce:1MB/9999999999"])
+def test_counts_with_a_mistake(spec):
+    assert "allreduce" in refused(spec)
+
+
+def test_stragglers_that_do_not_exist(tmp_path):
+    path = tmp_path / "cluster.json"
+    path.write_text(
+        '{"format": "paceline-cluster", "version": 1, "bandwidth": "1Gbps", "stragglers": [{"rank": 9, "factor": 2}]}'
+    )
+    assert "rank 9" in refused("allreduce:1MB", "--cluster", path, "--workers", 4)

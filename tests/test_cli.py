@@ -1,0 +1,193 @@
+"""The command line as a whole: commands, messages, exit codes, and how little it imports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli import COMMANDS, main
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def process(*words, **settings):
+    command = [sys.executable, "-m", "paceline.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
+def test_version_and_help():
+    assert call("--version").output.startswith("paceline 0.")
+    listed = call("--help").output
+    assert all(f"  {name} " in listed for name in ("simulate", "record", "traces", "clusters", "strategies"))
+    for name in ("simulate", "traces", "clusters", "strategies", "import-sends"):
+        result = call(name, "--help")
+        assert result.exit_code == 0
+        assert "--help" in result.output
+
+
+def test_help_lists_every_option():
+    from paceline.cli_simulate import simulate
+
+    text = call("simulate", "--help").output
+    for parameter in simulate.params:
+        for option in parameter.opts:
+            assert option in text or not option.startswith("-")
+
+
+def test_no_command_is_a_mistake():
+    result = call()
+    assert result.exit_code == 2
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "strategies")])
+def test_an_unknown_command_names_the_nearest(typed, meant):
+    result = call(typed)
+    assert result.exit_code == 2
+    assert result.stderr == f"paceline: error: no such command '{typed}'; did you mean {meant}?\n"
+
+
+def test_a_command_that_is_not_installed_does_not_break_the_others(monkeypatch):
+    monkeypatch.setitem(COMMANDS, "study", ("paceline.not_there", "study", "Missing."))
+    assert "study" not in call("--help").output
+    assert call("study").exit_code == 2
+    assert call("strategies").exit_code == 0
+
+
+def test_an_unknown_option_names_the_nearest():
+    result = call("simulate", "allreduce:1MB", "--bandwith", "25Gbps")
+    assert result.exit_code == 2
+    assert "--bandwidth" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_messages_are_one_printable_line():
+    result = call("simulate", "allreduce:1MB", "--strategy", "a\x1b[31m\n\u202eb" + "c" * 100_000)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("paceline: error: ")
+    assert len(result.stderr) < 1100
+    assert result.stderr[:-1].isprintable()
+
+
+def test_real_process_exit_codes():
+    good = process("simulate", "allreduce:1MB", "--workers", "2", "--strategy", "ring", "--json")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = process("simulate", "allreduce:1MB", "--workers", "two")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("paceline: error: ")
+    assert bad.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m paceline.cli simulate allreduce:1MB --json | head -c 1"
+    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert shell.stdout == "["
+    assert shell.stderr == ""
+
+
+def test_ascii_terminals_get_an_answer():
+    result = process("simulate", "allreduce:1MB", "--workers", "2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr
+
+
+def test_json_needs_no_heavy_module():
+    code = (
+        "import sys\nfrom paceline.cli import main\n"
+        "try:\n    main(['simulate', 'allreduce:1MB', '--workers', '2', '--json'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'matplotlib', 'pandas', 'torch', 'rich', 'numpy', 'asyncio', 'logging'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_lists_as_json():
+    traces = json.loads(call("traces", "--json").stdout)
+    assert all(trace["provenance"] and trace["gradient_bytes"] > 0 for trace in traces)
+    clusters = json.loads(call("clusters", "--json").stdout)
+    assert {"flat", "p3.16xlarge"} <= {cluster["name"] for cluster in clusters}
+    assert all(cluster["provenance"] for cluster in clusters)
+    strategies = {entry["name"]: entry for entry in json.loads(call("strategies", "--json").stdout)}
+    assert "butterfly" in strategies["recursive-doubling"]["aliases"]
+    assert "--servers" in strategies["ps"]["options"]
+    assert "--servers" not in strategies["ring"]["options"]
+    assert strategies["ps-multicast"]["needs"] == ["multicast"]
+
+
+def test_lists_for_people():
+    for command in ("traces", "clusters", "strategies"):
+        result = call(command)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert not any(line.endswith(" ") for line in result.stdout.splitlines())
+    assert "tiny" in call("traces", EXAMPLES / "tiny.json").stdout
+    assert call("traces", "allreduce:5MB").exit_code == 0
+    assert call("clusters", "nowhere").exit_code == 2
+
+
+def test_export_and_use(tmp_path):
+    copy = tmp_path / "cluster.json"
+    assert call("clusters", "p3.16xlarge", "--export", copy).exit_code == 0
+    assert json.loads(copy.read_text())["gpus_per_node"] == 8
+    assert call("simulate", "allreduce:1MB", "--cluster", copy, "--workers", "16").exit_code == 0
+    trace = tmp_path / "trace.json"
+    assert call("traces", "allreduce:1MB/3", "--export", trace).exit_code == 0
+    again = call("simulate", trace, "--workers", "4", "--strategy", "ring", "--json")
+    named = call("simulate", "allreduce:1MB/3", "--workers", "4", "--strategy", "ring", "--json")
+    assert again.stdout == named.stdout
+    assert call("traces", "--export", trace).exit_code == 2
+    assert call("clusters", "flat", "--export", tmp_path / "no" / "x.json").exit_code == 2
+    assert sorted(tmp_path.iterdir()) == [copy, trace]
+
+
+def test_import_sends(tmp_path):
+    header = "time_s,tensor,bytes,source,destination\n"
+    aggregation = tmp_path / "aggregation.csv"
+    aggregation.write_text(header + "0.0,fc,400,worker0,ps0\n0.02,conv,40,worker0,ps0\n")
+    distribution = tmp_path / "distribution.csv"
+    distribution.write_text(header + "0.0,conv,40,ps0,worker0\n0.1,fc,400,ps0,worker0\n")
+    output = tmp_path / "trace.json"
+    words = [
+        "import-sends",
+        aggregation,
+        distribution,
+        "--name",
+        "m",
+        "--batch",
+        "8",
+        "--forward",
+        "10ms",
+        "-o",
+        output,
+    ]
+    result = call(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "2 tensors, 440 B, 1 worker" in result.stdout
+    assert call("simulate", output, "--workers", "2").exit_code == 0
+    for wrong in (["--forward", "10"], ["--batch", "0"], ["--dtype", "int8"], ["-o", tmp_path / "no" / "x"]):
+        assert call(*words, *wrong).exit_code == 2
+    aggregation.write_text("nothing")
+    failed = call(*words)
+    assert failed.exit_code == 2
+    assert "aggregation.csv" in failed.stderr
+
+
+def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
+    code = (
+        "import os, signal, threading\nfrom paceline.cli import main\n"
+        "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "main(['simulate', 'allreduce:100MB', '--workers', '20000', '--strategy', 'ring', '--chunk', 'per-worker',"
+        " '--timeline', 'out.json'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path, timeout=60, check=False)
+    assert ran.returncode == 130
+    assert b"Traceback" not in ran.stderr
+    assert not list(tmp_path.iterdir())

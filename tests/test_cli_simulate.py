@@ -1,0 +1,321 @@
+"""`paceline simulate`: what it prints and writes, and what it refuses because it would have no effect."""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli import main
+
+TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
+KEYS = str.split(
+    "trace strategy workers servers bandwidth_bps iteration_s samples_per_s scaling_efficiency "
+    "exposed_communication_s forward_s backward_s bytes_sent_per_worker messages compute_speedup"
+)
+
+
+def call(*words):
+    return CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
+
+
+def runs(*words):
+    result = call(*words, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def refused(*words):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("paceline: error: ").rstrip()
+
+
+def test_json_has_the_documented_keys():
+    [run] = runs(TINY, "--workers", 4, "--strategy", "ring")
+    assert set(KEYS) <= set(run)
+    assert run["trace"] == "tiny"
+    assert run["workers"] == 4
+    assert run["servers"] == 0
+    assert run["bandwidth_bps"] == 25e9
+    assert run["samples_per_s"] == pytest.approx(4 * 32 / run["iteration_s"])
+    assert run["scaling_efficiency"] == pytest.approx(0.039 / run["iteration_s"])
+    assert run["exposed_communication_s"] == pytest.approx(run["iteration_s"] - 0.039)
+
+
+def test_the_default_is_all_strategies_on_2_to_64_workers():
+    table = runs("allreduce:1MB")
+    names = [strategy.name for strategy in paceline.all_strategies()]
+    assert [(run["workers"], run["strategy"]) for run in table] == [
+        (workers, name) for workers in (2, 4, 8, 16, 32, 64) for name in names
+    ]
+    assert all(run["bandwidth_bps"] == 25e9 and run["servers"] in (0, 1) for run in table)
+
+
+def test_a_sweep_is_the_product_in_order():
+    table = runs(
+        *(TINY, "--workers", "8,2", "--bandwidth", "100Gbps,10Gbps", "--compute-speedup", "2,1"),
+        *("--strategy", "ring,ps", "--servers", "2,1"),
+    )
+    keys = ("workers", "bandwidth_bps", "compute_speedup", "strategy", "servers")
+    assert [tuple(run[key] for key in keys) for run in table] == [
+        (workers, rate, speedup, *strategy)
+        for workers in (8, 2)
+        for rate in (100e9, 10e9)
+        for speedup in (2, 1)
+        for strategy in (("ring", 0), ("ps", 2), ("ps", 1))
+    ]
+    for run in table:
+        alone = paceline.simulate(
+            TINY,
+            strategy=run["strategy"],
+            workers=run["workers"],
+            bandwidth=f"{run['bandwidth_bps']:.0f}bps",
+            compute_speedup=run["compute_speedup"],
+            servers=run["servers"] or None,
+        )
+        assert alone.to_dict() == run
+
+
+def test_two_runs_print_the_same_bytes():
+    words = [TINY, "--workers", "2,3,16", "--servers", "1,3"]
+    assert call(*words, "--json").stdout == call(*words, "--json").stdout
+    assert call(*words).stdout == call(*words).stdout
+
+
+def test_aliases_are_the_strategy_and_run_once():
+    alias = runs(TINY, "--workers", 4, "--strategy", "butterfly,recursive-doubling,butterfly-mixing")
+    assert alias == runs(TINY, "--workers", 4, "--strategy", "recursive-doubling")
+    assert len(alias) == 1
+
+
+def test_servers_concern_only_strategies_that_have_them():
+    table = runs("allreduce:1MB", "--workers", 4, "--servers", "1,2", "--strategy", "ps,ring")
+    assert [(run["strategy"], run["servers"]) for run in table] == [("ps", 1), ("ps", 2), ("ring", 0)]
+
+
+def test_built_in_names_may_be_written_without_hyphens():
+    assert runs("netopvgg16", "--workers", 2, "--strategy", "ring") == runs(
+        "netop-vgg-16", "--workers", 2, "--strategy", "ring"
+    )
+
+
+def test_csv_has_units_in_its_header():
+    result = call(TINY, "--workers", "2,4", "--strategy", "ps,ring", "--csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert len(rows) == 4
+    assert {"iteration_s", "bandwidth_bps", "exposed_communication_s", "bottleneck"} <= set(rows[0])
+    assert float(rows[0]["iteration_s"]) > 0
+    assert call("allreduce:1MB", "--csv", "--json").exit_code == 2
+
+
+def test_the_table_is_sorted_and_says_what_bounds_it():
+    text = call(TINY, "--workers", 16, "--strategy", "ps,ring,tree").stdout
+    rows = [line.split() for line in text.partition("─\n")[2].splitlines()[:3]]
+    assert {row[0] for row in rows} == {"ps", "ring", "tree"}
+    times = [float(row[1]) for row in rows]
+    assert times == sorted(times)
+    assert "speed-up" in text
+    assert "over ps" in text
+    assert "bound by" in text
+    assert "times faster" in text
+    assert "\x1b" not in text
+
+
+def test_the_last_words_are_computed():
+    ring, ps = (paceline.simulate(TINY, strategy=name, workers=16).iteration_s for name in ("ring", "ps"))
+    faster = paceline.simulate(TINY, strategy="ring", workers=16, bandwidth="50Gbps").iteration_s
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps,ring").stdout.split())
+    assert f"ring is {ps / ring:.2f} times faster" in words
+    assert f"twice the bandwidth would make it {ring / faster:.2f} times faster" in words
+
+
+def test_one_strategy_is_compared_with_the_others():
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps").stdout.split())
+    assert "Of the other strategies ring would be the fastest" in words
+
+
+def test_all_reduces_show_bus_bandwidth():
+    text = call("allreduce:100MB", "--workers", 8, "--strategy", "ring").stdout
+    assert "bus bandwidth" in text
+    assert "samples/s" not in text
+    assert "25.00" in text
+
+
+def test_one_worker_is_legal():
+    for trace in (TINY, "allreduce:1MB"):
+        assert call(trace, "--workers", 1).exit_code == 0
+
+
+def test_degenerate_cases_say_what_they_became():
+    text = call("allreduce:1MB", "--workers", 4, "--strategy", "hierarchical").stdout
+    assert "note: hierarchical with one GPU per node" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
+        (["--strategy", "ring,tree", "--placement", "even"], "--placement: has no effect on ring, tree"),
+        (["--strategy", "ps-multicast", "--distribution", "block"], "--distribution: has no effect"),
+        (["--strategy", "ring", "--pull", "step"], "--pull: has no effect"),
+        (["--strategy", "ps,ring", "--inside", "root"], "--inside: has no effect"),
+        (["--intra-bandwidth", "100Gbps"], "--intra-bandwidth: has no effect with one GPU per node"),
+        (["--seed", "3"], "--seed: has no effect on a cluster without jitter"),
+        (["--no-overlap"], "--no-overlap: has no effect on allreduce:1MB"),
+        (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),
+        (["--samples-per-s", "100"], "computes nothing"),
+        (["--coordinator", "all"], "--coordinator: coordinators are not forecast yet"),
+        (["--executor", "ray"], "--executor"),
+        (["--strategy", "ps", "--placement", "even", "--chunk", "whole"], "leave one of them out"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(words, said):
+    assert said in refused("allreduce:1MB", "--workers", 4, *words)
+
+
+def test_a_knob_reaches_the_strategies_that_use_it():
+    words = [TINY, "--workers", 8, "--strategy"]
+    both = runs(*words, "ps,ring", "--servers", 4, "--placement", "even", "--pull", "step")
+    [ps] = runs(*words, "ps", "--servers", 4, "--placement", "even", "--pull", "step")
+    [ring] = runs(*words, "ring")
+    assert both == [ps, ring]
+
+
+def test_options_that_have_an_effect_are_accepted(tmp_path):
+    cluster = tmp_path / "jittery.json"
+    cluster.write_text(
+        '{"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", "jitter": {"sigma": 0.1}, '
+        '"servers": "colocated"}'
+    )
+    first, second = (runs(TINY, "--cluster", cluster, "--workers", 4, "--seed", seed) for seed in (1, 2))
+    assert first != second
+    assert first[0]["bandwidth_bps"] == 10e9
+    assert runs(TINY, "--cluster", cluster, "--bandwidth", "1Gbps", "--workers", 4)[0]["bandwidth_bps"] == 1e9
+    assert runs(TINY, "--cluster", cluster, "--workers", 4, "--strategy", "ps", "--intra-bandwidth", "1Gbps")
+    everything = (
+        *("--workers", 8, "--gpus-per-node", 4, "--intra-bandwidth", "300Gbps", "--latency", "10us"),
+        *("--network", "fluid", "--bucket-size", "1MB", "--chunk", "64KiB", "--distribution", "block"),
+        *("--pull", "step", "--inside", "root", "--barrier", "--no-overlap", "--iterations", 2),
+        *("--samples-per-s", 100, "--add-module", "network:2", "--executor", "local", "--coordinator", "none"),
+    )
+    assert len(runs(TINY, *everything)) == len(paceline.all_strategies())
+
+
+def test_strategies_the_switch_cannot_do(tmp_path):
+    result = call(TINY, "--cluster", "p3.16xlarge", "--workers", 16, "--json")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("paceline: note: left out ps-multicast")
+    assert result.stderr.count("\n") == 1
+    assert not any("multicast" in run["strategy"] for run in json.loads(result.stdout))
+    said = refused(TINY, "--cluster", "p3.16xlarge", "--strategy", "all,ring-multicast")
+    assert "ring-multicast needs multicast" in said
+
+
+def test_placement_by_hand(tmp_path):
+    table = tmp_path / "placement.json"
+
+    def place(text, *words):
+        table.write_text(text)
+        return (TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2, "--placement", table, *words)
+
+    good = '{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1}'
+    assert [run["servers"] for run in runs(*place(good))] == [2, 0]
+    round_robin = runs(*place('{"fc.weight": 0, "conv.weight": 0, "conv.bias": 1}'))
+    assert round_robin == runs(TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2)
+    for text, said in [
+        ('{"fc.weight": 0, "conv.weight": 1}', '"conv.bias": is missing'),
+        ('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1, "conv.wait": 0}', "did you mean 'conv.weight'?"),
+        ('{"fc.weight": 0, "conv.weight": 2, "conv.bias": 1}', '"conv.weight": server 2 does not exist'),
+        ('{"fc.weight": -1, "conv.weight": 0, "conv.bias": 1}', '"fc.weight": server -1 does not exist'),
+        ('{"fc.weight": true, "conv.weight": 0, "conv.bias": 1}', '"fc.weight": the number of a server'),
+        ('{"fc.weight": 0, "fc.weight": 1}', '"fc.weight": stands twice'),
+        ("[1, 2]", "an object is meant"),
+        ('{"fc.weight": NaN}', "NaN is not JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is nested too deeply"),
+        ("", "is not JSON"),
+    ]:
+        assert said in refused(*place(text)), text
+    fused = refused(*place('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 0}', "--bucket-size", "1GB"))
+    assert "fused into one bucket" in fused
+    table.write_bytes(b"\xff\xfe\x00")
+    assert "is not JSON" in refused(TINY, "--placement", table)
+    assert "there is no such file" in refused(TINY, "--placement", tmp_path / "none.json")
+    assert "is a directory" in refused(TINY, "--placement", tmp_path)
+
+
+def test_a_timeline_is_a_chrome_trace(tmp_path):
+    path = tmp_path / "timeline.json"
+    [run] = runs(TINY, "--workers", 4, "--strategy", "ps", "--servers", 2, "--timeline", path)
+    events = json.loads(path.read_text())["traceEvents"]
+    tracks = defaultdict(list)
+    for event in events:
+        assert {"ph", "pid", "tid", "name"} <= set(event)
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            assert event["ts"] >= 0
+            tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert max(end for spans in tracks.values() for _, end in spans) >= run["iteration_s"] * 1e6
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"worker 0", "worker 1", "worker 2", "worker 3", "server 0", "server 1"}
+    for spans in tracks.values():
+        ordered = sorted(spans)
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(ordered))
+
+
+def test_a_timeline_shows_one_run(tmp_path):
+    said = refused(TINY, "--workers", "2,4", "--bandwidth", "1Gbps,2Gbps", "--timeline", tmp_path / "t.json")
+    assert "give one value of --workers, --bandwidth and --strategy" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--plot"])
+def test_output_folders_are_checked_first(tmp_path, option):
+    one_run = (TINY, "--workers", 2, "--strategy", "ring")
+    assert "does not exist" in refused(*one_run, option, tmp_path / "no" / "out.png")
+    assert "is a folder" in refused(*one_run, option, tmp_path)
+    if option == "--plot":
+        assert "name a file that ends with" in refused(*one_run, option, tmp_path / "plot.gif")
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.html", b"<!doctype html>"), ("p.pdf", b"%PDF")]
+)
+def test_plots(tmp_path, name, begins):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / name
+    assert call(TINY, "--workers", "2,4", "--strategy", "ps,ring", "--servers", "1,2", "--plot", path).exit_code == 0
+    assert path.read_bytes().startswith(begins)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else real(name, *rest)
+    )
+    said = refused(TINY, "--plot", tmp_path / "p.png")
+    assert "pip install 'paceline[plot]'" in said
+
+
+def test_a_failure_of_one_run_names_it():
+    words = ("--strategy", "ring,ps", "--distribution", "block", "--no-barrier")
+    assert refused(TINY, "--workers", "2,4", *words).startswith("ps with 2 workers: distribution: block")
+
+
+def test_ring_of_a_thousand_workers_meets_the_closed_form():
+    [run] = runs(
+        *("allreduce:100MB", "--workers", 1024, "--bandwidth", "25Gbps", "--latency", "10us"),
+        *("--strategy", "ring", "--chunk", "per-worker"),
+    )
+    assert run["iteration_s"] == pytest.approx(84.3975e-3, rel=1e-4)
+    assert run["messages"] == 2_095_104

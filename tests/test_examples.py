@@ -1,0 +1,56 @@
+"""The sessions in examples/ print exactly what stands there. `python tests/test_examples.py --write` renews them."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SESSIONS = sorted(EXAMPLES.glob("*.console"))
+
+
+def commands(session: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in session.splitlines() if line.startswith("$ ")]
+
+
+def run(command: str) -> str:
+    """What the command prints, both streams, and its exit code unless it is 0."""
+    words = shlex.split(command)
+    assert words[0] == "paceline"
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONUTF8": "1"}
+    process = subprocess.run(
+        [sys.executable, "-m", "paceline.cli", *words[1:]],
+        cwd=EXAMPLES,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return process.stdout + (f"[exit code {process.returncode}]\n" if process.returncode else "")
+
+
+def played(session: str) -> str:
+    return "\n".join(f"$ {command}\n{run(command)}" for command in commands(session))
+
+
+@pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)
+def test_example_prints_what_stands_there(path):
+    session = path.read_text(encoding="utf-8")
+    assert commands(session)
+    assert played(session) == session
+
+
+def test_every_example_is_described():
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES.iterdir():
+        assert f"`{path.name}`" in readme or path.name == "README.md"
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], "usage: python tests/test_examples.py --write"
+    for path in SESSIONS:
+        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")

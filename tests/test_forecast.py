@@ -1,0 +1,138 @@
+"""The Python interface: simulate, sweep, to_frame and plot."""
+
+from pathlib import Path
+
+import paceline
+import pytest
+
+TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
+
+
+def test_simulate_takes_names_files_and_objects():
+    from_file = paceline.simulate(TINY, workers=4)
+    assert from_file == paceline.simulate(str(TINY), workers=4)
+    assert from_file == paceline.simulate(paceline.load_trace(TINY), paceline.load_cluster(), workers=4)
+    assert from_file == paceline.simulate(TINY, "flat", "ring-reduce", workers=4)
+    assert from_file.strategy == "ring"
+    assert paceline.simulate(TINY, workers=4, bandwidth="1Gbps").iteration_s > from_file.iteration_s
+
+
+def test_sizes_may_be_text():
+    as_text = paceline.simulate("allreduce:1MB/10", workers=4, chunk="1KiB", bucket_size="200kB")
+    assert as_text == paceline.simulate("allreduce:1MB/10", workers=4, chunk=1024, bucket_size=200_000)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workers": 0},
+        {"workers": -1},
+        {"workers": 1.5},
+        {"workers": True},
+        {"workers": "4"},
+        {"workers": 4, "servers": 2},
+        {"workers": 4, "chunk": "25"},
+        {"workers": 4, "bucket_size": -1},
+        {"workers": 4, "compute_speedup": float("nan")},
+        {"workers": 4, "compute_speedup": 0},
+        {"workers": 4, "seed": -1},
+        {"workers": 4, "bandwidth": "25"},
+        {"workers": 4, "gpus_per_node": 0},
+        {"workers": 4, "colour": "blue"},
+        {"workers": 4, "strategy": "rnig"},
+        {"workers": 4, "cluster": "nowhere"},
+        {"workers": 4, "network": "tcp"},
+    ],
+    ids=str,
+)
+def test_mistakes_are_user_errors(wrong):
+    with pytest.raises(paceline.UserError) as caught:
+        paceline.simulate(TINY, **wrong)
+    assert "line 1 column" not in str(caught.value) or "network" in wrong
+
+
+def test_user_errors_are_value_errors():
+    assert issubclass(paceline.UserError, ValueError)
+
+
+def test_a_timeline_that_cannot_be_written(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        paceline.simulate(TINY, workers=2, timeline=tmp_path / "nowhere" / "t.json")
+
+
+def test_sweep_is_many_simulations_in_order():
+    seen = []
+    results = paceline.sweep(
+        TINY,
+        strategies=["ps", "ring"],
+        workers=[4, 2],
+        bandwidth=["10Gbps", "25Gbps"],
+        servers=[1, 2],
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [(r.workers, r.bandwidth_bps, r.strategy, r.servers) for r in results] == [
+        (workers, rate, *which)
+        for workers in (4, 2)
+        for rate in (10e9, 25e9)
+        for which in (("ps", 1), ("ps", 2), ("ring", 0))
+    ]
+    assert results[0] == paceline.simulate(TINY, strategy="ps", servers=1, workers=4, bandwidth="10Gbps")
+    assert seen[-1] == (12, 12)
+
+
+def test_sweep_takes_single_values_and_options():
+    [one] = paceline.sweep(TINY, "flat", "ps", workers=2, options={"pull": "step", "barrier": None})
+    assert one == paceline.simulate(TINY, strategy="ps", workers=2, pull="step")
+    assert len(paceline.sweep(TINY, workers=2)) == len(paceline.all_strategies())
+    able = paceline.sweep(TINY, "p3.16xlarge", workers=2, compute_speedup=2)
+    assert {result.compute_speedup for result in able} == {2}
+    assert not any("multicast" in result.strategy for result in able)
+
+
+def test_sweep_refuses_what_has_no_effect():
+    with pytest.raises(paceline.UserError, match="servers: has no effect on ring"):
+        paceline.sweep(TINY, strategies="ring", workers=2, servers=2)
+    with pytest.raises(paceline.UserError, match="empty list"):
+        paceline.sweep(TINY, strategies="ring", workers=[])
+
+
+def test_the_first_mistake_is_reported_every_time():
+    for _ in range(5):
+        with pytest.raises(paceline.UserError, match="ps with 3 workers"):
+            paceline.sweep(
+                "allreduce:1MB",
+                strategies=["ring", "ps"],
+                workers=[3, 4, 5, 60],
+                options={"distribution": "block", "barrier": False},
+            )
+
+
+def test_to_frame():
+    pandas = pytest.importorskip("pandas")
+    frame = paceline.to_frame(paceline.sweep(TINY, strategies=["ps", "ring"], workers=[2, 4]))
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["workers"]) == [2, 2, 4, 4]
+    assert {"iteration_s", "bandwidth_bps", "bottleneck", "bottleneck_share"} <= set(frame.columns)
+    assert (frame["iteration_s"] > 0).all()
+    assert paceline.to_frame([]).empty
+
+
+def test_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = paceline.sweep(TINY, workers=[2, 4, 8])
+    paceline.plot(results, tmp_path / "lines.png")
+    paceline.plot(results[:3], str(tmp_path / "bars.svg"))
+    assert (tmp_path / "bars.svg").read_text().count("ps-multicast") >= 1
+    with pytest.raises(paceline.UserError, match="no results"):
+        paceline.plot([], tmp_path / "none.png")
+    with pytest.raises(paceline.UserError):
+        paceline.plot(results, tmp_path / "lines.gif")
+
+
+def test_plots_are_the_same_bytes_every_time(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = paceline.sweep(TINY, strategies=["ps", "ring"], workers=[2, 4])
+    for name in ("a.svg", "b.svg", "a.png", "b.png", "a.html", "b.html"):
+        paceline.plot(results, tmp_path / name)
+    for suffix in ("svg", "png", "html"):
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
