@@ -1,4 +1,4 @@
-"""The sessions in examples/ print exactly what stands there. `python tests/test_examples.py --write` renews them."""
+"""The transcripts in examples/ print exactly what stands there. `python tests/test_examples.py --write` renews them."""
 
 import os
 import shlex
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SESSIONS = sorted(EXAMPLES.glob("*.console"))
+TRANSCRIPTS = sorted(EXAMPLES.glob("*.console"))
 
 
-def commands(session: str) -> list[str]:
-    return [line.removeprefix("$ ") for line in session.splitlines() if line.startswith("$ ")]
+def commands(transcript: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in transcript.splitlines() if line.startswith("$ ")]
 
 
 def run(command: str) -> str:
@@ -33,15 +33,15 @@ def run(command: str) -> str:
     return process.stdout + (f"[exit code {process.returncode}]\n" if process.returncode else "")
 
 
-def played(session: str) -> str:
-    return "\n".join(f"$ {command}\n{run(command)}" for command in commands(session))
+def played(transcript: str) -> str:
+    return "\n".join(f"$ {command}\n{run(command)}" for command in commands(transcript))
 
 
-@pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_example_prints_what_stands_there(path):
-    session = path.read_text(encoding="utf-8")
-    assert commands(session)
-    assert played(session) == session
+    transcript = path.read_text(encoding="utf-8")
+    assert commands(transcript)
+    assert played(transcript) == transcript
 
 
 def test_every_example_is_described():
@@ -52,5 +52,5 @@ def test_every_example_is_described():
 
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--write"], "usage: python tests/test_examples.py --write"
-    for path in SESSIONS:
+    for path in TRANSCRIPTS:
         path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -73,9 +73,6 @@ class Commands(click.Group):
             if sys.stdout is not None:
                 sys.stdout.flush()
             return code if isinstance(code, int) else 0
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message(), err=True)
-            return 2
         except click.ClickException as error:
             return _fail(error.format_message(), error.exit_code)
         except UserError as error:
@@ -112,12 +109,17 @@ def _leave_threads(code: int) -> None:
 
 @click.group(
     cls=Commands,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="A forecast of resnet-50 on 2 to 64 workers under every strategy: paceline simulate",
 )
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Run, measure, record and forecast synchronous data-parallel training."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
 
 
 if __name__ == "__main__":
