@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the built-in traces netop-*: the inputs of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition".
+"""Makes the built-in traces netop-*, the inputs of the network-operator study.
+
+M. A. Chang et al., "How to Train your DNN: The Network Operator Edition".
 
 The authors' traces are not public. Layers and tensors come from the public architectures (netop_models.py), sizes and
 times from the paper, and a few parameters from calibration (netop_parameters.json, written by calibrate_netop.py).
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,10 @@ from netop_models import Layer, inception_v3, resnet, vgg_16
 
 PARAMETERS = Path(__file__).parent / "netop_parameters.json"
 TRACES = Path(__file__).parent.parent / "python" / "paceline" / "traces"
-PAPER = 'M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "How to Train your DNN: The Network Operator Edition"'
+PAPER = (
+    "M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "
+    '"How to Train your DNN: The Network Operator Edition"'
+)
 BATCH = 32
 ELEMENT_BYTES = 4
 
@@ -48,7 +54,7 @@ class Parameters:
     backward_spread: float
     # Share of the distributed bytes that servers send before the first convolution's weights.
     first_conv_at: float
-    # Distributed but without a gradient: Inception-v3's auxiliary head.
+    # Distributed but without a gradient: Inception-v3's auxiliary head, and what ResNet-200's times ask for.
     extra_distributed_bytes: int
 
 
@@ -58,13 +64,13 @@ PUBLISHED = {
     "resnet-101": Published("ResNet-101", 1.42, 0.176, 0.180),
     "resnet-200": Published("ResNet-200", 2.06, 0.357, 0.34),
 }
-ARCHITECTURES = {
+ARCHITECTURES: dict[str, Callable[[], list[Layer]]] = {
     "vgg-16": vgg_16,
     "inception-v3": inception_v3,
     "resnet-101": lambda: resnet((3, 4, 23, 3)),
     "resnet-200": lambda: resnet((3, 24, 36, 3)),
 }
-AUXILIARY = "AuxLogits"
+EXTRA = {"inception-v3": "AuxLogits", "resnet-101": "without_gradient", "resnet-200": "without_gradient"}
 
 
 def read_parameters(path: Path = PARAMETERS) -> dict[str, Parameters]:
@@ -93,7 +99,7 @@ def gradients(layers: list[Layer], sizes: dict[str, int], published: Published, 
 
 
 def distribution(model: str, layers: list[Layer], sizes: dict[str, int], it: Parameters) -> list[str | dict[str, Any]]:
-    """In the order of the forward pass, but for the first convolution, which comes late, and Inception's head."""
+    """In the order of the forward pass, but for the first convolution, which may come late."""
     order = [name for layer in layers for name, _ in layer.tensors]
     if model == "vgg-16":
         return list(order)
@@ -104,8 +110,9 @@ def distribution(model: str, layers: list[Layer], sizes: dict[str, int], it: Par
         place += 1
     listed: list[str | dict[str, Any]] = [*order[:place], first, *order[place:]]
     if it.extra_distributed_bytes:
-        # Before the fully connected layer, which comes last.
-        listed.insert(listed.index("Logits/weights"), {"tensor": AUXILIARY, "bytes": it.extra_distributed_bytes})
+        # Before the fully connected layer, which comes last, so that the forward pass does not end without them.
+        last = layers[-1].tensors[0][0]
+        listed.insert(listed.index(last), {"tensor": EXTRA[model], "bytes": it.extra_distributed_bytes})
     return listed
 
 
@@ -114,11 +121,12 @@ def provenance(model: str, published: Published, it: Parameters) -> str:
     if model != "vgg-16":
         calibrated += f", first convolution sent after {it.first_conv_at:.0%} of the bytes"
     if it.extra_distributed_bytes:
-        calibrated += f", auxiliary head of {it.extra_distributed_bytes} bytes distributed without a gradient"
+        what = "the auxiliary head, " if model == "inception-v3" else ""
+        calibrated += f", {what}{it.extra_distributed_bytes} bytes distributed without a gradient"
     return (
         f"{published.title} as in {PAPER}. "
-        f"Published: size ({published.gigabits:g} Gb), forward time ({published.forward_s:g} s), backward time after the "
-        f"last layer's ({published.backward_after_first_s:g} s), batch {BATCH}, number of layers. "
+        f"Published: size ({published.gigabits:g} Gb), forward time ({published.forward_s:g} s), backward time after "
+        f"the last layer's ({published.backward_after_first_s:g} s), batch {BATCH}, number of layers. "
         "Derived: tensors from the public architecture, sizes scaled to the published total; times split equally over "
         "the layers; gradients in reverse order of layers; distribution in forward order, weights first. "
         f"Calibrated on other rows of the paper: {calibrated}. Made by scripts/make_netop_traces.py."

@@ -1,0 +1,54 @@
+"""The command `paceline study`: a published study, reproduced side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._core import UserError
+from paceline.terminal import say, width
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
+@click.option("--csv", is_flag=True, help="Print the rows as CSV.")
+@click.option(
+    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also draw the study's figures there, PNG."
+)
+def study(*, name: str, as_json: bool, csv: bool, plots: Path | None) -> None:
+    """Simulate the published study NAME, and show published and simulated values side by side.
+
+    The error is simulated / published - 1. Every claim of the study is tested, too.
+
+    \b
+    network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
+    """
+    from paceline.progress import Bar
+    from paceline.studies import run_study
+
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    if plots is not None:
+        _prepare(plots)
+    with Bar("simulating") as bar:
+        result = run_study(name, plots, bar)
+    if as_json:
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(result.to_csv(), nl=False)
+    else:
+        say(result.text(width()))
+
+
+def _prepare(folder: Path) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise UserError("--plots: plots need matplotlib: pip install 'paceline[plot]'")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--plots {folder}: {error.strerror or error}") from None

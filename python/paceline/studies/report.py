@@ -1,0 +1,161 @@
+"""What a study comes to, as JSON, as CSV and as text for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline import human
+from paceline.table import Column, render, wrapped
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published value and ours. `error` is simulated / published - 1."""
+
+    table: str
+    row: str
+    model: str
+    published: float
+    simulated: float
+    unit: str
+    # Whether the traces were calibrated on it.
+    calibrated: bool
+
+    @property
+    def error(self) -> float:
+        """Relative, with its sign."""
+        return self.simulated / self.published - 1
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim of the study, tested by simulation: the verdict and the figures that decide it."""
+
+    claim: str
+    holds: bool
+    figures: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "holds here" if self.holds else "does not hold here"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A value that cannot be compared, and why."""
+
+    table: str
+    row: str
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """All of it."""
+
+    title: str
+    rows: Sequence[Compared]
+    claims: Sequence[Tested]
+    figures: Sequence[str] = ()
+    skipped: Sequence[Skipped] = ()
+    simulations: int = 0
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "rows": [
+                {
+                    "table": row.table,
+                    "row": row.row,
+                    "model": row.model,
+                    "published": row.published,
+                    "simulated": row.simulated,
+                    "error": row.error,
+                    "unit": row.unit,
+                    "calibrated": row.calibrated,
+                }
+                for row in self.rows
+            ],
+            "claims": [{"claim": it.claim, "verdict": it.verdict, "figures": dict(it.figures)} for it in self.claims],
+            "figures": list(self.figures),
+            "skipped": [asdict(it) for it in self.skipped],
+        }
+
+    def to_csv(self) -> str:
+        """The rows."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["table", "row", "model", "unit", "published", "simulated", "error", "calibrated"])
+        for row in self.rows:
+            numbers = [row.published, f"{row.simulated:.6g}", f"{row.error:.6f}"]
+            writer.writerow([row.table, row.row, row.model, row.unit, *numbers, str(row.calibrated).lower()])
+        return out.getvalue()
+
+    def text(self, width: int) -> list[str]:
+        """Tables, summary, claims: lines for people."""
+        lines = [*wrapped(self.title, width), ""]
+        for calibrated in (True, False):
+            for table in dict.fromkeys(row.table for row in self.rows if row.calibrated == calibrated):
+                rows = [row for row in self.rows if row.table == table and row.calibrated == calibrated]
+                lines += _table(f"{table}, {'' if calibrated else 'not '}calibrated on", rows)
+            lines += [*_summary([row for row in self.rows if row.calibrated == calibrated], calibrated), ""]
+        if self.claims:
+            lines += [*_claims(self.claims, width), ""]
+        lines += [line for note in self.notes for line in wrapped(f"note: {note}", width)]
+        return lines + [f"wrote {figure}" for figure in self.figures]
+
+
+def errors(rows: Sequence[Compared]) -> tuple[float, float, float]:
+    """Mean and greatest absolute error, and the share of rows within 3 %."""
+    sizes = [abs(row.error) for row in rows]
+    return sum(sizes) / len(sizes), max(sizes), sum(size <= 0.03 for size in sizes) / len(sizes)
+
+
+def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
+    if not rows:
+        return []
+    mean, worst, within = errors(rows)
+    which = "calibrated on" if calibrated else "not calibrated on"
+    numbers = f"mean error {mean:.2%}, greatest {worst:.2%}, within 3 %: {within:.0%}"
+    return [f"{len(rows)} values {which}: {numbers}"]
+
+
+def _number(value: float, unit: str) -> str:
+    # Published values have three digits, ours one more.
+    return f"{human.digits(value)} {unit}".rstrip()
+
+
+def _table(title: str, rows: Sequence[Compared]) -> list[str]:
+    import click
+
+    columns = [Column("row", left=True), Column("model", left=True)]
+    columns += [Column("published"), Column("simulated"), Column("error")]
+    groups: dict[str, list[list[str]]] = {}
+    for row in rows:
+        group = groups.setdefault(row.row, [])
+        numbers = [f"{row.published:g} {row.unit}".rstrip(), _number(row.simulated, row.unit), f"{row.error:+.1%}"]
+        group.append(["" if group else row.row, row.model, *numbers])
+    return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
+
+
+def _claims(claims: Sequence[Tested], width: int) -> list[str]:
+    import click
+
+    lines = [click.style("The paper's claims", bold=True)]
+    for it in claims:
+        colour = "green" if it.holds else "red"
+        lines += ["", *wrapped(it.claim, width)]
+        figures = "; ".join(f"{name} {human.short(value)}" for name, value in it.figures.items())
+        found = wrapped(f"{it.verdict}: {figures}", width - 4)
+        lines += ["    " + line for line in found]
+        start = len(lines) - len(found)
+        lines[start] = lines[start].replace(it.verdict, click.style(it.verdict, fg=colour), 1)
+    holding = sum(it.holds for it in claims)
+    return [*lines, "", f"{holding} of {len(claims)} claims hold here"]
