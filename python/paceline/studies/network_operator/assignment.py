@@ -7,7 +7,7 @@ traces, the moving averages of batch normalisation among them:
   normalisation, and two a fully connected layer. All but fc7 then stands on one server of 4.
 - ResNets (0.165 and 0.33 of 4 servers, 0.002 on the least loaded of 8): those of slim's resnet_v2, 16 variables a
   unit. The 3x3 convolutions of a whole block then stand on one server of 4 or 8.
-- Inception-v3 (0.451 given for 4 servers, 0.292 for 8): four variables a convolution, and the auxiliary head's ten after
+- Inception-v3 (0.451 given for 4 servers, 0.292 for 8): four variables a convolution, the auxiliary head's ten after
   Mixed_6e. All weights then stand on two servers of 4; with the whole head (13 MB) 0.451 of the bytes on one of them.
 """
 
