@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python
 OUT    := demo-output
+# Python compiles torch's sources once, not at every start.
+unexport PYTHONDONTWRITEBYTECODE
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: setup demo test test-all bench lint format clean study
@@ -26,7 +28,7 @@ $(VENV)/.installed: $(VENV)/.tools $(RUST)
 # Records real training steps of a real model on this machine, forecasts them on a cluster, draws what it says.
 demo: setup
 	@mkdir -p $(OUT)
-	$(BIN)/paceline record --model resnet18 --batch 8 --warmup 1 --steps 5 -o $(OUT)/resnet18.json
+	$(BIN)/paceline record --model resnet18 --batch 16 --warmup 1 --steps 4 -o $(OUT)/resnet18.json
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 2,4,8,16,32 --bandwidth 10Gbps \
 		--plot $(OUT)/resnet18.png
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 8 --bandwidth 10Gbps --strategy ring \
@@ -42,7 +44,7 @@ test-all: setup
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
-		cd fuzz && cargo +nightly fuzz run trace -- -max_total_time=60; \
+		cd fuzz && cargo +nightly fuzz run documents -- -max_total_time=60; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
 
 bench: setup

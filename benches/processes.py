@@ -14,15 +14,26 @@ PACELINE = str(Path(sys.executable).with_name("paceline"))
 CASES: dict[str, list[str]] = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "paceline --version": [PACELINE, "--version"],
-    "one small forecast": [PACELINE, *"simulate allreduce:1MB --workers 4 --strategy ring --json".split()],
+    "one small forecast": [PACELINE, *["simulate", "allreduce:1MB", "--workers", "4", "--strategy", "ring", "--json"]],
     "ring of 1,024 workers": [
         PACELINE,
-        *"simulate allreduce:100MB --workers 1024 --bandwidth 25Gbps --latency 10us --strategy ring".split(),
-        *"--chunk per-worker --json".split(),
+        *[
+            "simulate",
+            "allreduce:100MB",
+            "--workers",
+            "1024",
+            "--bandwidth",
+            "25Gbps",
+            "--latency",
+            "10us",
+            "--strategy",
+            "ring",
+        ],
+        *["--chunk", "per-worker", "--json"],
     ],
     "ResNet-200, 32 workers, ring": [
         PACELINE,
-        *"simulate netop-resnet-200 --workers 32 --bandwidth 25Gbps --strategy ring --json".split(),
+        *["simulate", "netop-resnet-200", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "ring", "--json"],
     ],
     "study network-operator": [PACELINE, "study", "network-operator", "--json"],
 }

@@ -143,6 +143,13 @@ def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def refuse_without_compute(trace: Trace, given: list[str]) -> None:
+    """Raise UserError for options that are about computation if the trace has none."""
+    summary = json.loads(trace.summary())
+    if given and summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+        raise UserError(f"{given[0]}: has no effect on {summary['name']}, which computes nothing; leave it out")
+
+
 def simulate(
     trace: str | Path | Trace,
     cluster: str | Path | Cluster | None = None,
@@ -196,7 +203,10 @@ def simulate(
             raise UserError(f"{knob}: has no effect on {entry.name}; leave it out")
     options = {"strategy": entry.name, **core_options(wanted)}
     machine = load_cluster(cluster, **cluster_fields)
-    return Run(load_trace(trace), machine, options, None if timeline is None else Path(timeline)).result()
+    step = load_trace(trace)
+    about_compute = [name for name in ("compute_speedup", "pull") if wanted[name] is not None]
+    refuse_without_compute(step, about_compute + (["overlap"] if overlap is False else []))
+    return Run(step, machine, options, None if timeline is None else Path(timeline)).result()
 
 
 def _size(name: str, text: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline import human
 from paceline._core import Cluster, Trace, UserError, parse_size
 from paceline.files import check_writable
-from paceline.forecast import KNOBS, Run
+from paceline.forecast import KNOBS, Run, refuse_without_compute
 from paceline.library import Strategy, all_strategies, find_strategy, load_cluster, load_trace
 from paceline.placement import read_placement
 from paceline.sweeps import check_knobs, feasible, plan
@@ -156,13 +156,12 @@ def _refuse_without_effect(request: Request, asked: list[Strategy], trace: Trace
         raise UserError("--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out")
     if request.seed is not None and "jitter" not in fields_of:
         raise UserError("--seed: has no effect on a cluster without jitter; leave it out, or add jitter to its file")
-    summary = json.loads(trace.summary())
-    if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0:
-        return
-    given = {"--no-overlap": request.overlap is False, "--compute-speedup": request.compute_speedup is not None}
-    for option, is_given in given.items():
-        if is_given:
-            raise UserError(f"{option}: has no effect on {summary['name']}, which computes nothing; leave it out")
+    given = {
+        "--no-overlap": request.overlap is False,
+        "--compute-speedup": request.compute_speedup is not None,
+        "--pull": request.pull is not None,
+    }
+    refuse_without_compute(trace, [option for option, is_given in given.items() if is_given])
 
 
 def _placement(request: Request, trace: Trace, bucket_size: int | None) -> str | list[int] | None:
