@@ -11,31 +11,13 @@ import time
 from pathlib import Path
 
 PACELINE = str(Path(sys.executable).with_name("paceline"))
-CASES: dict[str, list[str]] = {
-    "python -c pass": [sys.executable, "-c", "pass"],
-    "paceline --version": [PACELINE, "--version"],
-    "one small forecast": [PACELINE, *["simulate", "allreduce:1MB", "--workers", "4", "--strategy", "ring", "--json"]],
-    "ring of 1,024 workers": [
-        PACELINE,
-        *[
-            "simulate",
-            "allreduce:100MB",
-            "--workers",
-            "1024",
-            "--bandwidth",
-            "25Gbps",
-            "--latency",
-            "10us",
-            "--strategy",
-            "ring",
-        ],
-        *["--chunk", "per-worker", "--json"],
-    ],
-    "ResNet-200, 32 workers, ring": [
-        PACELINE,
-        *["simulate", "netop-resnet-200", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "ring", "--json"],
-    ],
-    "study network-operator": [PACELINE, "study", "network-operator", "--json"],
+RING_OF_1024 = "allreduce:100MB --workers 1024 --bandwidth 25Gbps --latency 10us --strategy ring --chunk per-worker"
+CASES: dict[str, str] = {
+    "one small forecast": "simulate allreduce:1MB --workers 4 --strategy ring --json",
+    "ring of 1,024 workers": f"simulate {RING_OF_1024} --json",
+    "ResNet-200, 32 workers, ring": "simulate netop-resnet-200 --workers 32 --bandwidth 25Gbps --strategy ring --json",
+    "the default sweep": "simulate --json",
+    "study network-operator": "study network-operator --json",
 }
 
 
@@ -58,7 +40,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = []
-    for name, command in CASES.items():
+    commands = {"python -c pass": [sys.executable, "-c", "pass"]}
+    commands |= {name: [PACELINE, *words.split()] for name, words in CASES.items()}
+    for name, command in commands.items():
         run(command)
         results = [run(command) for _ in range(arguments.runs)]
         seconds, memory = statistics.median(r[0] for r in results), max(r[1] for r in results)
