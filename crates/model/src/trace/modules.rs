@@ -2,8 +2,9 @@
 //! ratio of computation to communication.
 //!
 //! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition", add up to 125 modules to Inception-v3:
-//! compute-heavy ones on activations of 35x35x288 (1.1 MB and 0.35e9 multiply-adds each) and network-heavy ones on
-//! 17x17x768 (8.6 MB and 0.62e9). Their structure is Inception-v3's (C. Szegedy et al., "Rethinking the Inception
+//! compute-heavy ones on activations of 35x35x288 (1.1 MB of weights each) and network-heavy ones on 17x17x768 (8.6 MB).
+//! Their time is in proportion to the activations that they put out, which is how the study tells the two kinds
+//! apart; by multiply-adds (0.35e9 and 0.62e9) the network-heavy one would also be the more compute-heavy. Their structure is Inception-v3's (C. Szegedy et al., "Rethinking the Inception
 //! Architecture for Computer Vision", arXiv:1512.00567, as TensorFlow's slim/nets/inception_v3.py has it: Mixed_5d and
 //! Mixed_6e); a convolution has a weight and batch normalisation's beta, and no gamma.
 use std::collections::HashSet;
@@ -14,9 +15,30 @@ use crate::document::{DocumentError, shown};
 use crate::nearest;
 use crate::units::{MAX_SECONDS, Time};
 
-/// Multiply-adds of Inception-v3's forward pass per sample of 299x299 (arXiv:1512.00567 gives 5 billion; torchvision's
-/// model counts 5.7e9; the study gives 1.1e10 operations, two a multiply-add).
-const INCEPTION_MULTIPLY_ADDS: f64 = 5.7e9;
+/// Activations that Inception-v3's 21 layers put out per sample of 299x299 (slim's inception_v3): positions, channels.
+const INCEPTION_LAYERS: &[(u64, u64)] = &[
+    (149 * 149, 32),
+    (147 * 147, 32),
+    (147 * 147, 64),
+    (73 * 73, 64),
+    (73 * 73, 80),
+    (71 * 71, 192),
+    (35 * 35, 192),
+    (35 * 35, 256),
+    (35 * 35, 288),
+    (35 * 35, 288),
+    (17 * 17, 768),
+    (17 * 17, 768),
+    (17 * 17, 768),
+    (17 * 17, 768),
+    (17 * 17, 768),
+    (8 * 8, 1280),
+    (8 * 8, 2048),
+    (8 * 8, 2048),
+    (1, 2048),
+    (1, 2048),
+    (1, 1001),
+];
 
 /// The study's Inception-v3 at [`STUDY_BATCH`] (its table of inputs).
 const STUDY_FORWARD_S: f64 = 0.176;
@@ -29,9 +51,9 @@ const MOST_MODULES: u32 = 10_000;
 /// Which module is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleKind {
-    /// On 35x35x288: much computation for few bytes.
+    /// On 35x35x288: much time for few bytes.
     Compute,
-    /// On 17x17x768: eight times the bytes for less than twice the computation.
+    /// On 17x17x768: eight times the bytes for two thirds of the time.
     Network,
 }
 
@@ -87,23 +109,26 @@ impl ModuleKind {
         }
     }
 
-    /// Its convolutions, and at how many positions each is computed.
-    fn structure(self) -> (&'static [Convolution], u64) {
+    fn convolutions(self) -> &'static [Convolution] {
         match self {
-            ModuleKind::Compute => (COMPUTE, 35 * 35),
-            ModuleKind::Network => (NETWORK, 17 * 17),
+            ModuleKind::Compute => COMPUTE,
+            ModuleKind::Network => NETWORK,
         }
     }
 
-    /// Of the forward pass, per sample. Every convolution has stride 1 and is padded.
-    fn multiply_adds(self) -> u64 {
-        let (convolutions, positions) = self.structure();
-        convolutions.iter().map(Convolution::weights).sum::<u64>() * positions
+    /// What it puts out per sample, as a share of what all of Inception-v3's layers put out.
+    fn activation_share(self) -> f64 {
+        let own = match self {
+            ModuleKind::Compute => 35 * 35 * 288,
+            ModuleKind::Network => 17 * 17 * 768,
+        };
+        let all: u64 = INCEPTION_LAYERS.iter().map(|(positions, channels)| positions * channels).sum();
+        f64::from(own) / all as f64
     }
 
     /// A module's time, split over its convolutions so that the parts sum up to it.
     fn split(self, time: Time) -> Vec<Time> {
-        let convolutions = self.structure().0;
+        let convolutions = self.convolutions();
         let all: u64 = convolutions.iter().map(Convolution::weights).sum();
         let mut done = (0, Time::ZERO);
         let part = |convolution: &Convolution| {
@@ -138,8 +163,8 @@ pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
 impl Trace {
     /// Adds `count` modules at half of the forward layers: `added0.branch1.conv_5x5.weight` and so on.
     ///
-    /// A module takes the share of the worker's own forward and backward time that its multiply-adds are of
-    /// Inception-v3's, if the trace is Inception-v3's (its name says so). Of any other trace the multiply-adds are
+    /// A module takes the share of the worker's own forward and backward time that its activations are of
+    /// Inception-v3's, if the trace is Inception-v3's (its name says so). Of any other trace the activations are
     /// unknown: there a module takes that share of what the study gives for Inception-v3, 0.176 s forward and 0.296 s
     /// backward at batch 32, in proportion to the trace's batch. Its convolutions share its time in proportion to
     /// their multiply-adds. In the backward pass the modules run between the layers after them and those before them,
@@ -173,7 +198,7 @@ impl Trace {
             } else {
                 (STUDY_FORWARD_S * batches, STUDY_BACKWARD_S * batches)
             };
-            let share = kind.multiply_adds() as f64 / INCEPTION_MULTIPLY_ADDS;
+            let share = kind.activation_share();
             if forward.max(backward) * share * f64::from(count) > MAX_SECONDS {
                 return Err(DocumentError::at(&name, "", "the added modules would take longer than a day; add fewer"));
             }
@@ -196,7 +221,7 @@ struct Added {
 impl Added {
     /// The names of all convolutions, module by module.
     fn convolutions(&self) -> impl DoubleEndedIterator<Item = (String, &'static Convolution)> {
-        let convolutions = self.kind.structure().0;
+        let convolutions = self.kind.convolutions();
         (self.first..self.first + self.count).flat_map(move |module| {
             convolutions.iter().map(move |it| (format!("added{module}.branch{}.{}", it.branch, it.name), it))
         })
@@ -260,11 +285,12 @@ mod tests {
     #[test]
     fn modules_have_the_size_of_inceptions() {
         // By hand, from the channels: 288*(64+48+64+64) + 25*48*64 + 9*64*96 + 9*96*96, and 4*768*192 + 6*7*192*192.
-        let weights = |kind: ModuleKind| kind.structure().0.iter().map(Convolution::weights).sum::<u64>();
+        let weights = |kind: ModuleKind| kind.convolutions().iter().map(Convolution::weights).sum::<u64>();
         assert_eq!(weights(ModuleKind::Compute), 284_160);
         assert_eq!(weights(ModuleKind::Network), 2_138_112);
-        assert_eq!(ModuleKind::Compute.multiply_adds(), 348_096_000);
-        assert_eq!(ModuleKind::Network.multiply_adds(), 617_914_368);
+        // 352,800 and 221,952 of 7,233,001 activations.
+        assert!((ModuleKind::Compute.activation_share() - 0.0488).abs() < 1e-4);
+        assert!((ModuleKind::Network.activation_share() - 0.0307).abs() < 1e-4);
     }
 
     #[test]
@@ -278,7 +304,7 @@ mod tests {
         assert_eq!(new.forward[1].name, "added0.branch0.conv");
         assert_eq!(new.forward[8].name, "added1.branch0.conv");
         assert_eq!(new.forward[15].name, "pool");
-        let share = 2.0 * 348_096_000.0 / 5.7e9;
+        let share = 2.0 * ModuleKind::Compute.activation_share();
         let close = |time: Time, seconds: f64| (time.seconds() - seconds).abs() < 1e-10;
         assert!(close(new.forward_time(), old.forward_time().seconds() + 0.176 * share));
         assert!(close(new.backward, old.backward.seconds() + 0.296 * share));
@@ -300,7 +326,7 @@ mod tests {
         trace.name = "Inception-v3, faster".into();
         let forward = trace.workers[0].forward_time().seconds();
         let added = trace.with_modules(ModuleKind::Network, 1).unwrap().workers[0].forward_time().seconds() - forward;
-        assert!((added - forward * 617_914_368.0 / 5.7e9).abs() < 1e-11);
+        assert!((added - forward * ModuleKind::Network.activation_share()).abs() < 1e-11);
     }
 
     #[test]
