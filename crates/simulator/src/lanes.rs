@@ -45,13 +45,23 @@ pub(crate) struct Lanes {
     spare: Vec<Instance>,
 }
 
+fn is_wide(senders: u32) -> bool {
+    senders > 255
+}
+
 impl Lanes {
     /// `senders`: the most messages that one receive waits for.
     pub fn new(roles: u32, workers: u32, buckets: usize, slots: u16, senders: u32) -> Lanes {
         let mut instances = Vec::new();
         // Two for each bucket: neighbouring iterations may overlap.
         instances.resize_with(2 * buckets, Instance::default);
-        Lanes { instances, roles, workers, width: 1 + slots as usize, wide: senders > 255, spare: Vec::new() }
+        Lanes { instances, roles, workers, width: 1 + slots as usize, wide: is_wide(senders), spare: Vec::new() }
+    }
+
+    /// What the states of one bucket take.
+    pub fn bytes(roles: u32, lanes: u32, slots: u16, senders: u32) -> usize {
+        let cells = (roles as usize).saturating_mul(lanes as usize).saturating_mul(1 + slots as usize);
+        cells.saturating_mul(if is_wide(senders) { 2 } else { 1 })
     }
 
     #[inline]

@@ -3,6 +3,7 @@ use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, find};
 
+use crate::lanes::Lanes;
 use crate::options::{ChunkBytes, Options, Pull, SimulationError};
 
 /// One forward layer of a recorded worker.
@@ -88,6 +89,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         let first = &trace.tensors[tensors[0] as usize].name;
         names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
     }
+    check_memory(schedule.as_ref(), &list, &names)?;
     let mut priority = vec![u32::MAX; list.len()];
     for (position, &tensor) in (0u32..).zip(&trace.distribution) {
         let bucket = bucket_of[tensor as usize];
@@ -172,6 +174,24 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     Ok(())
 }
 
+/// A bucket in too many pieces is refused, where the allocation would end the process. Others are in flight beside it,
+/// so this finds only what can never be.
+fn check_memory(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
+    let Some(bucket) = buckets.iter().max_by_key(|bucket| schedule.lanes(bucket)) else { return Ok(()) };
+    let lanes = schedule.lanes(bucket);
+    let bytes = Lanes::bytes(schedule.roles().total(), lanes, schedule.slots(), schedule.senders());
+    // Numbers of pieces stop at 32 bits.
+    if lanes == u32::MAX || Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+        return wrong(format!(
+            "chunk: '{}' in {lanes} pieces or more needs over {} GB of memory, which there is not; ask for larger \
+             pieces (--chunk) or fewer workers and servers",
+            names[bucket.id as usize],
+            bytes / 1_000_000_000
+        ));
+    }
+    Ok(())
+}
+
 fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs, SimulationError> {
     let chunk = match options.chunk {
         None => None,
@@ -232,12 +252,14 @@ fn prepare_worker(
     let total: u64 = trace.tensors.iter().map(|t| t.bytes).sum();
     let mut updated = vec![false; trace.tensors.len()];
     let (mut layers, mut needs) = (Vec::new(), Vec::new());
-    for layer in &worker.forward {
+    // The last layer that was found to need a bucket: one layer may need a million.
+    let mut needed_by = vec![usize::MAX; list.len()];
+    for (position, layer) in worker.forward.iter().enumerate() {
         let start = needs.len();
         let mut bytes = 0;
         for &tensor in &layer.tensors {
             let bucket = bucket_of[tensor as usize];
-            if bucket != u32::MAX && !needs[start..].contains(&bucket) {
+            if bucket != u32::MAX && std::mem::replace(&mut needed_by[bucket as usize], position) != position {
                 needs.push(bucket);
             }
             if !std::mem::replace(&mut updated[tensor as usize], true) {

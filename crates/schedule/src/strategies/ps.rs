@@ -196,7 +196,7 @@ impl Schedule for Ps {
     }
 
     fn lanes(&self, bucket: &Bucket) -> u32 {
-        self.pieces(bucket) * if self.block { self.workers } else { 1 }
+        self.pieces(bucket).saturating_mul(if self.block { self.workers } else { 1 })
     }
 
     fn slots(&self) -> u16 {

@@ -1,0 +1,26 @@
+//! Sizes at the edge: refused where they cannot be, quick where they can.
+use paceline_model::{Cluster, Trace};
+use paceline_schedule::{Distribution, Placement};
+use paceline_simulator::{ChunkBytes, Options, simulate};
+
+#[test]
+fn what_no_memory_holds_is_refused() {
+    let trace = Trace::all_reduce(4_000_000_000, 1).unwrap();
+    let block = Distribution::Block;
+    let even = Options { placement: Placement::Even, servers: 1000, distribution: block, ..Options::new("ps", 10_000) };
+    let fine = Options { chunk: Some(ChunkBytes::Size(4)), ..Options::new("tree", 40_000) };
+    for options in [even, fine] {
+        let error = simulate(&trace, &Cluster::default(), &options).unwrap_err().0;
+        assert!(error.starts_with("chunk: ") && error.contains("GB of memory"), "{error}");
+    }
+}
+
+/// A layer that needs very many tensors, as in an all-reduce cut small: the time is linear in them.
+#[test]
+fn many_tensors_in_one_layer_take_no_time() {
+    let trace = Trace::all_reduce(4_000_000, 300_000).unwrap();
+    let start = std::time::Instant::now();
+    simulate(&trace, &Cluster::default(), &Options::new("ring", 2)).unwrap();
+    // Under a second optimised, some seconds not; comparing each with each took minutes.
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+}
