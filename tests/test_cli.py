@@ -191,3 +191,10 @@ def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
     assert ran.returncode == 130
     assert b"Traceback" not in ran.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_a_message_that_cannot_be_written_leaves_its_exit_code():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "paceline.cli", "simulate", "--strategy", "rnig"]
+        assert subprocess.run(command, stderr=full, check=False).returncode == 2

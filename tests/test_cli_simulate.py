@@ -167,6 +167,7 @@ def test_degenerate_cases_say_what_they_became():
         (["--strategy", "ring", "--pull", "step"], "--pull: has no effect"),
         (["--strategy", "ps,ring", "--inside", "root"], "--inside: has no effect"),
         (["--intra-bandwidth", "100Gbps"], "--intra-bandwidth: has no effect with one GPU per node"),
+        (["--strategy", "hierarchical", "--inside", "root"], "--inside: has no effect with one GPU per node"),
         (["--seed", "3"], "--seed: has no effect on a cluster without jitter"),
         (["--no-overlap"], "--no-overlap: has no effect on allreduce:1MB"),
         (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),

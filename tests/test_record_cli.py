@@ -4,6 +4,7 @@ import builtins
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,44 @@ def test_the_command_imports_no_torch():
 
 def _environment():
     return {**os.environ, "PYTHONPATH": str(Path(paceline.__file__).parent.parent)}
+
+
+def test_links_and_devices_stay_what_they_are(tmp_path):
+    pytest.importorskip("torch")
+    from paceline.torch.output import write_json
+
+    link, target, pipe = tmp_path / "link.json", tmp_path / "target.json", tmp_path / "pipe"
+    link.symlink_to(target)
+    write_json(link, {"a": 1})
+    assert link.is_symlink()
+    assert json.loads(target.read_text()) == {"a": 1}
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_json(pipe, {"a": 2})
+    assert json.loads(os.read(reader, 1000)) == {"a": 2}
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "pipe", "target.json"]
+
+
+def test_names_that_no_trace_may_have(tmp_path):
+    for name in ("a\x01b", "two\nlines", "\udcff"):
+        result = run("-o", tmp_path / "T.json", "--name", name, "--", sys.executable, "-c", "")
+        assert result.exit_code == 2
+        assert "--name" in result.stderr
+
+
+def test_the_script_ends_with_the_command(tmp_path):
+    """A batch system ends the command; the script must not go on alone, and nothing stays behind."""
+    words = ["-m", "paceline.cli", "record", "-o", str(tmp_path / "T.json"), "--", sys.executable, "-c"]
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = subprocess.Popen([sys.executable, *words, script], stdout=subprocess.PIPE, env=environment, text=True)
+    assert command.stdout is not None
+    child = int(command.stdout.readline())
+    command.terminate()
+    assert command.wait(20) == 128 + signal.SIGTERM
+    command.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert list(tmp_path.iterdir()) == []

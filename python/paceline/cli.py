@@ -96,7 +96,8 @@ def _fail(message: str, code: int) -> int:
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if len(line) > _LONGEST_MESSAGE:
         line = line[:_LONGEST_MESSAGE] + " …"
-    click.echo(f"paceline: error: {line}", err=True)
+    with contextlib.suppress(OSError):  # a full disk; the code still says what happened
+        click.echo(f"paceline: error: {line}", err=True)
     return code
 
 

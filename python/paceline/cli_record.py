@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,8 @@ def record(
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     _refuse_unwritable(output)
+    if name is not None and not name.isprintable():
+        raise click.BadParameter("holds characters that cannot be printed", param_hint="--name")
     if script:
         for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
             if value is not None:
@@ -211,12 +214,17 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
         raise click.UsageError(f"there is no command {command[0]!r}{hint}") from error
     except PermissionError as error:
         raise click.UsageError(f"{command[0]} cannot be executed; did you mean: python {command[0]}") from error
-    while True:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # the terminal sent it to the script as well, which decides
-            continue
-        return code if code >= 0 else 128 - code
+    # Whoever ends this process (a batch system, `timeout`) means the script, which would go on alone.
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
+    try:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # the terminal sent it to the script as well, which decides
+                continue
+            return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _problem(result: dict[str, Any] | None) -> str | None:

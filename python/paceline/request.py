@@ -154,6 +154,8 @@ def _refuse_without_effect(request: Request, asked: list[Strategy], trace: Trace
     colocated = fields_of["servers"] == "colocated" and any("servers" in strategy.knobs for strategy in asked)
     if request.intra_bandwidth is not None and fields_of["gpus_per_node"] == 1 and not colocated:
         raise UserError("--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out")
+    if request.inside is not None and fields_of["gpus_per_node"] == 1:
+        raise UserError("--inside: has no effect with one GPU per node; add --gpus-per-node or leave it out")
     if request.seed is not None and "jitter" not in fields_of:
         raise UserError("--seed: has no effect on a cluster without jitter; leave it out, or add jitter to its file")
     given = {

@@ -20,8 +20,12 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON beside `path` and rename it into place; an existing file is replaced."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    """Write JSON beside `path` and rename it into place; an existing file is replaced, a link's target too."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
