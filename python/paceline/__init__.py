@@ -4,13 +4,14 @@
 """
 
 from paceline._core import Cluster, InternalError, Trace, UserError, __version__
-from paceline.forecast import LinkUse, PathPart, Result, simulate
+from paceline.forecast import Busy, LinkUse, PathPart, Result, simulate
 from paceline.frame import to_frame
 from paceline.library import all_strategies, cluster_names, load_cluster, load_trace, trace_names
 from paceline.plotting import plot
 from paceline.sweeps import sweep
 
 __all__ = [
+    "Busy",
     "Cluster",
     "InternalError",
     "LinkUse",

@@ -21,7 +21,7 @@ _SECTIONS = {
     "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
     "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
     "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
-    "Output": ("as_json", "csv", "timeline", "plot"),
+    "Output": ("as_json", "detail", "csv", "timeline", "plot"),
 }
 
 
@@ -87,6 +87,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--seed", type=types.SEED, help="Of the cluster's jitter.  [default: 0]"),
         option("--executor", metavar="NAME", default="local", help="Where sweeps run.  [default: local]"),
         option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per run."),
+        option("--detail", is_flag=True, default=None, help="With --json: busy time of every worker and link."),
         option("--csv", is_flag=True, help="Print CSV; headers carry units."),
         option("--timeline", type=path, metavar="FILE", help="Write a Chrome trace of one run, for Perfetto."),
         option("--plot", type=path, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html."),
@@ -109,6 +110,8 @@ def simulate(*, as_json: bool, csv: bool, timeline: Path | None, plot: Path | No
     paceline simulate resnet-50 --workers 8,16,32 --bandwidth 10Gbps,25Gbps --strategy ring,ps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB
     """
+    if options["detail"] and not as_json:
+        raise click.UsageError("--detail adds to --json; give both or neither")
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
     request = prepare(Request(timeline=timeline, plot=plot, **options))

@@ -29,6 +29,15 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
+class Busy:
+    """How long one worker computed, or one link was occupied, in seconds per iteration."""
+
+    name: str
+    kind: str
+    busy_s: float
+
+
+@dataclass(frozen=True)
 class PathPart:
     """What some of the critical path was spent for, in seconds per iteration."""
 
@@ -64,6 +73,7 @@ class Result:
     algorithm_bandwidth_bps: float | None = None
     bus_bandwidth_bps: float | None = None
     compute_speedup: float = 1.0
+    busy: tuple[Busy, ...] | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -72,6 +82,8 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
+        if "busy" in values:
+            values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +92,8 @@ class Result:
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps"):
+        plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy"):
             if plain[name] is None:
                 del plain[name]
         return plain
@@ -170,6 +183,7 @@ def simulate(
     iterations: int | None = None,
     seed: int | None = None,
     critical_path: bool | None = None,
+    detail: bool | None = None,
     timeline: str | Path | None = None,
     **cluster_fields: object,
 ) -> Result:
@@ -178,7 +192,7 @@ def simulate(
     trace: a file, a built-in name, `allreduce:100MB` or a Trace. cluster: a file, a built-in name or a Cluster; its
     fields can be overridden by keyword (`bandwidth="10Gbps"`, `latency="10us"`, `gpus_per_node=4`, …). Sizes are bytes,
     or text with a unit. Options a strategy does not use are errors, None is the default of the command line.
-    timeline: a file for Chrome trace JSON. The GIL is released while it runs. Raises UserError.
+    detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is released while it runs. Raises UserError.
     """
     wanted: dict[str, Any] = {
         "servers": servers,
@@ -195,6 +209,7 @@ def simulate(
         "iterations": iterations,
         "seed": seed,
         "critical_path": critical_path,
+        "detail": detail,
         "workers": workers,
     }
     entry = find_strategy(strategy)

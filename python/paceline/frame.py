@@ -11,7 +11,7 @@ from paceline.forecast import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_STRUCTURED = ("links", "critical_path", "notes")
+_STRUCTURED = ("links", "critical_path", "notes", "busy")
 
 
 def row(result: Result) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Request:
     overlap: bool | None = None
     iterations: int | None = None
     seed: int | None = None
+    detail: bool | None = None
     executor: str = "local"
 
 
@@ -87,7 +88,7 @@ def prepare(request: Request) -> Prepared:
             "placement": _placement(request, trace, bucket_size),
             "chunk": request.chunk,
             **{name: getattr(request, name) for name in ("distribution", "pull", "inside", "network", "barrier")},
-            **{name: getattr(request, name) for name in ("overlap", "iterations", "seed")},
+            **{name: getattr(request, name) for name in ("overlap", "iterations", "seed", "detail")},
         },
     )
     if request.timeline is not None and len(runs) != 1:

@@ -78,6 +78,7 @@ struct Spec {
     iterations: Option<u32>,
     seed: Option<u64>,
     critical_path: Option<bool>,
+    detail: Option<bool>,
 }
 
 pub fn options(text: &str) -> Result<Options, String> {
@@ -117,5 +118,6 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.iterations = spec.iterations;
     options.seed = spec.seed.unwrap_or(options.seed);
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
+    options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)
 }

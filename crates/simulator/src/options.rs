@@ -66,6 +66,8 @@ pub struct Options {
     pub seed: u64,
     /// Whether to follow the critical path (costs some 20 % of the time).
     pub critical_path: bool,
+    /// Whether to list every link and worker with its busy time.
+    pub detail: bool,
 }
 
 impl Options {
@@ -89,6 +91,7 @@ impl Options {
             iterations: None,
             seed: 0,
             critical_path: true,
+            detail: false,
         }
     }
 }

@@ -20,6 +20,17 @@ pub struct LinkUse {
     pub mean_s: f64,
 }
 
+/// Busy time of one link or worker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Busy {
+    /// "worker 3 egress", "rack 0 up", "worker 3 compute", …
+    pub name: String,
+    /// "worker egress", …, "compute".
+    pub kind: &'static str,
+    /// Seconds per iteration.
+    pub busy_s: f64,
+}
+
 /// What the time on the critical path was spent for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathPart {
@@ -81,6 +92,9 @@ pub struct Outcome {
     pub critical_path: Vec<PathPart>,
     /// Part of the critical path spent in queues behind other messages, in seconds.
     pub queued_s: Option<f64>,
+    /// Every worker and every link, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Vec<Busy>>,
     /// For traces without compute.
     #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
@@ -91,6 +105,38 @@ pub struct Outcome {
 /// Parts and queueing of the critical path, over all measured iterations.
 pub(crate) type PathSeconds = Option<([f64; 8], f64)>;
 
+/// Links and workers after the run, and over how many iterations they were watched.
+pub(crate) struct Usage<'a> {
+    pub wires: &'a Wires,
+    /// Picoseconds each worker computed.
+    pub workers: Vec<u64>,
+    pub iterations: f64,
+}
+
+impl Usage<'_> {
+    fn seconds(&self, picoseconds: u64) -> f64 {
+        picoseconds as f64 * 1e-12 / self.iterations
+    }
+
+    fn list(&self) -> Vec<Busy> {
+        let compute = (0..).zip(&self.workers).map(|(worker, &busy): (u32, _)| Busy {
+            name: format!("worker {worker} compute"),
+            kind: PARTS[0],
+            busy_s: self.seconds(busy),
+        });
+        // Parallel uplinks of a rack are one entry: messages take whichever is free.
+        let mut links: Vec<Busy> = Vec::new();
+        for link in self.wires.links.iter().filter(|link| link.busy > 0) {
+            let (name, busy_s) = (self.wires.name(link.name), self.seconds(link.busy));
+            match links.last_mut().filter(|last| last.name == name) {
+                Some(last) => last.busy_s += busy_s,
+                None => links.push(Busy { name, kind: PARTS[link.part as usize], busy_s }),
+            }
+        }
+        compute.chain(links).collect()
+    }
+}
+
 pub(crate) fn outcome(
     trace: &Trace,
     cluster: &Cluster,
@@ -98,7 +144,7 @@ pub(crate) fn outcome(
     prepared: &Prepared,
     iteration_s: f64,
     path: PathSeconds,
-    (wires, simulated_s): (&Wires, f64),
+    usage: &Usage<'_>,
 ) -> Outcome {
     let roles = prepared.schedule.roles();
     let recorded = &trace.workers[0];
@@ -118,7 +164,6 @@ pub(crate) fn outcome(
             bus_bandwidth_bps: algorithm * 2.0 * (workers - 1.0) / workers,
         }
     });
-    let share = if simulated_s > 0.0 { iteration_s / simulated_s } else { 0.0 };
     let (critical_path, queued_s) = path_parts(path);
     Outcome {
         trace: trace.name.clone(),
@@ -138,7 +183,8 @@ pub(crate) fn outcome(
         batch: trace.batch,
         gradient_bytes,
         buckets: prepared.buckets.len() as u32,
-        links: link_use(wires, share),
+        links: link_use(usage),
+        busy: options.detail.then(|| usage.list()),
         critical_path,
         queued_s,
         bus,
@@ -158,15 +204,11 @@ fn path_parts(path: PathSeconds) -> (Vec<PathPart>, Option<f64>) {
     (list, Some(queued))
 }
 
-fn link_use(wires: &Wires, share: f64) -> Vec<LinkUse> {
+fn link_use(usage: &Usage<'_>) -> Vec<LinkUse> {
     (1..PARTS.len() - 1)
         .filter_map(|part| {
-            let busy: Vec<f64> = wires
-                .links
-                .iter()
-                .filter(|link| link.part as usize == part && link.busy > 0)
-                .map(|link| link.busy as f64 * 1e-12 * share)
-                .collect();
+            let links = usage.wires.links.iter().filter(|link| link.part as usize == part && link.busy > 0);
+            let busy: Vec<f64> = links.map(|link| usage.seconds(link.busy)).collect();
             let busiest_s = busy.iter().copied().max_by(f64::total_cmp)?;
             Some(LinkUse {
                 kind: PARTS[part],

@@ -5,7 +5,7 @@ use paceline_schedule::Knob;
 use crate::network::topology::Wires;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
-use crate::outcome::{Outcome, PathSeconds, outcome};
+use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
 use crate::path::{Chain, Composition};
 use crate::prepare::{Prepared, prepare};
 use crate::simulation::{Boundary, Mark, Simulation};
@@ -92,7 +92,7 @@ fn run<C: Chain, O: Observer>(
         boundary,
         // Parameter servers hold their workers together by their own barrier.
         options.barrier && !servers,
-        iterations + warm_up,
+        (warm_up, iterations + warm_up),
         options.network == Network::Fluid,
         observer,
     );
@@ -105,8 +105,12 @@ fn run<C: Chain, O: Observer>(
     let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
     let iteration_s = seconds(end.time - start.time) / iterations as f64;
     let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
-    let simulated = (&simulation.wires, seconds(end.time));
-    let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, simulated);
+    let usage = Usage {
+        wires: &simulation.wires,
+        workers: simulation.workers.iter().map(|worker| worker.busy).collect(),
+        iterations: iterations as f64,
+    };
+    let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, &usage);
     Ok((outcome, simulation.observer, simulation.wires))
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Simulation<'a, C, O> {
     pub boundary: Boundary,
     /// All workers begin an iteration together.
     pub together: bool,
+    /// The mark at which measuring begins; 0 is the start.
+    pub first_mark: usize,
     /// Marks after which it stops.
     pub marks_wanted: usize,
     pub marks: Vec<Mark<C>>,
@@ -47,7 +49,7 @@ pub(crate) struct Simulation<'a, C, O> {
     fluid: Option<Fluid<C>>,
     memory: Option<Memory<C>>,
     lanes: Lanes,
-    workers: Vec<Worker<C>>,
+    pub workers: Vec<Worker<C>>,
     lanes_of: Vec<u32>,
     at_barrier: Vec<(u32, u32, u32)>,
     barriers: usize,
@@ -63,7 +65,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         workers: Vec<Worker<C>>,
         boundary: Boundary,
         together: bool,
-        marks_wanted: usize,
+        (first_mark, marks_wanted): (usize, usize),
         fluid: bool,
         observer: O,
     ) -> Self {
@@ -76,6 +78,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             cluster,
             boundary,
             together,
+            first_mark,
             marks_wanted,
             marks: Vec::with_capacity(marks_wanted),
             agenda: Agenda::new(wires.links.len()),
@@ -106,7 +109,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         for worker in 0..self.workers.len() as u32 {
             self.begin_iteration(worker, 0, C::default());
         }
-        while self.marks.len() < self.marks_wanted {
+        while !self.is_over() {
             let event = self.agenda.pop();
             if event.kind == Kind::Nothing {
                 return Err(self.standstill());
@@ -281,11 +284,28 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    // ---- barrier
+    // ---- marks and barrier
+
+    /// Nothing that follows the last mark is begun: links would be busy with it.
+    fn is_over(&self) -> bool {
+        self.marks.len() >= self.marks_wanted
+    }
+
+    fn mark(&mut self, time: u64, chain: C) {
+        self.marks.push(Mark { time, chain });
+        if self.marks.len() == self.first_mark {
+            // What was busy before is not measured.
+            self.wires.links.iter_mut().for_each(|link| link.busy = 0);
+            self.workers.iter_mut().for_each(|worker| worker.busy = 0);
+        }
+    }
 
     fn barrier_complete(&mut self, now: u64, chain: C) {
         if self.boundary == Boundary::Barrier {
-            self.marks.push(Mark { time: now, chain });
+            self.mark(now, chain);
+            if self.is_over() {
+                return;
+            }
         }
         let wait = self.wires.barrier_time();
         if wait == Time::ZERO {
@@ -315,7 +335,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn server_sends(&mut self, role: u32, inst: u32, now: u64, chain: C) {
         let expected = self.marks.len() as u32 & 1;
         if !self.wires.is_switch(role) && inst & 1 == expected {
-            self.marks.push(Mark { time: now, chain });
+            self.mark(now, chain);
         }
     }
 
@@ -346,6 +366,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn after(&mut self, worker: u32, now: u64, time: u64, kind: Kind, mut chain: C) {
+        if kind != Kind::GradientReady {
+            self.workers[worker as usize].busy += time;
+        }
         chain.add(Part::Compute, time, 0);
         self.agenda.push(Event::at_worker(now + time, kind, worker, chain));
     }
@@ -468,7 +491,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         self.ended[iteration] += 1;
         let all = self.ended[iteration] == self.workers.len() as u32;
         if all && self.boundary == Boundary::Sums {
-            self.marks.push(Mark { time: now, chain });
+            self.mark(now, chain);
+        }
+        if self.is_over() {
+            return;
         }
         if !self.together {
             self.begin_iteration(worker, now, chain);

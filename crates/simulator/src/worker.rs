@@ -33,6 +33,8 @@ pub(crate) struct Worker<C> {
     spread: f64,
     random: Random,
     pub backward_start: u64,
+    /// Picoseconds it computed since measuring began.
+    pub busy: u64,
     /// What led to where it is in its own compute.
     pub chain: C,
     /// Iterations whose sum of each bucket it holds, and the total over buckets.
@@ -64,6 +66,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 // Streams of neighbouring seeds and ranks must not overlap: both are mixed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
                 backward_start: 0,
+                busy: 0,
                 chain: C::default(),
                 held: vec![0; buckets],
                 held_total: 0,

@@ -251,3 +251,30 @@ fn what_cannot_be_represented_is_refused() {
         assert_eq!(result.is_err(), find(entry.name).unwrap().uses(Knob::Multicast), "{}", entry.name);
     }
 }
+
+#[test]
+fn busy_times_are_those_of_one_iteration() {
+    let (workers, once) = (8.0, 4e6 * 8.0 / 25e9);
+    let busy = |strategy: &str, barrier, iterations| {
+        let options = Options { detail: true, barrier, iterations, ..Options::new(strategy, 8) };
+        let outcome = simulate(&model(&[1_000_000], 5000, 0.0), &Cluster::default(), &options).unwrap();
+        let list = outcome.busy.unwrap();
+        move |name: &str| list.iter().find(|busy| busy.name == name).map_or(0.0, |busy| busy.busy_s)
+    };
+    // 100 elements without a gradient are distributed as well.
+    let pulled = once + 400.0 * 8.0 / 25e9;
+    for iterations in [1, 3] {
+        let ps = busy("ps", true, Some(iterations));
+        for (name, seconds) in [
+            ("server 0 egress", workers * pulled),
+            ("server 0 ingress", workers * once),
+            ("worker 3 ingress", pulled),
+            ("worker 3 egress", once),
+            ("worker 3 compute", 15e-3 + 7e-6),
+        ] {
+            assert!((ps(name) - seconds).abs() < 1e-9, "{name}: {} {seconds}", ps(name));
+        }
+        let ring = busy("ring", true, Some(iterations));
+        assert!((ring("worker 0 egress") - 2.0 * 7.0 / 8.0 * once).abs() < 1e-9);
+    }
+}
