@@ -141,6 +141,12 @@ proptest! {
             let least = bytes as f64 * 8.0 / cluster.bandwidth.0;
             prop_assert!(outcome.iteration_s >= least * 0.999, "{} {least}", outcome.iteration_s);
         }
+        // No link is busy for longer than an iteration takes.
+        if options.barrier {
+            for link in &outcome.links {
+                prop_assert!(link.busiest_s <= outcome.iteration_s * (1.0 + 1e-9) + 1e-11, "{link:?}");
+            }
+        }
         // The critical path accounts for the iteration.
         let path: f64 = outcome.critical_path.iter().map(|part| part.seconds).sum();
         prop_assert!((path - outcome.iteration_s).abs() <= 1e-3 * outcome.iteration_s + 1e-9,
