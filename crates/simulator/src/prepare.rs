@@ -89,7 +89,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         let first = &trace.tensors[tensors[0] as usize].name;
         names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
     }
-    check_memory(schedule.as_ref(), &list, &names)?;
+    check_size(schedule.as_ref(), &list, &names)?;
     let mut priority = vec![u32::MAX; list.len()];
     for (position, &tensor) in (0u32..).zip(&trace.distribution) {
         let bucket = bucket_of[tensor as usize];
@@ -174,19 +174,31 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     Ok(())
 }
 
-/// A bucket in too many pieces is refused, where the allocation would end the process. Others are in flight beside it,
-/// so this finds only what can never be.
-fn check_memory(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
+/// The states of one bucket may take this much; others are in flight beside it.
+const MAX_STATE_BYTES: usize = 4_000_000_000;
+
+/// More messages than this take over ten minutes and, all in flight, more memory than machines have.
+const MAX_MESSAGES: u64 = 4_000_000_000;
+
+/// What takes too much memory or time is refused before it is begun.
+fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
     let Some(bucket) = buckets.iter().max_by_key(|bucket| schedule.lanes(bucket)) else { return Ok(()) };
     let lanes = schedule.lanes(bucket);
     let bytes = Lanes::bytes(schedule.roles().total(), lanes, schedule.slots(), schedule.senders());
     // Numbers of pieces stop at 32 bits.
-    if lanes == u32::MAX || Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+    if lanes == u32::MAX || bytes > MAX_STATE_BYTES {
         return wrong(format!(
-            "chunk: '{}' in {lanes} pieces or more needs over {} GB of memory, which there is not; ask for larger \
-             pieces (--chunk) or fewer workers and servers",
+            "chunk: '{}' in {lanes} pieces or more needs over {} GB of memory; ask for larger pieces (--chunk) or fewer \
+             workers and servers",
             names[bucket.id as usize],
             bytes / 1_000_000_000
+        ));
+    }
+    let messages = buckets.iter().fold(0u64, |sum, bucket| sum.saturating_add(schedule.volume(bucket).messages));
+    if messages > MAX_MESSAGES {
+        return wrong(format!(
+            "chunk: {messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated; fuse tensors \
+             (--bucket-size), ask for larger pieces (--chunk) or fewer workers"
         ));
     }
     Ok(())

@@ -15,6 +15,13 @@ fn what_no_memory_holds_is_refused() {
     }
 }
 
+#[test]
+fn what_takes_too_long_is_refused() {
+    let trace = Trace::all_reduce(4_000_000_000, 1000).unwrap();
+    let error = simulate(&trace, &Cluster::default(), &Options::new("ring", 5000)).unwrap_err().0;
+    assert!(error.contains("messages an iteration") && error.contains("--bucket-size"), "{error}");
+}
+
 /// A layer that needs very many tensors, as in an all-reduce cut small: the time is linear in them.
 #[test]
 fn many_tensors_in_one_layer_take_no_time() {
