@@ -192,7 +192,8 @@ def simulate(
     trace: a file, a built-in name, `allreduce:100MB` or a Trace. cluster: a file, a built-in name or a Cluster; its
     fields can be overridden by keyword (`bandwidth="10Gbps"`, `latency="10us"`, `gpus_per_node=4`, …). Sizes are bytes,
     or text with a unit. Options a strategy does not use are errors, None is the default of the command line.
-    detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is released while it runs. Raises UserError.
+    detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is
+    released while it runs. Raises UserError.
     """
     wanted: dict[str, Any] = {
         "servers": servers,
