@@ -33,7 +33,7 @@ demo: setup
 		--plot $(OUT)/resnet18.png
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 8 --bandwidth 10Gbps --strategy ring \
 		--bucket-size 25MB --timeline $(OUT)/resnet18-ring.json
-	@echo "Look at $(OUT)/resnet18.png, and open $(OUT)/resnet18-ring.json at https://ui.perfetto.dev"
+	@echo "The forecast is for a device of 500 images/s, not for this CPU. Look at $(OUT)/resnet18.png, and open $(OUT)/resnet18-ring.json at https://ui.perfetto.dev"
 
 test: setup
 	cargo test --locked --quiet

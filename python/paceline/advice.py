@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from paceline import human
 from paceline._core import UserError
-from paceline.forecast import KNOBS, Result, Run
+from paceline.forecast import KNOBS, PathPart, Result, Run
 from paceline.library import all_strategies, load_cluster
 from paceline.report import Group, named
 from paceline.sweeps import execute, feasible
@@ -61,18 +61,22 @@ def _where(group: Group, groups: Sequence[Group]) -> str:
 def bound(result: Result) -> str:
     """`bound by server ingress (71 % of the critical path)`."""
     total = sum(part.seconds for part in result.critical_path)
-    top = result.critical_path[0]
-    seconds, name = top.seconds, top.part
-    role, _, way = name.rpartition(" ")
-    other = {"egress": f"{role} ingress", "ingress": f"{role} egress"}.get(way)
-    for part in result.critical_path[1:]:
-        if part.part == other and part.seconds > top.seconds / 2:
-            seconds, name = seconds + part.seconds, f"{role} egress and ingress"
+    # A card's two directions are one bottleneck: a message that queues for one would else have queued for the other.
+    cards: dict[str, list[PathPart]] = {}
+    for part in result.critical_path:
+        role, _, way = part.part.rpartition(" ")
+        cards.setdefault(role if way in ("egress", "ingress") else part.part, []).append(part)
+    role, parts = max(cards.items(), key=lambda item: sum(part.seconds for part in item[1]))
+    seconds, name = sum(part.seconds for part in parts), parts[0].part
+    if len(parts) > 1:
+        both = parts[1].seconds > parts[0].seconds / 2
+        seconds, name = (seconds, f"{role} egress and ingress") if both else (parts[0].seconds, name)
     if name == "compute":
         slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
         return f"bound by computation ({seconds / total * 100:.0f} % of the critical path{slowest})"
     queued = result.queued_s or 0.0
-    queue = ", most of it queueing" if other is not None and queued > seconds / 2 else ""
+    is_card = name.endswith(("egress", "ingress"))
+    queue = ", most of it queueing" if is_card and queued > seconds / 2 else ""
     return f"bound by {name} ({seconds / total * 100:.0f} % of the critical path{queue})"
 
 

@@ -60,7 +60,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             "--chunk",
             type=types.CHUNK,
             metavar="whole|per-worker|SIZE",
-            help="Cut buckets into messages.  [default: whole; per-worker for rings]",
+            help="Cut buckets into messages.  [default: whole; per-worker for rings; 512 KiB for tree]",
         ),
         option(
             "--placement",
