@@ -22,7 +22,7 @@ pub mod step;
 pub mod strategies;
 
 pub use plan::{
-    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Topology, build, find, registry,
+    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Topology, build, find, look_up, registry,
 };
 pub use schedule::{Link, Roles, Schedule, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -212,6 +212,17 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     registry().iter().copied().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
+/// The same, or why not.
+///
+/// # Errors
+/// An unknown name; the message lists those that are known.
+pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
+    find(name).ok_or_else(|| {
+        let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
+        PlanError(format!("unknown strategy '{name}'; known are {}", names.join(", ")))
+    })
+}
+
 /// Most workers of one schedule: slots count messages in 16 bits.
 pub const MAX_WORKERS: u32 = 60_000;
 
@@ -220,10 +231,7 @@ pub const MAX_WORKERS: u32 = 60_000;
 /// # Errors
 /// An unknown name, no workers, or knobs that exclude each other; the message names the remedy.
 pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
-    let Some(entry) = find(name) else {
-        let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
-        return Err(PlanError(format!("unknown strategy '{name}'; known are {}", names.join(", "))));
-    };
+    let entry = look_up(name)?;
     let wrong = |message: &str| Err(PlanError(message.into()));
     if topology.workers == 0 {
         return wrong("workers: 0 is too few; at least one worker trains");

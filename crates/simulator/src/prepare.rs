@@ -1,7 +1,7 @@
 //! From trace, cluster and options to what the event loop works on: buckets, layers and gradients in its own terms.
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, find};
+use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, look_up};
 
 use crate::lanes::Lanes;
 use crate::options::{ChunkBytes, Options, Pull, SimulationError};
@@ -49,11 +49,7 @@ fn wrong<T>(message: String) -> Result<T, SimulationError> {
 }
 
 pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
-    let Some(entry) = find(&options.strategy) else {
-        return build(&options.strategy, &Topology::flat(1), &Knobs::default())
-            .map_err(|e| SimulationError(format!("strategy: {e}")))
-            .and_then(|_| wrong("unknown strategy".into()));
-    };
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     check(trace, cluster, options, entry)?;
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();

@@ -278,9 +278,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn free_switch_memory(&mut self, event: &Event<C>) {
         let Some(memory) = &mut self.memory else { return };
         for held in memory.release(event.from(), event.inst, event.lane, event.bytes) {
-            let mut chain = event.chain;
-            chain.add(Part::WorkerEgress, 0, 0);
-            self.transmit(Event { time: event.time, chain, ..held });
+            self.transmit(Event { time: event.time, chain: event.chain, ..held });
         }
     }
 
