@@ -76,16 +76,21 @@ def load_trace(source: str | Path | Trace) -> Trace:
         raise UserError("the name of a trace is empty; `paceline traces` lists those that are built in")
     if isinstance(source, str) and text.startswith("allreduce"):
         return Trace.all_reduce(text)
-    path = Path(text)
-    names = _built_in(_TRACES)
+    return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
+
+
+def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
+    """The file that the user's word is or, as a built-in name, means. Raises UserError naming the nearest."""
+    path = Path(source)
     if isinstance(source, str) and not path.exists():
+        names = _built_in(folder)
         for name, file in names.items():
-            if _key(name) == _key(text):
-                return Trace.read(file)
-        if "/" not in text and path.suffix != ".json":
-            message = _unknown("trace", text, list(names))
-            raise UserError(f"{message}; give a file, allreduce:SIZE or a name that `paceline traces` lists")
-    return Trace.read(path)
+            if _key(name) == _key(source):
+                return file
+        if "/" not in source and path.suffix != ".json":
+            message = _unknown(kind, source, list(names))
+            raise UserError(f"{message}; give {wanted} that `paceline {kind}s` lists")
+    return path
 
 
 def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:
@@ -111,13 +116,4 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
         raise UserError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
-    path = Path(source)
-    if isinstance(source, str) and not path.exists():
-        names = _built_in(_CLUSTERS)
-        for name, file in names.items():
-            if _key(name) == _key(source):
-                return Cluster.read(file)
-        if "/" not in source and path.suffix != ".json":
-            message = _unknown("cluster", source, list(names))
-            raise UserError(f"{message}; give a file or a name that `paceline clusters` lists")
-    return Cluster.read(path)
+    return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
