@@ -1,5 +1,6 @@
 """The native module: the contract between Rust and Python. Structured values pass as JSON text."""
 
+from collections.abc import Callable, Sequence
 from os import PathLike
 
 __version__: str
@@ -54,3 +55,78 @@ def parse_rate(text: str) -> float: ...
 def parse_size(text: str) -> int: ...
 def parse_time(text: str) -> float: ...
 def nearest(word: str, candidates: list[str]) -> str | None: ...
+
+class JobError(RuntimeError):
+    """A run failed: a rank died, is silent, left, or called something else. The message names ranks and hosts."""
+
+class Engine:
+    """This process's part of a job: connections to all ranks, shared memory, two background threads.
+
+    `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp), interface, secret, rendezvous
+    ("host:port" of rank 0 where there is no `exchange`), timeout_s, strategy, chunk, inside, servers, streams. `exchange`
+    gives what every rank called it with, in rank order (an all-gather of small blobs, by torch's store for example).
+    """
+
+    @staticmethod
+    def start(rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None) -> Engine: ...
+    def world(self) -> Communicator: ...
+    def group(self, ranks: Sequence[int], name: str) -> Communicator:
+        """A communicator of these ranks of the job, in this order; every one of them calls it with the same name."""
+    def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
+        """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
+    def status(self) -> str:
+        """JSON: transports by peer, operations in flight, bytes moved, the strategy chosen by size."""
+    def close(self) -> None:
+        """Says goodbye to the other ranks and ends the threads. Operations in flight fail. May be called twice."""
+
+class Communicator:
+    """A group of ranks. Each of them calls the same operations in the same order."""
+
+    rank: int
+    size: int
+    ranks: list[int]
+    def submit(
+        self,
+        call: str,
+        *,
+        inputs: Sequence[tuple[int, int]] = (),
+        outputs: Sequence[tuple[int, int]] = (),
+        dtype: str = "uint8",
+        op: str = "sum",
+        root: int = 0,
+        tag: int = 0,
+        counts: Sequence[int] | None = None,
+        out_counts: Sequence[int] | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        strategy: str | None = None,
+        label: str = "",
+        timeout_s: float | None = None,
+        keep: object = None,
+        notify: int | None = None,
+    ) -> Operation:
+        """Begin an operation. Buffers are (address, elements), taken one after the other as if they were one.
+
+        `keep` is held until the operation has finished: the owner of the memory. `notify` asks for a notice.
+
+        | call | inputs | outputs | else |
+        | --- | --- | --- | --- |
+        | all_reduce, broadcast, reduce | in place | none | op; root |
+        | all_gather | own elements | all ranks', in rank order | counts: of each rank (default: all alike) |
+        | gather | own elements | at root as all_gather | root, counts |
+        | scatter | at root: all ranks' in order | own elements | root, counts |
+        | reduce_scatter | all ranks' parts, in rank order | own part | op, counts |
+        | all_to_all | parts for each rank | parts from each | counts: sent; out_counts: received |
+        | barrier | | | |
+        | send | elements | none | root: to whom; tag |
+        | recv | none | elements | root: from whom, -1: anybody; tag |
+        """
+
+class Operation:
+    """An operation in flight."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait without the GIL; False after the time. Raises JobError if it failed. Ctrl-C interrupts."""
+    def done(self) -> bool: ...
+    def source(self) -> int:
+        """The rank that a finished recv from anybody came from."""

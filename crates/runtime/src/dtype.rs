@@ -1,0 +1,113 @@
+//! Element types and reduction operations.
+
+/// Type of the elements of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Dtype {
+    /// IEEE 754 binary32.
+    Float32,
+    /// IEEE 754 binary64.
+    Float64,
+    /// IEEE 754 binary16.
+    Float16,
+    /// The upper half of a binary32.
+    Bfloat16,
+    /// Two's complement.
+    Int32,
+    /// Two's complement.
+    Int64,
+    /// Unsigned; also how other types are moved without arithmetic.
+    Uint8,
+}
+
+impl Dtype {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Dtype; 7] = [
+        Dtype::Float32,
+        Dtype::Float64,
+        Dtype::Float16,
+        Dtype::Bfloat16,
+        Dtype::Int32,
+        Dtype::Int64,
+        Dtype::Uint8,
+    ];
+
+    /// Bytes of an element.
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::Uint8 => 1,
+            Dtype::Float16 | Dtype::Bfloat16 => 2,
+            Dtype::Float32 | Dtype::Int32 => 4,
+            Dtype::Float64 | Dtype::Int64 => 8,
+        }
+    }
+
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::Float32 => "float32",
+            Dtype::Float64 => "float64",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Int32 => "int32",
+            Dtype::Int64 => "int64",
+            Dtype::Uint8 => "uint8",
+        }
+    }
+
+    /// The type of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Dtype> {
+        Dtype::ALL.into_iter().find(|dtype| dtype.name() == name)
+    }
+
+    /// The type of this number, as a peer sends it.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Dtype> {
+        Dtype::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether it has fractions.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        matches!(self, Dtype::Float32 | Dtype::Float64 | Dtype::Float16 | Dtype::Bfloat16)
+    }
+}
+
+/// How contributions are combined. An average is a sum that is scaled afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// a + b; integers wrap.
+    Sum,
+    /// The smaller; a NaN wins.
+    Min,
+    /// The larger; a NaN wins.
+    Max,
+    /// a * b; integers wrap.
+    Product,
+}
+
+impl ReduceOp {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Product => "product",
+        }
+    }
+
+    /// The operation of this number, as a peer sends it.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<ReduceOp> {
+        ReduceOp::ALL.get(usize::from(code)).copied()
+    }
+}
