@@ -4,8 +4,23 @@
 //! | --- | --- |
 //! | [`dtype`] | element types and reduction operations |
 //! | [`reduce`] | kernels: combine, scale |
+//! | [`space`] | the memory of an operation |
+//! | [`tag`] | what stands in front of every fragment |
+//! | [`channel`] | what a transport offers; [`shm`], [`tcp`], [`loopback`] are transports |
+//! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
+//! | [`executor`] | runs programs over channels, never waiting |
+//! | [`handle`] | the caller's view of an operation in flight |
 //! | [`rendezvous`] | how ranks find and prove each other: secret, handshake, exchange, mesh of connections |
+pub mod channel;
 pub mod dtype;
 pub mod error;
+pub mod executor;
+pub mod handle;
+pub mod loopback;
+pub mod program;
 pub mod reduce;
 pub mod rendezvous;
+pub mod shm;
+pub mod space;
+pub mod tag;
+pub mod tcp;

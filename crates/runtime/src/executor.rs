@@ -1,0 +1,181 @@
+//! Runs programs on real buffers over channels, never waiting: whoever drives it calls [`Executor::progress`].
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `live` | an operation in flight: its parts (one a role), their lanes |
+//! | `lane` | how far a lane is in its step |
+//! | `step` | sending and receiving the fragments of a step |
+//! | `aside` | fragments that came before anybody wants them |
+//! | `group` | the operations of a communicator in their order |
+//! | `wires` | the channels by rank, and which of them are lost |
+mod aside;
+mod group;
+mod lane;
+mod live;
+mod step;
+mod wires;
+
+use std::any::Any;
+use std::sync::Arc;
+
+pub use live::{Begin, Between, Finish};
+pub use wires::Wires;
+
+use crate::error::RunError;
+use crate::handle::Handle;
+use aside::Aside;
+use group::{Found, Group};
+
+/// A group that cannot go on.
+#[derive(Debug)]
+pub struct Failure {
+    /// The communicator.
+    pub group: u32,
+    /// Why.
+    pub error: RunError,
+}
+
+/// An operation that is over.
+pub struct Over {
+    /// The caller's handle.
+    pub handle: Arc<Handle>,
+    /// The communicator.
+    pub group: u32,
+    /// Its number; none for a transfer.
+    pub seq: Option<u32>,
+    /// The owner of the memory.
+    pub keep: Option<Box<dyn Any + Send>>,
+}
+
+/// All groups of this process, and the channels they share.
+pub struct Executor {
+    wires: Wires,
+    groups: Vec<Group>,
+    aside: Aside,
+    /// Operations that have ended since the caller last looked.
+    pub over: Vec<Over>,
+    /// Groups that have failed since.
+    pub failures: Vec<Failure>,
+}
+
+impl Executor {
+    /// Over these channels.
+    #[must_use]
+    pub fn new(wires: Wires) -> Executor {
+        Executor { wires, groups: Vec::new(), aside: Aside::default(), over: Vec::new(), failures: Vec::new() }
+    }
+
+    /// The channels.
+    pub fn wires(&mut self) -> &mut Wires {
+        &mut self.wires
+    }
+
+    /// Adds a communicator of these ranks, `me` being this process's place in it.
+    pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
+        self.groups.push(Group::new(id, ranks, me));
+    }
+
+    /// Begins an operation.
+    pub fn begin(&mut self, group: u32, begin: Begin) {
+        let Some(group) = self.groups.iter_mut().find(|g| g.id == group) else {
+            begin.handle.fail(RunError::Failed(format!("there is no communicator {group}")));
+            return;
+        };
+        group.begin(begin, &mut self.over);
+    }
+
+    /// Whether an operation is in flight.
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        self.groups.iter().any(Group::busy)
+    }
+
+    /// Does what can be done now; whether anything was.
+    pub fn progress(&mut self) -> bool {
+        let mut any = false;
+        for rank in 0..self.wires.len() {
+            any |= self.receive(rank);
+        }
+        for group in &mut self.groups {
+            match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
+                Ok(moved) => any |= moved,
+                Err(error) => {
+                    group.fail(&error, &mut self.aside, &mut self.over);
+                    self.failures.push(Failure { group: group.id, error });
+                }
+            }
+        }
+        any | self.wires.flush()
+    }
+
+    /// Takes fragments from a rank as long as they are wanted.
+    fn receive(&mut self, rank: u32) -> bool {
+        let mut any = false;
+        while let Some(tag) = self.wires.front(rank) {
+            let mut group = self.groups.iter_mut().find(|g| g.id == tag.group);
+            let found = group.as_mut().map_or(Found::Later, |g| g.find(&tag));
+            match (found, group) {
+                (Found::Live(place), Some(group)) => match group.deliver(place, &tag, rank, &mut self.wires) {
+                    Ok(true) => {
+                        any = true;
+                        match group.advance(place, &mut self.wires, &mut self.aside, &mut self.over) {
+                            Ok(()) => {}
+                            Err(error) => {
+                                group.fail(&error, &mut self.aside, &mut self.over);
+                                self.failures.push(Failure { group: group.id, error });
+                            }
+                        }
+                    }
+                    Ok(false) => break,
+                    Err(error) => {
+                        group.fail(&error, &mut self.aside, &mut self.over);
+                        self.failures.push(Failure { group: group.id, error });
+                    }
+                },
+                (Found::Past, _) => {
+                    if !self.wires.discard(rank) {
+                        break;
+                    }
+                    any = true;
+                }
+                _ => break,
+            }
+        }
+        any
+    }
+
+    /// Copies fragments aside that block others behind them; whether any was. Called when nothing else can be done: a
+    /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already.
+    pub fn put_aside(&mut self, force: bool) -> bool {
+        let mut any = false;
+        for rank in 0..self.wires.len() {
+            let Some(tag) = self.wires.front(rank) else { continue };
+            if !force && self.aside.full(rank) {
+                continue;
+            }
+            any |= self.wires.take_aside(rank, &tag, &mut self.aside);
+        }
+        any
+    }
+
+    /// Ends all operations of a group with an error; later ones fail at once.
+    pub fn fail_group(&mut self, id: u32, error: &RunError) {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
+            group.fail(error, &mut self.aside, &mut self.over);
+        }
+    }
+
+    /// Ends everything.
+    pub fn fail_all(&mut self, error: &RunError) {
+        for group in &mut self.groups {
+            group.fail(error, &mut self.aside, &mut self.over);
+        }
+    }
+
+    /// Drops a communicator; what still comes for it is discarded.
+    pub fn remove_group(&mut self, id: u32) {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
+            group.fail(&RunError::Failed("the communicator was destroyed".into()), &mut self.aside, &mut self.over);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The operations of a communicator, in their order.
+use std::collections::{HashMap, VecDeque};
+
+use super::aside::Aside;
+use super::live::{Begin, Between, Live};
+use super::step::{self, BARRIER_SLOT, Note, Place};
+use super::wires::Wires;
+use super::Over;
+use crate::error::RunError;
+use crate::program::Transfer;
+use crate::tag::{Call, Tag};
+
+/// Lanes of all operations in flight at once; the oldest come first.
+const LANES: usize = 16;
+/// Bytes of operations that may begin before the oldest is over: what peers put aside is bounded by it.
+const AHEAD: u64 = 16 << 20;
+
+/// What a fragment is to this group.
+pub(super) enum Found {
+    /// Its operation is over or has failed.
+    Past,
+    /// It has not begun here.
+    Later,
+    /// This one.
+    Live(At),
+}
+
+/// Where an operation in flight is.
+#[derive(Clone, Copy)]
+pub(super) enum At {
+    /// In the order.
+    Op(usize, usize, u32),
+    /// Among the transfers.
+    Transfer(usize),
+}
+
+struct Slot {
+    live: Option<Live>,
+    bytes: u64,
+    opened: bool,
+}
+
+pub(super) struct Group {
+    pub id: u32,
+    ranks: Vec<u32>,
+    me: u32,
+    /// Number of the first of `ops`.
+    base: u32,
+    ops: VecDeque<Slot>,
+    transfers: Vec<Live>,
+    /// Transfers so far: by rank in the group, tag, and whether sent.
+    counters: HashMap<(u32, u32, bool), u32>,
+    broken: Option<RunError>,
+}
+
+impl Group {
+    pub fn new(id: u32, ranks: Vec<u32>, me: u32) -> Group {
+        let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
+        Group { id, ranks, me, base, ops, transfers, counters, broken }
+    }
+
+    pub fn busy(&self) -> bool {
+        !self.ops.is_empty() || !self.transfers.is_empty()
+    }
+
+    pub fn begin(&mut self, begin: Begin, over: &mut Vec<Over>) {
+        if let Some(error) = &self.broken {
+            begin.handle.fail(error.clone());
+            over.push(Over { handle: begin.handle, group: self.id, seq: None, keep: begin.keep });
+            return;
+        }
+        if let Some(Between { peer, tag, sends }) = begin.transfer {
+            let seq = peer.map_or(0, |peer| self.next_transfer(peer, tag, sends));
+            self.transfers.push(Live::new(seq, begin));
+            return;
+        }
+        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
+        let seq = self.base.wrapping_add(self.ops.len() as u32);
+        self.ops.push_back(Slot { live: Some(Live::new(seq, begin)), bytes, opened: false });
+    }
+
+    fn next_transfer(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
+        let counter = self.counters.entry((peer, tag, sends)).or_default();
+        *counter = counter.wrapping_add(1);
+        *counter - 1
+    }
+
+    /// The operation a fragment is for. A receive from anybody is bound to the sender here.
+    pub fn find(&mut self, tag: &Tag) -> Found {
+        if self.broken.is_some() {
+            return Found::Past;
+        }
+        if tag.signature.call == Call::Transfer {
+            return self.find_transfer(tag);
+        }
+        let index = tag.seq.wrapping_sub(self.base);
+        if index > u32::MAX / 2 {
+            return Found::Past;
+        }
+        let Some(slot) = self.ops.get(index as usize) else { return Found::Later };
+        let Some(live) = &slot.live else { return Found::Past };
+        match live.parts.iter().position(|part| part.role == u32::from(tag.to)) {
+            Some(part) => Found::Live(At::Op(index as usize, part, tag.lane)),
+            None => Found::Live(At::Op(index as usize, usize::MAX, tag.lane)),
+        }
+    }
+
+    fn find_transfer(&mut self, tag: &Tag) -> Found {
+        let from = u32::from(tag.from);
+        let exactly = Some(Between { peer: Some(from), tag: tag.lane, sends: false });
+        let bound = |live: &Live| live.transfer == exactly && live.seq == tag.seq;
+        if let Some(index) = self.transfers.iter().position(bound) {
+            return Found::Live(At::Transfer(index));
+        }
+        let next = self.counters.get(&(from, tag.lane, false)).copied().unwrap_or(0);
+        let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == tag.lane;
+        match self.transfers.iter().position(open) {
+            Some(index) if tag.seq == next => {
+                self.bind(index, from, tag.lane);
+                Found::Live(At::Transfer(index))
+            }
+            _ => Found::Later,
+        }
+    }
+
+    fn bind(&mut self, index: usize, from: u32, tag: u32) {
+        let seq = self.next_transfer(from, tag, false);
+        let live = &mut self.transfers[index];
+        live.seq = seq;
+        live.transfer = Some(Between { peer: Some(from), tag, sends: false });
+        live.program = Box::new(Transfer { peer: from, sends: false, len: live.signature.count });
+        live.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Takes the front fragment of a rank if it is wanted now.
+    pub fn deliver(&mut self, at: At, tag: &Tag, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
+        let place = Place { group: self.id, ranks: &self.ranks };
+        let (live, part, lane) = match at {
+            At::Op(index, part, lane) => match &mut self.ops[index].live {
+                Some(live) => (live, part, lane),
+                None => return Ok(false),
+            },
+            At::Transfer(index) => (&mut self.transfers[index], 0, 0),
+        };
+        if live.signature != tag.signature || part == usize::MAX {
+            return Err(step::mismatch(live, tag, &place));
+        }
+        step::deliver(live, part, tag, lane, rank, wires)
+    }
+
+    /// Goes on with the lane that has just received something.
+    pub fn advance(
+        &mut self,
+        at: At,
+        wires: &mut Wires,
+        aside: &mut Aside,
+        over: &mut Vec<Over>,
+    ) -> Result<(), RunError> {
+        let place = Place { group: self.id, ranks: &self.ranks };
+        match at {
+            At::Op(index, part, lane) => {
+                if let Some(live) = &mut self.ops[index].live {
+                    step::advance(live, part, lane, &place, wires, aside)?;
+                    if live.parts[part].shift() {
+                        let opened = live.parts[part].first + live.parts[part].lanes.len() as u32 - 1;
+                        step::advance(live, part, opened, &place, wires, aside)?;
+                    }
+                }
+                self.settle(index, over);
+            }
+            At::Transfer(index) => {
+                step::advance(&mut self.transfers[index], 0, 0, &place, wires, aside)?;
+                self.transfers[index].parts[0].shift();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done; whether anything was.
+    pub fn run(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+        if !self.busy() {
+            return Ok(false);
+        }
+        let mut any = false;
+        let (mut lanes, mut ahead) = (0, 0);
+        for index in 0..self.ops.len() {
+            let Slot { live, bytes, opened } = &mut self.ops[index];
+            if index > 0 {
+                ahead += if *opened { *bytes } else { 0 };
+            }
+            let Some(live) = live else { continue };
+            if !*opened && (lanes >= LANES || ahead > AHEAD) {
+                break;
+            }
+            *opened = true;
+            let place = Place { group: self.id, ranks: &self.ranks };
+            for part in 0..live.parts.len() {
+                any |= step::notes_aside(live, part, &place, aside);
+                any |= run_part(live, part, &place, wires, aside)?;
+                lanes += live.parts[part].lanes.len();
+            }
+            any |= meet(live, &place, wires);
+            any |= self.settle(index, over);
+        }
+        while self.ops.front().is_some_and(|slot| slot.live.is_none()) {
+            self.ops.pop_front();
+            self.base = self.base.wrapping_add(1);
+        }
+        if !self.transfers.is_empty() {
+            any |= self.run_transfers(wires, aside, over)?;
+        }
+        Ok(any)
+    }
+
+    fn run_transfers(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+        let mut any = false;
+        let mut index = 0;
+        while index < self.transfers.len() {
+            if self.transfers[index].is_receive_from_anybody() {
+                let tag = self.transfers[index].lane_name(0);
+                let counters = &self.counters;
+                let next = |t: &&Tag| {
+                    t.seq == counters.get(&(u32::from(t.from), t.lane, false)).copied().unwrap_or(0) && t.offset == 0
+                };
+                let from = aside.transfers(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
+                match from {
+                    Some(from) => self.bind(index, from, tag),
+                    None => {
+                        index += 1;
+                        continue;
+                    }
+                }
+            }
+            let place = Place { group: self.id, ranks: &self.ranks };
+            let live = &mut self.transfers[index];
+            any |= run_part(live, 0, &place, wires, aside)?;
+            if live.over() {
+                let live = self.transfers.remove(index);
+                conclude(live, self.id, None, over);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Ends an operation whose lanes are over.
+    fn settle(&mut self, index: usize, over: &mut Vec<Over>) -> bool {
+        if !self.ops[index].live.as_ref().is_some_and(Live::over) {
+            if let Some(live) = &self.ops[index].live {
+                live.handle.moved.store(live.moved, std::sync::atomic::Ordering::Relaxed);
+            }
+            return false;
+        }
+        let Some(live) = self.ops[index].live.take() else { return false };
+        let seq = live.seq;
+        conclude(live, self.id, Some(seq), over);
+        true
+    }
+
+    pub fn fail(&mut self, error: &RunError, aside: &mut Aside, over: &mut Vec<Over>) {
+        self.broken.get_or_insert_with(|| error.clone());
+        let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
+        for (seq, live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+            live.handle.fail(error.clone());
+            over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
+        }
+        aside.forget(self.id);
+    }
+}
+
+fn conclude(mut live: Live, group: u32, seq: Option<u32>, over: &mut Vec<Over>) {
+    live.conclude();
+    live.handle.finish();
+    over.push(Over { handle: live.handle, group, seq, keep: live.keep });
+}
+
+fn run_part(
+    live: &mut Live,
+    part: usize,
+    place: &Place<'_>,
+    wires: &mut Wires,
+    aside: &mut Aside,
+) -> Result<bool, RunError> {
+    let mut any = false;
+    loop {
+        any |= live.parts[part].shift();
+        let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
+        for lane in first..first + count {
+            any |= step::advance(live, part, lane, place, wires, aside)?;
+        }
+        // Lanes in which this role has no part are over at once.
+        if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == super::lane::State::Done) {
+            return Ok(any);
+        }
+    }
+}
+
+/// The barrier: the first role that has one counts, and releases all.
+fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
+    if live.parts.iter().all(|part| part.barriers == 0) {
+        return false;
+    }
+    let members: Vec<u32> = (0..live.program.roles()).filter(|&role| live.program.barriers(role) > 0).collect();
+    let counts = members[0];
+    let mut any = false;
+    for index in 0..live.parts.len() {
+        let part = &mut live.parts[index];
+        if part.barriers > 0 && part.parked == part.barriers && !part.released {
+            // Counted once: `parked` moves beyond.
+            part.parked += 1;
+            live.notes.push((counts, Note::Arrived));
+            any = true;
+        }
+    }
+    if live.arrived == members.len() as u32 {
+        live.arrived += 1;
+        live.notes.extend(members.iter().map(|&role| (role, Note::Release)));
+        any = true;
+    }
+    let from = live.parts.iter().find(|part| part.barriers > 0).map_or(0, |part| part.role);
+    let notes = std::mem::take(&mut live.notes);
+    for (role, note) in notes {
+        let tag = Tag {
+            group: place.group,
+            seq: live.seq,
+            lane: note as u32,
+            slot: BARRIER_SLOT,
+            from: from as u16,
+            to: role as u16,
+            bytes: 0,
+            offset: 0,
+            signature: live.signature,
+        };
+        if wires.send(place.host(role), &tag, &[]) {
+            any = true;
+        } else {
+            live.notes.push((role, note));
+        }
+    }
+    any
+}

@@ -1,0 +1,62 @@
+//! How far a lane is.
+
+/// All of a message has gone or come. (A message without payload is a fragment, too.)
+pub(super) const ALL: u64 = u64::MAX;
+
+/// Elements that have gone to or come from each peer of a step.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// The only peer, or the first.
+    one: u64,
+    /// The others.
+    more: Vec<u64>,
+    complete: u32,
+}
+
+impl Moved {
+    pub fn get(&self, peer: u32) -> u64 {
+        if peer == 0 { self.one } else { self.more.get(peer as usize - 1).copied().unwrap_or(0) }
+    }
+
+    pub fn set(&mut self, peer: u32, elements: u64) {
+        if peer == 0 {
+            self.one = elements;
+        } else {
+            if self.more.len() < peer as usize {
+                self.more.resize(peer as usize, 0);
+            }
+            self.more[peer as usize - 1] = elements;
+        }
+        self.complete += u32::from(elements == ALL);
+    }
+
+    pub fn complete(&self) -> u32 {
+        self.complete
+    }
+
+    pub fn clear(&mut self) {
+        self.one = 0;
+        self.more.clear();
+        self.complete = 0;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum State {
+    #[default]
+    Running,
+    /// At the barrier.
+    Parked,
+    Done,
+}
+
+/// A lane of a role.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub pc: u32,
+    pub state: State,
+    /// Of the step's send.
+    pub sent: Moved,
+    /// Of the step's receive, or of the receive behind the send it is at.
+    pub got: Moved,
+}

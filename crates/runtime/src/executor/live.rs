@@ -1,0 +1,159 @@
+//! An operation in flight.
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::lane::{Lane, State};
+use crate::dtype::Dtype;
+use crate::handle::Handle;
+use crate::program::Program;
+use crate::reduce::{Kernel, kernel, scale};
+use crate::space::Space;
+use crate::tag::Signature;
+
+/// Lanes of a part that are in flight at once, so that what is received, combined and passed on stays in the cache.
+const WINDOW: u32 = 8;
+
+/// What is to be done when all lanes are over.
+#[derive(Clone, Copy, Debug)]
+pub struct Finish {
+    /// Elements of the first part's space that are multiplied: offset, length.
+    pub scaled: (u64, u64),
+    /// By this.
+    pub factor: f64,
+}
+
+/// Between whom a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// The other rank in the group; none: a receive from anybody.
+    pub peer: Option<u32>,
+    /// The user's tag.
+    pub tag: u32,
+    /// Whether this rank sends.
+    pub sends: bool,
+}
+
+/// An operation as the caller gives it to the executor.
+pub struct Begin {
+    /// What all ranks must agree on.
+    pub signature: Signature,
+    /// What this process's roles do.
+    pub program: Box<dyn Program>,
+    /// The roles this process plays, with their memory; the worker first.
+    pub roles: Vec<(u32, Space)>,
+    /// Of a transfer.
+    pub transfer: Option<Between>,
+    /// Afterwards.
+    pub finish: Option<Finish>,
+    /// For the caller.
+    pub handle: Arc<Handle>,
+    /// The owner of the memory, held until the end.
+    pub keep: Option<Box<dyn Any + Send>>,
+}
+
+/// A role's part.
+pub(super) struct Part {
+    pub role: u32,
+    pub space: Space,
+    pub total: u32,
+    /// Number of the first of `lanes`.
+    pub first: u32,
+    pub lanes: VecDeque<Lane>,
+    /// Lanes in flight at once.
+    window: u32,
+    /// Lanes that will meet the barrier, and that stand there.
+    pub barriers: u32,
+    pub parked: u32,
+    pub released: bool,
+}
+
+impl Part {
+    /// The lane of this number, if it is in flight.
+    pub fn lane(&mut self, number: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(number.checked_sub(self.first)? as usize)
+    }
+
+    pub fn over(&self) -> bool {
+        self.first == self.total
+    }
+
+    /// Drops finished lanes and opens new ones.
+    pub fn shift(&mut self) -> bool {
+        while self.lanes.front().is_some_and(|lane| lane.state == State::Done) {
+            self.lanes.pop_front();
+            self.first += 1;
+        }
+        let wanted = self.window.min(self.total - self.first);
+        let opened = (self.lanes.len() as u32) < wanted;
+        while (self.lanes.len() as u32) < wanted {
+            self.lanes.push_back(Lane::default());
+        }
+        opened
+    }
+}
+
+pub(super) struct Live {
+    pub seq: u32,
+    pub signature: Signature,
+    pub program: Box<dyn Program>,
+    pub kernel: Kernel,
+    pub parts: Vec<Part>,
+    pub transfer: Option<Between>,
+    finish: Option<Finish>,
+    pub handle: Arc<Handle>,
+    pub keep: Option<Box<dyn Any + Send>>,
+    /// Fragments moved.
+    pub moved: u64,
+    /// Of the barrier: roles that have come (at the role that counts), and notes still to be sent to roles.
+    pub arrived: u32,
+    pub notes: Vec<(u32, super::step::Note)>,
+}
+
+impl Live {
+    pub fn new(seq: u32, begin: Begin) -> Live {
+        let Begin { signature, program, roles, transfer, finish, handle, keep } = begin;
+        let total = program.lanes();
+        // Where lanes wait for each other at a barrier, all must be in flight, at every role.
+        let held = (0..program.roles()).any(|role| program.barriers(role) > 0);
+        let window = if held { total } else { WINDOW };
+        let parts = roles
+            .into_iter()
+            .map(|(role, space)| {
+                let barriers = program.barriers(role);
+                let (lanes, first, parked, released) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0, false);
+                Part { role, space, total, first, lanes, window, barriers, parked, released }
+            })
+            .collect();
+        let kernel = kernel(signature.dtype, signature.op);
+        let (moved, arrived, notes) = (0, 0, Vec::new());
+        Live { seq, signature, program, kernel, parts, transfer, finish, handle, keep, moved, arrived, notes }
+    }
+
+    pub fn over(&self) -> bool {
+        self.notes.is_empty() && self.parts.iter().all(Part::over)
+    }
+
+    pub fn is_receive_from_anybody(&self) -> bool {
+        self.transfer.is_some_and(|between| between.peer.is_none())
+    }
+
+    /// The lane as a tag calls it.
+    pub fn lane_name(&self, lane: u32) -> u32 {
+        self.transfer.map_or(lane, |between| between.tag)
+    }
+
+    /// After the last lane: scaling.
+    pub fn conclude(&mut self) {
+        let Some(Finish { scaled: (off, len), factor }) = self.finish else { return };
+        let dtype: Dtype = self.signature.dtype;
+        let Some(part) = self.parts.first_mut() else { return };
+        let mut done = 0;
+        while done < len {
+            let run = part.space.run(off + done, len - done);
+            scale(dtype, run, factor);
+            done += (run.len() / dtype.size()) as u64;
+        }
+    }
+
+}

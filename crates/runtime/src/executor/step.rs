@@ -1,0 +1,362 @@
+//! Sending and receiving the fragments of a lane's step.
+use paceline_schedule::{Op, Peers, Piece, Step};
+
+use super::aside::{Aside, Key};
+use super::lane::{ALL, Lane, State};
+use super::live::{Live, Part};
+use super::wires::Wires;
+use crate::channel::Sink;
+use crate::error::RunError;
+use crate::reduce::Kernel;
+use crate::space::Space;
+use crate::tag::{Signature, Tag};
+
+/// Slot of the notes by which roles meet at a barrier; programs have far fewer.
+pub(super) const BARRIER_SLOT: u16 = u16::MAX;
+
+/// A message of the barrier; its number is the tag's lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Note {
+    /// All lanes of the sender have come.
+    Arrived = 0,
+    /// All lanes of all roles have.
+    Release = 1,
+}
+
+/// What does not change while a group lives.
+pub(super) struct Place<'a> {
+    pub group: u32,
+    /// Ranks of the job, by worker role.
+    pub ranks: &'a [u32],
+}
+
+impl Place<'_> {
+    /// The rank of the job that plays a role: servers and switches are spread over the workers.
+    pub fn host(&self, role: u32) -> u32 {
+        self.ranks[role as usize % self.ranks.len()]
+    }
+}
+
+/// What a lane can take of the sender `peer` (its place among the senders).
+struct Wanted {
+    peer: u32,
+    piece: Piece,
+    assign: bool,
+    got: u64,
+    /// Elements of the piece that may be written.
+    limit: u64,
+}
+
+/// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
+/// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
+fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<(Peers, u16, Op, Piece, u64)> {
+    match live.program.step(role, number, lane.pc) {
+        Step::Recv { from, slot, op, piece } => Some((from, slot, op, piece, u64::MAX)),
+        Step::Send { to, piece: outgoing, .. } if to.count == 1 => {
+            let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else { return None };
+            let apart = piece.off + piece.len <= outgoing.off || outgoing.off + outgoing.len <= piece.off;
+            let limit = match (apart, piece == outgoing) {
+                (true, _) => u64::MAX,
+                (false, true) => lane.sent.get(0),
+                (false, false) => return None,
+            };
+            Some((from, slot, op, piece, limit))
+        }
+        _ => None,
+    }
+}
+
+fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
+    let (from, slot, op, piece, limit) = receive_at(live, role, number, lane)?;
+    if slot != tag.slot {
+        return None;
+    }
+    let peer = if from.count == 1 {
+        (from.first % from.wrap == u32::from(tag.from)).then_some(0)?
+    } else {
+        from.position(u32::from(tag.from))?
+    };
+    let got = lane.got.get(peer);
+    if got != tag.offset {
+        return None;
+    }
+    let elements = u64::from(tag.bytes) / live.signature.dtype.size() as u64;
+    // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
+    // came first.
+    let ahead = if peer == 0 { limit } else { lane.got.get(peer - 1).min(limit) };
+    if ahead != ALL && got + elements > ahead {
+        return None;
+    }
+    let assign = op == Op::Assign || (op == Op::AssignThenReduce && peer == 0);
+    Some(Wanted { peer, piece, assign, got, limit: piece.len })
+}
+
+fn combine(space: &mut Space, off: u64, payload: &[u8], assign: bool, kernel: Kernel) {
+    space.zip(off, payload, |to, from| if assign { to.copy_from_slice(from) } else { kernel(to, from) });
+}
+
+/// After the elements of a fragment have been combined.
+fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
+    let now = wanted.got + elements;
+    lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
+}
+
+/// Checks a fragment's bounds, which come from a peer.
+fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunError> {
+    let size = signature.dtype.size() as u32;
+    let elements = u64::from(tag.bytes / size);
+    let inside = tag.bytes.is_multiple_of(size)
+        && wanted.got.checked_add(elements).is_some_and(|end| end <= wanted.limit)
+        && (elements > 0 || wanted.limit == 0);
+    if inside {
+        Ok(elements)
+    } else {
+        Err(RunError::Failed(format!(
+            "{}: a message has {} bytes at element {} of a piece of {} elements",
+            signature.describe(),
+            tag.bytes,
+            tag.offset,
+            wanted.limit
+        )))
+    }
+}
+
+/// Receives the fragment at the front of a rank's channel if its lane wants it now; whether it did.
+pub(super) fn deliver(
+    live: &mut Live,
+    part: usize,
+    tag: &Tag,
+    number: u32,
+    rank: u32,
+    wires: &mut Wires,
+) -> Result<bool, RunError> {
+    let role = live.parts[part].role;
+    if tag.slot == BARRIER_SLOT {
+        return Ok(wires.discard(rank) && note(live, part, tag.lane));
+    }
+    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let Some(lane) = live.parts[part].lanes.get(at) else { return Ok(false) };
+    if lane.state != State::Running {
+        return Ok(false);
+    }
+    let Some(wanted) = wanted(live, role, number, lane, tag) else { return Ok(false) };
+    let elements = fits(&wanted, tag, &live.signature)?;
+    let (kernel, off) = (live.kernel, wanted.piece.off + tag.offset);
+    let space = &mut live.parts[part].space;
+    let taken = if wanted.assign {
+        let run = space.run(off, elements);
+        if run.len() == tag.bytes as usize {
+            wires.take(rank, tag.bytes, Sink::Into(run))
+        } else {
+            wires.take(rank, tag.bytes, Sink::Show(&mut |payload| combine(space, off, payload, true, kernel)))
+        }
+    } else {
+        wires.take(rank, tag.bytes, Sink::Show(&mut |payload| combine(space, off, payload, false, kernel)))
+    };
+    if taken {
+        live.moved += 1;
+        count(&mut live.parts[part].lanes[at], &wanted, elements);
+    }
+    Ok(taken)
+}
+
+/// Takes the notes of the barrier that came before the operation began here.
+pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside: &mut Aside) -> bool {
+    let (mut any, to) = (false, live.parts[part].role as u16);
+    if live.parts[part].barriers == 0 || aside.is_empty() {
+        return false;
+    }
+    for kind in [Note::Arrived, Note::Release] {
+        for from in 0..live.program.roles() as u16 {
+            let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
+            while aside.pop(&Key { group, seq, lane, slot, from, to, transfer: false }).is_some() {
+                any |= note(live, part, lane);
+            }
+        }
+    }
+    any
+}
+
+/// A note of the barrier has come.
+fn note(live: &mut Live, part: usize, kind: u32) -> bool {
+    if kind == Note::Arrived as u32 {
+        live.arrived += 1;
+    } else {
+        release(&mut live.parts[part]);
+    }
+    true
+}
+
+pub(super) fn release(part: &mut Part) {
+    part.released = true;
+    for lane in part.lanes.iter_mut().filter(|lane| lane.state == State::Parked) {
+        lane.state = State::Running;
+        lane.pc += 1;
+    }
+}
+
+/// Goes on with a lane as far as it can; whether anything moved.
+pub(super) fn advance(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    place: &Place<'_>,
+    wires: &mut Wires,
+    aside: &mut Aside,
+) -> Result<bool, RunError> {
+    let role = live.parts[part].role;
+    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let mut any = false;
+    loop {
+        let Some(lane) = live.parts[part].lanes.get_mut(at) else { return Ok(any) };
+        if lane.state != State::Running {
+            return Ok(any);
+        }
+        match live.program.step(role, number, lane.pc) {
+            Step::Done => {
+                lane.state = State::Done;
+                return Ok(true);
+            }
+            Step::Barrier => {
+                lane.state = State::Parked;
+                live.parts[part].parked += 1;
+                return Ok(true);
+            }
+            Step::Send { to, slot, piece, .. } => {
+                any |= take_aside(live, part, number, at, place, aside)?;
+                let (moved, complete) = send(live, part, number, at, (to, slot, piece), place, wires);
+                any |= moved;
+                if !complete {
+                    return Ok(any);
+                }
+                let lane = &mut live.parts[part].lanes[at];
+                lane.pc += 1;
+                lane.sent.clear();
+            }
+            Step::Recv { from, .. } => {
+                if lane.got.complete() < from.count {
+                    any |= take_aside(live, part, number, at, place, aside)?;
+                }
+                let lane = &mut live.parts[part].lanes[at];
+                if lane.got.complete() < from.count {
+                    return Ok(any);
+                }
+                lane.pc += 1;
+                lane.got.clear();
+                any = true;
+            }
+        }
+    }
+}
+
+/// Combines what was put aside for the receive a lane is at.
+fn take_aside(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    at: usize,
+    place: &Place<'_>,
+    aside: &mut Aside,
+) -> Result<bool, RunError> {
+    if aside.is_empty() {
+        return Ok(false);
+    }
+    let role = live.parts[part].role;
+    let Some((from, slot, ..)) = receive_at(live, role, number, &live.parts[part].lanes[at]) else { return Ok(false) };
+    let mut any = false;
+    for sender in from.iter() {
+        let key = Key {
+            group: place.group,
+            seq: live.seq,
+            lane: live.lane_name(number),
+            slot,
+            from: sender as u16,
+            to: role as u16,
+            transfer: live.transfer.is_some(),
+        };
+        while let Some(tag) = aside.front(&key) {
+            if tag.signature != live.signature {
+                return Err(mismatch(live, tag, place));
+            }
+            let Some(wanted) = wanted(live, role, number, &live.parts[part].lanes[at], tag) else { break };
+            let (elements, off) = (fits(&wanted, tag, &live.signature)?, wanted.piece.off + tag.offset);
+            let Some(payload) = aside.pop(&key) else { break };
+            combine(&mut live.parts[part].space, off, &payload, wanted.assign, live.kernel);
+            count(&mut live.parts[part].lanes[at], &wanted, elements);
+            live.moved += 1;
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Sends what the channels take of a step; whether anything moved, and whether all has gone to all.
+fn send(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    at: usize,
+    (to, slot, piece): (Peers, u16, Piece),
+    place: &Place<'_>,
+    wires: &mut Wires,
+) -> (bool, bool) {
+    let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
+    let element = signature.dtype.size();
+    let Part { role, space, lanes, .. } = &mut live.parts[part];
+    let lane = &mut lanes[at];
+    let mut any = false;
+    for k in 0..to.count {
+        let receiver = to.get(k);
+        let rank = place.host(receiver);
+        let most = (wires.fragment(rank) / element) as u64;
+        let mut sent = lane.sent.get(k);
+        while sent != ALL {
+            let run = space.run(piece.off + sent, (piece.len - sent).min(most));
+            let tag = Tag {
+                group: place.group,
+                seq,
+                lane: lane_name,
+                slot,
+                from: *role as u16,
+                to: receiver as u16,
+                bytes: run.len() as u32,
+                offset: sent,
+                signature,
+            };
+            if !wires.send(rank, &tag, run) {
+                break;
+            }
+            any = true;
+            live.moved += 1;
+            sent += (run.len() / element) as u64;
+            sent = if sent == piece.len { ALL } else { sent };
+            lane.sent.set(k, sent);
+        }
+    }
+    (any, lane.sent.complete() == to.count)
+}
+
+/// Two ranks called different things.
+pub(super) fn mismatch(live: &Live, tag: &Tag, place: &Place<'_>) -> RunError {
+    let (theirs, mine) = (tag.signature.describe(), live.signature.describe());
+    let me = place.host(live.parts.first().map_or(0, |part| part.role));
+    let them = place.host(u32::from(tag.from));
+    if live.transfer.is_some() {
+        return RunError::Failed(format!(
+            "rank {them} sends {theirs} under tag {}, but rank {me} receives {mine}",
+            tag.lane
+        ));
+    }
+    let number = live.seq.wrapping_add(1);
+    if theirs == mine {
+        return RunError::Failed(format!(
+            "operation {number}: ranks {me} and {them} both called {mine}, but with different strategies or pieces; \
+             give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
+        ));
+    }
+    RunError::Failed(format!(
+        "operation {number} differs between ranks: rank {them} called {theirs}, rank {me} called {mine}; all ranks \
+         must call the same operations in the same order, with the same shapes and dtypes"
+    ))
+}

@@ -1,0 +1,137 @@
+//! The channels by rank, and which of them are lost.
+use super::aside::Aside;
+use crate::channel::{Channel, Sink};
+use crate::loopback::Loopback;
+use crate::tag::Tag;
+
+/// Why nothing more can be sent to or received from a rank over its channel.
+#[derive(Debug)]
+pub struct Lost {
+    /// The rank.
+    pub rank: u32,
+    /// What the system said.
+    pub reason: String,
+}
+
+/// A channel for each rank of the job.
+pub struct Wires {
+    channels: Vec<Option<Box<dyn Channel>>>,
+    unflushed: bool,
+    /// Ranks whose front fragment has partly gone to where it is wanted.
+    partial: Vec<bool>,
+    /// Payload bytes sent and received.
+    pub bytes: [u64; 2],
+    /// Connections that were lost since the caller last looked.
+    pub lost: Vec<Lost>,
+}
+
+impl Wires {
+    /// `channels` by rank; to itself a rank talks by a loopback.
+    #[must_use]
+    pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
+        channels[me as usize] = Some(Box::new(Loopback::default()));
+        let partial = vec![false; channels.len()];
+        Wires { channels, unflushed: false, partial, bytes: [0; 2], lost: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.channels.len() as u32
+    }
+
+    /// What the channels are, by rank; `lost` for those that are.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.channels.iter().map(|c| c.as_ref().map_or("lost", |c| c.name())).collect()
+    }
+
+    fn lose(&mut self, rank: u32, error: &std::io::Error) {
+        self.channels[rank as usize] = None;
+        self.lost.push(Lost { rank, reason: error.to_string() });
+    }
+
+    /// Most payload bytes of a fragment to this rank.
+    pub(super) fn fragment(&self, rank: u32) -> usize {
+        self.channels[rank as usize].as_ref().map_or(4096, |c| c.fragment())
+    }
+
+    /// Whether the fragment was taken over. A lost channel takes nothing: the operation waits until somebody fails it.
+    pub(super) fn send(&mut self, rank: u32, tag: &Tag, payload: &[u8]) -> bool {
+        let Some(channel) = &mut self.channels[rank as usize] else { return false };
+        match channel.send(tag, payload) {
+            Ok(taken) => {
+                if taken {
+                    self.unflushed = true;
+                    self.bytes[0] += payload.len() as u64;
+                }
+                taken
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn front(&mut self, rank: u32) -> Option<Tag> {
+        match self.channels[rank as usize].as_mut()?.front() {
+            Ok(tag) => tag,
+            Err(error) => {
+                self.lose(rank, &error);
+                None
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, rank: u32, bytes: u32, sink: Sink<'_>) -> bool {
+        let Some(channel) = &mut self.channels[rank as usize] else { return false };
+        match channel.take(sink) {
+            Ok(taken) => {
+                self.bytes[1] += u64::from(bytes) * u64::from(taken);
+                self.partial[rank as usize] = !taken;
+                taken
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                false
+            }
+        }
+    }
+
+    pub(super) fn discard(&mut self, rank: u32) -> bool {
+        self.take(rank, 0, Sink::Show(&mut |_| {}))
+    }
+
+    pub(super) fn take_aside(&mut self, rank: u32, tag: &Tag, aside: &mut Aside) -> bool {
+        if self.partial[rank as usize] {
+            return false;
+        }
+        let mut copy = None;
+        self.take(rank, tag.bytes, Sink::Show(&mut |payload| copy = Some(payload.to_vec())));
+        // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
+        self.partial[rank as usize] = false;
+        copy.map(|payload| aside.put(rank, tag, payload)).is_some()
+    }
+
+    /// Hands to the system what channels hold; whether anything moved.
+    pub(super) fn flush(&mut self) -> bool {
+        if !self.unflushed {
+            return false;
+        }
+        self.unflushed = false;
+        for rank in 0..self.len() {
+            let Some(channel) = &mut self.channels[rank as usize] else { continue };
+            match channel.flush() {
+                Ok(all) => self.unflushed |= !all,
+                Err(error) => self.lose(rank, &error),
+            }
+        }
+        false
+    }
+
+    /// Whether something was taken over and is not yet with the system.
+    #[must_use]
+    pub fn unflushed(&self) -> bool {
+        self.unflushed
+    }
+}

@@ -1,0 +1,72 @@
+//! Everybody sends something to everybody, directly: all-to-all, and with it all-gather, gather and scatter.
+//!
+//! In lane (c, k) a rank sends piece c to the rank k further and receives piece c from the rank k before, so that all
+//! pairs are busy at all times and nothing is forwarded.
+use paceline_schedule::{Op, Peers, Piece, Step};
+
+use super::{Program, chunks, lane_count};
+
+/// What this rank sends to each and receives from each.
+pub struct Exchange {
+    /// This rank.
+    pub me: u32,
+    /// By rank; none where empty.
+    pub sends: Vec<Piece>,
+    /// By rank; none where empty.
+    pub recvs: Vec<Piece>,
+    /// Elements of a piece.
+    pub chunk: u64,
+}
+
+fn part(piece: Piece, index: u64, chunk: u64) -> Option<Piece> {
+    let from = index * chunk;
+    (from < piece.len).then(|| Piece { off: piece.off + from, len: chunk.min(piece.len - from) })
+}
+
+impl Program for Exchange {
+    fn lanes(&self) -> u32 {
+        let longest = self.sends.iter().chain(&self.recvs).map(|piece| piece.len).max().unwrap_or(0);
+        lane_count(chunks(longest, self.chunk) * (self.sends.len() as u64 - 1))
+    }
+
+    fn step(&self, _role: u32, lane: u32, mut pc: u32) -> Step {
+        let size = self.sends.len() as u32;
+        let (index, distance) = (u64::from(lane / (size - 1)), 1 + lane % (size - 1));
+        let (next, before) = ((self.me + distance) % size, (self.me + size - distance) % size);
+        if let Some(piece) = part(self.sends[next as usize], index, self.chunk) {
+            if pc == 0 {
+                return Step::Send { to: Peers::one(next), multicast: false, slot: 0, piece };
+            }
+            pc -= 1;
+        }
+        match part(self.recvs[before as usize], index, self.chunk) {
+            Some(piece) if pc == 0 => Step::Recv { from: Peers::one(before), slot: 0, op: Op::Assign, piece },
+            _ => Step::Done,
+        }
+    }
+}
+
+/// One message from one rank to another.
+pub struct Transfer {
+    /// The other rank.
+    pub peer: u32,
+    /// Whether this rank sends.
+    pub sends: bool,
+    /// Elements.
+    pub len: u64,
+}
+
+impl Program for Transfer {
+    fn lanes(&self) -> u32 {
+        1
+    }
+
+    fn step(&self, _role: u32, _lane: u32, pc: u32) -> Step {
+        let (peer, piece) = (Peers::one(self.peer), Piece { off: 0, len: self.len });
+        match (pc, self.sends) {
+            (0, true) => Step::Send { to: peer, multicast: false, slot: 0, piece },
+            (0, false) => Step::Recv { from: peer, slot: 0, op: Op::Assign, piece },
+            _ => Step::Done,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Shared memory between the ranks of one host.
+//!
+//! Every rank owns one segment, in which each of its peers has a ring of slots to write into. A segment is an anonymous
+//! file (`memfd_create`), which peers open through `/proc/PID/fd`: nothing has a name in `/dev/shm`, whose size does
+//! not matter, and nothing can be left behind, however a process ends. Its pages are reserved when it is made, so that
+//! a lack of memory is an error then and no signal later.
+mod bell;
+mod mapping;
+mod ring;
+mod segment;
+
+pub use bell::{Bell, Ringer};
+pub use ring::ShmChannel;
+pub use segment::{Segment, SegmentAddress};

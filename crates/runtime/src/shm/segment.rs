@@ -1,0 +1,117 @@
+//! A rank's segment: a header, then a ring for each of the ranks of the host.
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::mapping::Mapping;
+
+/// Slots of a ring.
+pub(super) const SLOTS: u32 = 8;
+/// In front of a slot's payload: its state and the tag.
+pub(super) const SLOT_HEAD: usize = 64;
+/// A ring begins with the count of slots that its reader has given back, alone in its cache lines.
+pub(super) const RING_HEAD: usize = 128;
+const HEAD: usize = 4096;
+/// Where the owner says that it sleeps.
+const SLEEPING: usize = 128;
+/// Where the token stands by which a peer knows that it has opened the right file.
+const TOKEN: usize = 64;
+/// Of all rings of a segment; with many ranks the fragments become smaller.
+const RINGS_BYTES: usize = 16 << 20;
+const LARGEST_FRAGMENT: usize = 64 << 10;
+const SMALLEST_FRAGMENT: usize = 4 << 10;
+
+/// How peers on the same host find a segment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SegmentAddress {
+    /// Of the owner.
+    pub pid: u32,
+    /// The owner's descriptor of the file.
+    pub fd: i32,
+    /// Ranks for which it has rings.
+    pub ranks: u32,
+    /// A random number in the segment's header.
+    pub token: [u8; 16],
+}
+
+/// A rank's segment, its own or a peer's.
+pub struct Segment {
+    pub(super) map: Mapping,
+    ranks: u32,
+}
+
+impl Segment {
+    /// Makes this rank's segment, with a ring for each of `ranks` ranks of the host. The file stays open so that peers
+    /// can open it; it may be closed when all have.
+    ///
+    /// # Errors
+    /// Not enough memory, or a system without `memfd_create`.
+    pub fn create(ranks: u32) -> std::io::Result<(Arc<Segment>, OwnedFd, SegmentAddress)> {
+        let file = memfd_create("paceline", MemfdFlags::CLOEXEC)?;
+        let bytes = size(ranks);
+        fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+        let map = Mapping::new(&file, bytes)?;
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).map_err(std::io::Error::other)?;
+        map.write(TOKEN, &token);
+        let address = SegmentAddress { pid: std::process::id(), fd: file.as_raw_fd(), ranks, token };
+        Ok((Arc::new(Segment { map, ranks }), file, address))
+    }
+
+    /// Opens a peer's segment.
+    ///
+    /// # Errors
+    /// The peer is in another namespace, belongs to another user, or has ended.
+    pub fn open(address: &SegmentAddress) -> std::io::Result<Arc<Segment>> {
+        let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
+        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+        let bytes = size(address.ranks);
+        let foreign = || std::io::Error::other("it is not the segment that the rank announced");
+        // Another process namespace may have another process, with another file, under the same numbers.
+        if fstat(&file)?.st_size != bytes as i64 {
+            return Err(foreign());
+        }
+        let map = Mapping::new(&file, bytes)?;
+        if map.bytes(TOKEN, 16) != address.token {
+            return Err(foreign());
+        }
+        Ok(Arc::new(Segment { map, ranks: address.ranks }))
+    }
+
+    /// 1 while the owner sleeps and wants its bell rung.
+    #[must_use]
+    pub fn sleeping(&self) -> &AtomicU32 {
+        self.map.word(SLEEPING)
+    }
+
+    /// Payload of a slot.
+    #[must_use]
+    pub fn fragment(&self) -> usize {
+        fragment(self.ranks)
+    }
+
+    /// Where the ring begins into which this rank of the host writes.
+    pub(super) fn ring(&self, writer: u32) -> usize {
+        assert!(writer < self.ranks);
+        HEAD + writer as usize * ring_bytes(self.ranks)
+    }
+}
+
+fn fragment(ranks: u32) -> usize {
+    let fair = RINGS_BYTES / (ranks.max(1) as usize * SLOTS as usize);
+    // A power of two, so that fragments hold whole elements of any type.
+    let fair = if fair.is_power_of_two() { fair } else { fair.next_power_of_two() / 2 };
+    fair.clamp(SMALLEST_FRAGMENT, LARGEST_FRAGMENT)
+}
+
+fn ring_bytes(ranks: u32) -> usize {
+    RING_HEAD + SLOTS as usize * (SLOT_HEAD + fragment(ranks))
+}
+
+fn size(ranks: u32) -> usize {
+    HEAD + ranks as usize * ring_bytes(ranks)
+}

@@ -1,0 +1,84 @@
+//! TCP to a rank on another host, over one or more streams.
+//!
+//! Fragments go over the streams in turn and are received in the same turn, so that several streams (each with its own
+//! window and congestion control) are still one ordered channel.
+mod stream;
+
+use std::io;
+use std::net::TcpStream;
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::channel::{Channel, Sink};
+use crate::tag::Tag;
+use stream::Stream;
+
+/// Payload of a fragment: large enough that system calls do not count, small enough that what is received is still in
+/// the cache when it is combined.
+const FRAGMENT: usize = 128 << 10;
+
+/// A channel over TCP.
+pub struct TcpChannel {
+    streams: Vec<Stream>,
+    to_send: usize,
+    to_receive: usize,
+}
+
+impl TcpChannel {
+    /// Over these connections, in the order both ends agreed on. Panics without any.
+    ///
+    /// # Errors
+    /// They cannot be made non-blocking.
+    pub fn new(streams: Vec<TcpStream>) -> io::Result<TcpChannel> {
+        assert!(!streams.is_empty());
+        let streams = streams.into_iter().map(Stream::new).collect::<io::Result<_>>()?;
+        Ok(TcpChannel { streams, to_send: 0, to_receive: 0 })
+    }
+}
+
+impl Channel for TcpChannel {
+    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+        let taken = self.streams[self.to_send].send(tag, payload)?;
+        if taken {
+            self.to_send = (self.to_send + 1) % self.streams.len();
+        }
+        Ok(taken)
+    }
+
+    fn front(&mut self) -> io::Result<Option<Tag>> {
+        self.streams[self.to_receive].front()
+    }
+
+    fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
+        let taken = self.streams[self.to_receive].take(sink)?;
+        if taken {
+            self.to_receive = (self.to_receive + 1) % self.streams.len();
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        let mut all = true;
+        for stream in &mut self.streams {
+            all &= stream.flush()?;
+        }
+        Ok(all)
+    }
+
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        for (index, stream) in self.streams.iter().enumerate() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, index == self.to_receive);
+            flags.set(PollFlags::OUT, stream.full());
+            fds.push(PollFd::new(stream.socket(), flags));
+        }
+    }
+
+    fn fragment(&self) -> usize {
+        FRAGMENT
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+}

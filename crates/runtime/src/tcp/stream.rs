@@ -1,0 +1,177 @@
+//! One connection: whole fragments go in, whole fragments come out, nothing blocks.
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::TcpStream;
+
+use super::FRAGMENT;
+use crate::channel::Sink;
+use crate::tag::{TAG_BYTES, Tag};
+
+/// Read at once with a tag: a small message costs one system call; of a large one the rest goes to where it belongs.
+const READ_AHEAD: usize = 16 << 10;
+
+pub(super) struct Stream {
+    socket: TcpStream,
+    /// What the system did not take of the last fragment. The fragment's memory is its owner's again at once.
+    rest: Vec<u8>,
+    written: usize,
+    /// The system took less than it was given.
+    full: bool,
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    front: Option<Tag>,
+    /// Payload of the front that has been received into the sink, or collected.
+    received: usize,
+    collected: Vec<u8>,
+}
+
+fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")
+}
+
+/// Bytes moved; 0 if it would have blocked.
+fn unblocked(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(n) => Ok(n),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// Bytes received; 0 if none are there. The end of the stream is an error.
+fn received(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(closed()),
+        other => unblocked(other),
+    }
+}
+
+impl Stream {
+    pub fn new(socket: TcpStream) -> io::Result<Stream> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        Ok(Stream {
+            socket,
+            rest: Vec::new(),
+            written: 0,
+            full: false,
+            ahead: vec![0; READ_AHEAD].into(),
+            start: 0,
+            end: 0,
+            front: None,
+            received: 0,
+            collected: Vec::new(),
+        })
+    }
+
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether the sender waits for room.
+    pub fn full(&self) -> bool {
+        self.full
+    }
+
+    pub fn flush(&mut self) -> io::Result<bool> {
+        while self.written < self.rest.len() {
+            let sent = unblocked((&self.socket).write(&self.rest[self.written..]))?;
+            if sent == 0 {
+                return Ok(false);
+            }
+            self.written += sent;
+        }
+        self.rest.clear();
+        (self.written, self.full) = (0, false);
+        Ok(true)
+    }
+
+    pub fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+        if !self.rest.is_empty() && !self.flush()? {
+            return Ok(false);
+        }
+        let head = tag.encode();
+        let sent = unblocked((&self.socket).write_vectored(&[IoSlice::new(&head), IoSlice::new(payload)]))?;
+        self.full = sent < TAG_BYTES + payload.len();
+        if sent == 0 {
+            return Ok(false);
+        }
+        if self.full {
+            self.rest.extend_from_slice(&head[sent.min(TAG_BYTES)..]);
+            self.rest.extend_from_slice(&payload[sent.saturating_sub(TAG_BYTES)..]);
+        }
+        Ok(true)
+    }
+
+    pub fn front(&mut self) -> io::Result<Option<Tag>> {
+        if self.front.is_some() {
+            return Ok(self.front);
+        }
+        if self.end - self.start < TAG_BYTES {
+            self.ahead.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.end += received((&self.socket).read(&mut self.ahead[self.end..]))?;
+            if self.end < TAG_BYTES {
+                return Ok(None);
+            }
+        }
+        let mut bytes = [0; TAG_BYTES];
+        bytes.copy_from_slice(&self.ahead[self.start..self.start + TAG_BYTES]);
+        self.start += TAG_BYTES;
+        let tag = Tag::decode(&bytes).filter(|tag| tag.bytes as usize <= FRAGMENT);
+        let tag = tag.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+        (self.front, self.received) = (Some(tag), 0);
+        self.collected.clear();
+        Ok(self.front)
+    }
+
+    pub fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
+        let Some(tag) = self.front else { return Ok(false) };
+        let bytes = tag.bytes as usize;
+        let complete = match sink {
+            Sink::Into(to) => {
+                let collected = self.collected.len().min(self.received);
+                to[..collected].copy_from_slice(&self.collected[..collected]);
+                self.collected.clear();
+                self.read_into(to)?
+            }
+            Sink::Show(show) => {
+                if self.received == 0 && self.end - self.start >= bytes {
+                    show(&self.ahead[self.start..self.start + bytes]);
+                    self.start += bytes;
+                    true
+                } else {
+                    let mut collected = std::mem::take(&mut self.collected);
+                    collected.resize(bytes, 0);
+                    let result = self.read_into(&mut collected);
+                    self.collected = collected;
+                    let complete = result?;
+                    if complete {
+                        show(&self.collected);
+                    }
+                    complete
+                }
+            }
+        };
+        if complete {
+            self.front = None;
+        }
+        Ok(complete)
+    }
+
+    /// Goes on filling `to`, which is the same memory at each call for a fragment.
+    fn read_into(&mut self, to: &mut [u8]) -> io::Result<bool> {
+        let ready = (self.end - self.start).min(to.len() - self.received);
+        to[self.received..self.received + ready].copy_from_slice(&self.ahead[self.start..self.start + ready]);
+        self.start += ready;
+        self.received += ready;
+        while self.received < to.len() {
+            let got = received((&self.socket).read(&mut to[self.received..]))?;
+            if got == 0 {
+                return Ok(false);
+            }
+            self.received += got;
+        }
+        Ok(true)
+    }
+}
