@@ -1,0 +1,124 @@
+"""The command `paceline run`: N processes of a command, on this machine or on several hosts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import click
+
+from paceline import cli_types as types
+from paceline.interfaces import check_interface
+from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile
+from paceline.launch.remote import DEFAULT_RSH, parse_rsh
+from paceline.library import find_strategy
+from paceline.settings import INSIDE, MOST_SERVERS, MOST_STREAMS, TRANSPORTS, Settings
+
+_RANKS = types.Value("N", types.whole(1, MOST_RANKS))
+_PORT = types.Value("PORT", types.whole(1, 65_535))
+_SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
+_STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
+_STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
+_CHUNK = types.Value("SIZE", types.checked(types.chunk))
+_SECONDS = types.Value("SECONDS", types.positive)
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-np", "-n", "--np", "ranks", type=_RANKS, help="Processes to start.  [default: all slots of the hosts]")
+@click.option("--hosts", metavar="HOST:N,…", help="Hosts, and how many ranks each takes.  [default: this machine]")
+@click.option("--hostfile", type=_PATH, metavar="FILE", help="Lines such as: node1 slots=2")
+@click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
+@click.option("-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set for all ranks, on all hosts.")
+@click.option("--strategy", type=_STRATEGY, help="As `paceline strategies` lists them.  [default: chosen by size]")
+@click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]")
+@click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages.")
+@click.option("--servers", type=_SERVERS, help="Parameter servers.  [default: 1]")
+@click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]")
+@click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]")
+@click.option(
+    "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
+)
+@click.option("--interface", metavar="NAME|NETWORK", help="For connections between ranks: eth0 or 10.0.0.0/24.")
+@click.option("--port", type=_PORT, help="Where rank 0 waits for the others.  [default: a free one]")
+@click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line.")
+@click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead.")
+@click.option(
+    "--grace", type=types.POSITIVE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
+)
+@click.option("--verbose", is_flag=True, help="Say what runs where.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+def run(
+    *,
+    ranks: int | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    rsh: str,
+    names: tuple[str, ...],
+    interface: str | None,
+    port: int | None,
+    no_prefix: bool,
+    output_dir: Path | None,
+    grace: float,
+    verbose: bool,
+    command: tuple[str, ...],
+    **options: object,
+) -> int:
+    """Start N ranks of COMMAND, and end all of them when one fails.
+
+    Options that scripts also set (--strategy and the like) are defaults: what a script says explicitly wins. Every rank
+    finds its place in RANK, WORLD_SIZE, LOCAL_RANK and so on, as under torchrun. OMP_NUM_THREADS, unless it is set, is
+    the host's cores divided by its ranks (torchrun: 1). If a rank fails, the exit code is 1.
+
+    \b
+    paceline run -np 4 -- python train.py --lr 0.1
+    paceline run --hosts node1:8,node2:8 --strategy hierarchical -- python train.py
+    """
+    from paceline.launch import variables
+    from paceline.launch.output import Files, Terminal
+    from paceline.launch.supervisor import Job, Supervisor
+
+    if not command:
+        raise click.UsageError("which command? paceline run -np 4 -- python train.py")
+    if no_prefix and output_dir is not None:
+        raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
+    places = _places(ranks, hosts, hostfile)
+    if interface is not None:
+        check_interface(interface, "--interface")
+    settings = {f"PACELINE_{name.upper()}": _text(value) for name, value in options.items() if value is not None}
+    if verbose:
+        settings["PACELINE_VERBOSE"] = "1"
+    named = variables.named(names, os.environ)
+    checked = Settings.from_environment({**os.environ, **settings, **named})  # once here, not once in every rank
+    job = Job(
+        command=command,
+        places=places,
+        rsh=parse_rsh(rsh),
+        settings=settings,
+        named=named,
+        secret=checked.secret or secrets.token_hex(32),
+        interface=interface or os.environ.get("PACELINE_INTERFACE") or None,
+        port=port,
+        grace_s=grace,
+        verbose=checked.verbose,
+    )
+    size = sum(place.count for place in places)
+    output = Terminal(size, prefix=not no_prefix) if output_dir is None else Files(output_dir, size)
+    return Supervisor(job, output).run()
+
+
+def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("--hosts and --hostfile exclude each other")
+    if hosts is not None:
+        return place(parse_hosts(hosts), ranks)
+    if hostfile is not None:
+        return place(read_hostfile(hostfile), ranks)
+    if ranks is None:
+        raise click.UsageError("how many ranks? give -np N, or hosts: paceline run -np 4 -- python train.py")
+    return [Place(Host("localhost", ranks), 0, ranks)]
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,19 @@
+"""Starting the ranks of a job, on this machine or on hosts that a remote shell reaches: `paceline run`.
+
+| module | holds |
+| --- | --- |
+| `hosts` | host lists and host files; which rank runs where |
+| `variables` | what the ranks find in their environment |
+| `frames` | what launcher and agent say to each other |
+| `remote` | command lines that start agents |
+| `agent` | runs on every host: starts the local ranks, passes on what they print, ends them |
+| `processes` | starting, watching and ending process groups; used by the agent |
+| `host` | the launcher's side of one agent |
+| `supervisor` | the launcher: all agents of a job, from the start to its exit code |
+| `output` | what the ranks print: prefixes, log files |
+| `outcomes` | how ranks ended, in words |
+
+The launcher writes the job (with its secret) to each agent's standard input as one line of JSON. The agent checks what
+it can and answers that it is ready; when all are, the launcher says `go`. An agent whose input ends (the launcher or
+the connection died) ends its ranks.
+"""

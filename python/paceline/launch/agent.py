@@ -1,0 +1,285 @@
+"""Runs the ranks of one host: `python -m paceline.launch.agent`, started by the launcher, directly or remotely.
+
+Standard input brings three kinds of lines, each JSON: the job, then `go`, then perhaps `stop`; its end means that the
+launcher is gone, and ends all ranks. Standard output carries frames (see `frames`). One thread, one selector; nothing
+blocks, and what ranks print is read only while the launcher takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from paceline._core import UserError, __version__
+from paceline.interfaces import address_of, is_own, towards
+from paceline.launch import variables
+from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
+from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
+from paceline.launch.processes import Group, Starter, reap, signal_all
+
+_FULL = 1 << 20  # bytes that wait for the launcher: then ranks wait too
+_READ = 1 << 16
+_POLL_S = 0.05
+_LEFTOVERS_S = 1.0  # for what ranks left behind, and for everything once the launcher is gone: SIGTERM to SIGKILL
+_GIVE_UP_S = 2.0  # after SIGKILL: processes that not even it ends
+
+
+class Pipe:
+    """What one rank prints to stdout or stderr."""
+
+    def __init__(self, rank: int, kind: Kind, file: IO[bytes], *, whole_lines: bool) -> None:
+        """Makes the file non-blocking."""
+        self.rank = rank
+        self.kind = kind
+        self.file = file
+        self.lines = Lines() if whole_lines else None
+        os.set_blocking(file.fileno(), False)
+
+    def read(self) -> tuple[bytes, bool]:
+        """What can be passed on now, and whether the pipe is at its end. Raises BlockingIOError if it is empty."""
+        data = os.read(self.file.fileno(), _READ)
+        if self.lines is None:
+            return data, not data
+        return (self.lines.feed(data, time.monotonic()), False) if data else (self.lines.finish(), True)
+
+
+class Agent:
+    """The state of this host's part of the job."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.out = Outbox(1)
+        self.selector = selectors.DefaultSelector()
+        self.starter = Starter()
+        self.job: dict[str, Any] = {}
+        self.groups: list[Group] = []
+        self.pipes: list[Pipe] = []
+        self.ports: Ports | None = None
+        self.common: dict[str, str] = {}
+        self.started = False
+        self.paused = False
+        self.over = False
+        self.terminate_at: float | None = None
+        self.kill_at: float | None = None
+        self.killed_at: float | None = None
+        self.ending = False
+        self._input = b""
+
+    def run(self) -> None:
+        """Until everything has ended and been passed on."""
+        receiver, sender = socket.socketpair()
+        for end in (receiver, sender):
+            end.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self.stop(0, _LEFTOVERS_S))
+        os.set_blocking(0, False)
+        self.selector.register(0, selectors.EVENT_READ, self._read_input)
+        self.selector.register(receiver, selectors.EVENT_READ, lambda: self._reap(receiver))
+        self.out.put(MAGIC)
+        while not (self.over and (not len(self.out) or self.out.broken)):
+            self._watch_output()
+            for key, _ in self.selector.select(self._patience()):
+                key.data()
+            if self.out.broken:
+                self.stop(0, _LEFTOVERS_S)
+            self._advance(time.monotonic())
+
+    def stop(self, grace_s: float, kill_after_s: float) -> None:
+        """SIGTERM after the grace, SIGKILL later; what was to come earlier stays."""
+        if not self.started:
+            self.over = True
+        at = time.monotonic() + grace_s
+        self.terminate_at = at if self.terminate_at is None else min(at, self.terminate_at)
+        kill_at = self.terminate_at + kill_after_s
+        self.kill_at = kill_at if self.kill_at is None else min(kill_at, self.kill_at)
+
+    # Input
+
+    def _read_input(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(0, _READ)
+            if not data:
+                self.selector.unregister(0)
+                self.stop(0, _LEFTOVERS_S)
+                return
+            self._input += data
+        while b"\n" in self._input:
+            line, _, self._input = self._input.partition(b"\n")
+            self._obey(json.loads(line))
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        try:
+            if "job" in order:
+                self._prepare(order["job"])
+            elif "go" in order:
+                self._go(order["go"])
+            elif "stop" in order:
+                self.stop(order["stop"]["grace_s"], order["stop"]["kill_s"])
+        except (Problem, UserError) as error:
+            usage = isinstance(error, UserError) or error.usage
+            self.out.put(encode(Kind.PROBLEM, 0, {"message": str(error), "usage": usage}))
+            self.stop(0, _LEFTOVERS_S)
+
+    def _prepare(self, job: dict[str, Any]) -> None:
+        """Everything that can fail, before anything is started."""
+        self.job = job
+        self.common = variables.base(os.environ, job)
+        enter(job["folder"])
+        check_command(job["command"], self.common)
+        interface = job["interface"]
+        ready = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "machine": machine(),
+            "interface": address_of(interface, "--interface") if interface else None,
+            **own_addresses(),
+        }
+        if job["node"] == 0:
+            self.ports = Ports(job["port"])
+            ready.update(master_port=self.ports.master, port=self.ports.rendezvous)
+        self.out.put(encode(Kind.READY, 0, ready))
+
+    def _go(self, go: dict[str, Any]) -> None:
+        if go["interface"] is None:
+            go["interface"] = go["address"] if is_own(go["address"]) else towards(go["address"])
+            if go["interface"] is None:
+                raise Problem(
+                    f"{go['address']}, where rank 0 runs, is not reached from here; name a network: --interface"
+                )
+        if self.ports is not None:
+            self.ports.release()
+        self.started = True
+        one_pipe = self.job["output"] == "files"
+        for local_rank in range(self.job["count"]):
+            rank = self.job["first"] + local_rank
+            environment = variables.of_rank(self.common, self.job, go, local_rank)
+            try:
+                process = self.starter.start(self.job["command"], environment, one_pipe=one_pipe)
+            except OSError as error:
+                raise Problem(
+                    f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
+                ) from None
+            self.groups.append(Group(process))
+            for kind, file in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
+                if file is not None:
+                    self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
+            self.out.put(encode(Kind.STARTED, rank, {"pid": process.pid}))
+
+    # Output
+
+    def _open(self, pipe: Pipe) -> None:
+        self.pipes.append(pipe)
+        if not self.paused:
+            self.selector.register(pipe.file, selectors.EVENT_READ, self._reader(pipe))
+
+    def _reader(self, pipe: Pipe) -> Callable[[], object]:
+        return lambda: self._pass_on(pipe)
+
+    def _pass_on(self, pipe: Pipe) -> bool:
+        """Read once; say whether something came."""
+        if pipe.file.closed:  # by what was done for another event of the same moment
+            return False
+        try:
+            data, end = pipe.read()
+        except BlockingIOError:
+            return False
+        if data:
+            self.out.put(encode(pipe.kind, pipe.rank, data))
+        if end:
+            self._close(pipe)
+        return not end
+
+    def _close(self, pipe: Pipe) -> None:
+        self.pipes.remove(pipe)
+        if not self.paused:
+            self.selector.unregister(pipe.file)
+        pipe.file.close()
+
+    def _drain(self, pipe: Pipe) -> None:
+        """What a pipe holds, which is not much; one that is filled faster than it is read is left after a while."""
+        for _ in range(_FULL // _READ):
+            if not self._pass_on(pipe):
+                break
+
+    def _watch_output(self) -> None:
+        """Be told when the launcher takes more, while there is more; let ranks wait while there is too much."""
+        watched = 1 in self.selector.get_map()
+        if len(self.out) and not watched:
+            self.selector.register(1, selectors.EVENT_WRITE, self.out.flush)
+        elif watched and not len(self.out):
+            self.selector.unregister(1)
+        if not self.paused and len(self.out) > _FULL:
+            self.paused = True
+            for pipe in self.pipes:
+                self.selector.unregister(pipe.file)
+        elif self.paused and len(self.out) < _FULL // 4:
+            self.paused = False
+            for pipe in self.pipes:
+                self.selector.register(pipe.file, selectors.EVENT_READ, self._reader(pipe))
+
+    # Ends
+
+    def _reap(self, receiver: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while receiver.recv(4096):
+                pass
+        by_pid = {group.pid: (number, group) for number, group in enumerate(self.groups) if group.code is None}
+        for pid, status in reap():
+            if pid not in by_pid:
+                continue
+            local_rank, group = by_pid[pid]
+            group.ended(status)
+            rank = self.job["first"] + local_rank
+            for pipe in [pipe for pipe in self.pipes if pipe.rank == rank]:
+                self._drain(pipe)
+            self.out.put(encode(Kind.EXITED, rank, {"code": group.code, "stopped": self.ending}))
+
+    def _patience(self) -> float | None:
+        if self.ending or (self.started and all(group.code is not None for group in self.groups)):
+            return 0 if self.over and not len(self.out) else _POLL_S
+        if self.terminate_at is not None:
+            return max(0.0, self.terminate_at - time.monotonic())
+        return None
+
+    def _advance(self, now: float) -> None:
+        """End what is due to end, and see whether all has ended."""
+        if not self.started or self.over:
+            return
+        finished = all(group.code is not None for group in self.groups)
+        if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
+            self.ending = True
+            signal_all(self.groups, signal.SIGTERM)
+        if self.kill_at is not None and now >= self.kill_at:
+            self.killed_at = self.killed_at or now
+            signal_all(self.groups, signal.SIGKILL)
+        if not finished and not (self.killed_at is not None and now > self.killed_at + _GIVE_UP_S):
+            return
+        if signal_all(self.groups, 0) and not (self.killed_at is not None and now > self.killed_at + _GIVE_UP_S):
+            self.stop(0, _LEFTOVERS_S)  # they would outlive their job
+            return
+        for pipe in list(self.pipes):
+            self._drain(pipe)
+            if pipe in self.pipes:
+                if pipe.lines is not None and (rest := pipe.lines.finish()):
+                    self.out.put(encode(pipe.kind, pipe.rank, rest))
+                self._close(pipe)
+        self.out.put(encode(Kind.DONE))
+        self.over = True
+
+
+def main() -> None:
+    """Run, until the job is over."""
+    Agent().run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the agent finds out before anything is started: the folder, the command, ports and addresses of its host."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from paceline.interfaces import default_address
+
+
+class Problem(Exception):
+    """Why the job cannot run on this host."""
+
+    # Of starting a program: its file, or the format of it, is at fault.
+    USAGE: ClassVar = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG})
+
+    def __init__(self, message: str, *, usage: bool = False) -> None:
+        """`usage`: what was asked for is at fault, not this machine."""
+        super().__init__(message)
+        self.usage = usage
+
+
+def enter(folder: str) -> None:
+    """Go to the folder that the job is started in. Raises Problem."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise Problem(
+            f"the folder {folder}: {error.strerror}; start from one that exists on all hosts", usage=True
+        ) from None
+
+
+def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Refuse what cannot be executed, here and now. Raises Problem."""
+    name = command[0]
+    if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
+        return
+    hint = f"; did you mean: python {name}" if name.endswith(".py") else ""
+    if Path(name).is_dir():
+        raise Problem(f"{name} is a folder, not a command", usage=True)
+    if not Path(name).exists():
+        raise Problem(f"there is no command '{name[:200]}'{hint}", usage=True)
+    if "/" not in name:
+        raise Problem(f"there is no command '{name}' on PATH{hint or f'; did you mean: ./{name}'}", usage=True)
+    raise Problem(f"{name} cannot be executed{hint or f'; run: chmod +x {name}'}", usage=True)
+
+
+def machine() -> str:
+    """The same for all agents that share this machine and its network, and for no others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share the former, not the latter
+    except OSError:
+        return socket.gethostname()
+
+
+def own_addresses() -> dict[str, str | None]:
+    """How this host may be reached: as sshd says, and by default. `client` is where the remote shell came from."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    client, server = (words[0], words[2]) if len(words) == 4 else (None, None)
+    return {"client": client, "server": server, "default": default_address()}
+
+
+class Ports:
+    """Two free ports of this host: for torch's store and for Paceline's rendezvous; held until they are needed."""
+
+    def __init__(self, wanted: int | None) -> None:
+        """`wanted` is that of the rendezvous; None: any. Raises Problem if it is in use."""
+        self._held: list[socket.socket] = []
+        self.rendezvous = self._hold(wanted or 0)
+        self.master = self._hold(0)
+
+    def _hold(self, port: int) -> int:
+        held = socket.socket()
+        self._held.append(held)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind(("", port))
+            held.listen(1)  # without this, Linux lets two sockets with SO_REUSEADDR share the port
+        except OSError as error:
+            self.release()
+            remedy = "choose another --port, or leave it out for a free one"
+            raise Problem(f"--port {port}: {error.strerror}; {remedy}", usage=True) from None
+        return int(held.getsockname()[1])
+
+    def release(self) -> None:
+        """Give them to rank 0."""
+        for held in self._held:
+            held.close()
+        self._held.clear()

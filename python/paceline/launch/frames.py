@@ -1,0 +1,157 @@
+"""What launcher and agent say to each other: frames one way, lines of JSON the other, and neither ever blocks on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+# Comes first, so that what a login shell prints before it is told apart.
+MAGIC = b"\0paceline-agent-1\0"
+_HEADER = struct.Struct(">BII")
+_LONGEST = 4 << 20
+_MOST_JUNK = 64 << 10
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    READY = 1  # JSON: what the launcher must know before it says go
+    PROBLEM = 2  # JSON: why the job cannot start here
+    STARTED = 3  # JSON: pid of the rank
+    STDOUT = 4  # bytes that the rank printed
+    STDERR = 5
+    EXITED = 6  # JSON: how the rank ended
+    DONE = 7  # nothing is left on this host
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message of an agent, of one of its ranks where that has a meaning."""
+
+    kind: Kind
+    rank: int
+    payload: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The payload of kinds that carry JSON."""
+        fields: dict[str, Any] = json.loads(self.payload)
+        return fields
+
+
+def encode(kind: Kind, rank: int = 0, payload: bytes | dict[str, Any] = b"") -> bytes:
+    """A frame as bytes."""
+    data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    return _HEADER.pack(kind, rank, len(data)) + data
+
+
+class Decoder:
+    """Bytes in, frames out. `junk` holds what came before the agent's first word."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self.junk = b""
+        self._data = bytearray()
+        self._begun = False
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now. Raises ValueError for what no agent sends."""
+        self._data += data
+        if not self._begun:
+            at = self._data.find(MAGIC)
+            if at < 0:
+                if len(self._data) > _MOST_JUNK:
+                    raise ValueError("the remote shell prints, but no agent answers")
+                self.junk = bytes(self._data)
+                return
+            self.junk = bytes(self._data[:at])
+            del self._data[: at + len(MAGIC)]
+            self._begun = True
+        while len(self._data) >= _HEADER.size:
+            kind, rank, size = _HEADER.unpack_from(self._data)
+            if size > _LONGEST:
+                raise ValueError("the agent's words are garbled")
+            end = _HEADER.size + size
+            if len(self._data) < end:
+                return
+            payload = bytes(self._data[_HEADER.size : end])
+            del self._data[:end]
+            yield Frame(Kind(kind), rank, payload)
+
+
+class Outbox:
+    """Bytes that wait to be written to a descriptor, without blocking."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Makes the descriptor non-blocking."""
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.broken = False
+        self._waiting = bytearray()
+
+    def __len__(self) -> int:
+        """Bytes that wait."""
+        return len(self._waiting)
+
+    def put(self, data: bytes) -> None:
+        """Add, and write what can be written now."""
+        if not self.broken:
+            self._waiting += data
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what can be written now."""
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while self._waiting:
+                    written = os.write(self.descriptor, memoryview(self._waiting)[: 1 << 16])
+                    del self._waiting[:written]
+            except OSError as error:
+                if isinstance(error, BlockingIOError):
+                    raise
+                self.broken = True  # nobody reads any more
+                self._waiting.clear()
+
+
+class Lines:
+    """Cuts what a rank prints into pieces of whole lines.
+
+    A line longer than `LONGEST` is broken. Progress bars, which return to the start of their line without ending it,
+    are passed on once a second.
+    """
+
+    LONGEST = 256 << 10
+    PATIENCE_S = 1.0
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self._rest = bytearray()
+        self._since = 0.0
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """The whole lines of what has come so far; keeps the rest."""
+        searched = len(self._rest)
+        self._rest += data
+        cut = self._rest.rfind(b"\n", searched) + 1
+        if not cut and now - self._since >= self.PATIENCE_S:
+            cut = self._rest.rfind(b"\r", 0, len(self._rest) - 1) + 1
+        if not cut and len(self._rest) >= self.LONGEST:
+            cut = len(self._rest)
+        if not cut:
+            return b""
+        self._since = now
+        return self._take(cut)
+
+    def finish(self) -> bytes:
+        """The last line, which nothing ended."""
+        return self._take(len(self._rest))
+
+    def _take(self, cut: int) -> bytes:
+        piece = bytes(self._rest[:cut])
+        del self._rest[:cut]
+        return piece

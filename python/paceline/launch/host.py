@@ -1,0 +1,116 @@
+"""The launcher's side of one agent: its process, what it has said, and what is sent to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from paceline._core import UserError
+from paceline.launch.frames import Decoder, Frame, Lines, Outbox
+from paceline.launch.hosts import Place
+
+_READ = 1 << 18
+_MOST_WORDS = 2000
+
+
+class AgentHost:
+    """A host that runs ranks of the job."""
+
+    def __init__(self, place: Place, command: Sequence[str], *, remote: bool) -> None:
+        """Start its agent. Raises UserError if the remote shell does not exist."""
+        self.place = place
+        self.remote = remote
+        self.ready: dict[str, Any] | None = None
+        self.done = False
+        self.over = False
+        self.pids: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.decoder = Decoder()
+        self._words = b""
+        self._lines = Lines()
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the ranks in order
+            )
+        except OSError as error:
+            raise UserError(f"--rsh: {command[0]}: {error.strerror}") from None
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.stdout = self.process.stdout
+        self.stderr = self.process.stderr
+        os.set_blocking(self.stdout.fileno(), False)
+        os.set_blocking(self.stderr.fileno(), False)
+        self.inbox = Outbox(self.process.stdin.fileno())
+
+    @property
+    def name(self) -> str:
+        """As the user named it."""
+        return self.place.host.name
+
+    def tell(self, order: dict[str, Any]) -> None:
+        """Send a line."""
+        self.inbox.put(json.dumps(order).encode() + b"\n")
+
+    def frames(self) -> Iterator[Frame] | None:
+        """What it says now; None at the end. Raises ValueError for what no agent says."""
+        try:
+            data = os.read(self.stdout.fileno(), _READ)
+        except BlockingIOError:
+            return iter(())
+        return self.decoder.feed(data) if data else None
+
+    def complaints(self) -> bytes | None:
+        """What the remote shell or the agent print to stderr now; None at the end."""
+        try:
+            data = os.read(self.stderr.fileno(), _READ)
+        except BlockingIOError:
+            return b""
+        self._words = (self._words + data)[-_MOST_WORDS:]
+        return self._lines.feed(data, time.monotonic()) if data else self._lines.finish() or None
+
+    def why_lost(self) -> str:
+        """Why an agent that has ended early may have done so."""
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:  # it has closed its output, and goes on
+            self.process.kill()
+            code = self.process.wait()
+        with contextlib.suppress(OSError):
+            while data := os.read(self.stderr.fileno(), _READ):
+                self._words = (self._words + data)[-_MOST_WORDS:]
+        how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+        what = "its remote shell" if self.remote else "its agent"
+        lines = (self.decoder.junk + b"\n" + self._words).decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        message = f"host {self.name}: {what} {how}"
+        if self.ready is None:
+            message += " before its ranks started"
+        if "No module named" in last and "paceline" in last:
+            last += "; install paceline on that host, in the same folder or for its python3"
+        return f"{message}: {last}" if last else message
+
+    def kill(self) -> None:
+        """At once: the agent or the remote shell, and ranks on this machine whose agent has died."""
+        self.process.kill()
+        if not self.remote:
+            for rank, pid in self.pids.items():
+                if rank not in self.ended:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Release its pipes."""
+        for file in (self.process.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                if file is not None:
+                    file.close()

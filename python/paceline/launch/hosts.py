@@ -1,0 +1,113 @@
+"""Host lists and host files; which rank runs on which host."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline._core import UserError
+
+MOST_RANKS = 4096
+_NAME = re.compile(r"(?:[\w.\-]+@)?(?:[\w.\-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])", re.ASCII)
+_LINE = re.compile(r"(?P<host>\S+?)(?::(?P<colon>[^:\]\s]*))?(?:\s+slots\s*=\s*(?P<slots>\S+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host as the user names it (`alice@node1` too), and how many ranks it takes."""
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host with the ranks that it runs: `first` and those after it, `count` of them."""
+
+    host: Host
+    first: int
+    count: int
+
+    @property
+    def ranks(self) -> range:
+        """Its ranks."""
+        return range(self.first, self.first + self.count)
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """`a:2,b` (one slot where none is named). Raises UserError."""
+    hosts: list[Host] = []
+    for word in text.split(","):
+        if not word.strip():
+            raise UserError(f"--hosts: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
+        _add(hosts, word.strip(), "--hosts")
+    return hosts
+
+
+def read_hostfile(path: Path) -> list[Host]:
+    """Lines `host slots=2`, `host:2` or `host`, `#` begins a comment. Raises UserError with file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--hostfile {path}: is not UTF-8 text") from None
+    except OSError as error:
+        raise UserError(f"--hostfile {path}: {error.strerror}") from None
+    hosts: list[Host] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if text:
+            _add(hosts, text, f"{path}:{number}")
+    if not hosts:
+        raise UserError(f"--hostfile {path}: names no host; write lines such as: node1 slots=2")
+    return hosts
+
+
+def _add(hosts: list[Host], text: str, where: str) -> None:
+    match = _LINE.fullmatch(text)
+    if match is None:
+        raise UserError(f"{where}: '{text[:80]}' is not a host; write node1:2 or, in a file, node1 slots=2")
+    if match["colon"] is not None and match["slots"] is not None:
+        raise UserError(f"{where}: '{text[:80]}' gives its slots twice")
+    name, slots = match["host"], match["colon"] if match["colon"] is not None else match["slots"]
+    if name.startswith("-") or not _NAME.fullmatch(name):
+        raise UserError(f"{where}: '{name[:80]}' is not a host's name; write node1:2 (an IPv6 address as [fd00::1]:2)")
+    if slots is not None and not (slots.isascii() and slots.isdigit() and len(slots) < 9 and int(slots) > 0):
+        raise UserError(f"{where}: '{slots[:80]}' slots of host {name} are not a whole number above 0")
+    if any(host.name == name for host in hosts):
+        raise UserError(f"{where}: host {name} is listed twice; list it once, with all its slots")
+    hosts.append(Host(name, int(slots) if slots else 1))
+
+
+def place(hosts: list[Host], ranks: int | None) -> list[Place]:
+    """Fill host after host; all slots if `ranks` is not said. Hosts that get no rank are left out. Raises UserError."""
+    slots = sum(host.slots for host in hosts)
+    wanted = slots if ranks is None else ranks
+    if wanted > MOST_RANKS:
+        raise UserError(f"{wanted} ranks are more than {MOST_RANKS}, the most that paceline run starts")
+    if wanted > slots:
+        raise UserError(
+            f"-np {wanted}: the hosts have {slots} slot{'s' if slots != 1 else ''}; add hosts or slots (node1:{wanted})"
+        )
+    places: list[Place] = []
+    first = 0
+    for host in hosts:
+        count = min(host.slots, wanted - first)
+        if count > 0:
+            places.append(Place(host, first, count))
+            first += count
+    return places
+
+
+def address_part(name: str) -> str:
+    """The host without the user's name and without brackets."""
+    return name.rpartition("@")[2].strip("[]")
+
+
+def is_this_machine(name: str) -> bool:
+    """Whether the name means the machine we run on, as far as can be said without asking a name server."""
+    if "@" in name:
+        return False  # another user's processes are started by the remote shell
+    own = socket.gethostname()
+    return address_part(name) in {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}

@@ -1,0 +1,71 @@
+"""How ranks ended, in words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline.table import Column, render
+
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A rank that has ended: `code` is negative for a signal, as subprocess has it."""
+
+    rank: int
+    host: str | None
+    """None: this machine, and the job has no other."""
+    pid: int
+    code: int
+    stopped: bool
+    """It ended after paceline run had told it to."""
+
+    @property
+    def failed(self) -> bool:
+        """Of its own accord."""
+        return self.code != 0 and not self.stopped
+
+    def words(self) -> str:
+        """`was killed by SIGKILL`, `exited with code 3`."""
+        how = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
+        return f"{how} when it was told to end" if self.stopped else how
+
+    def sentence(self) -> str:
+        """`rank 2 on host a (pid 1234) was killed by SIGKILL`."""
+        where = f" on host {self.host}" if self.host is not None else ""
+        return f"rank {self.rank}{where} (pid {self.pid}) {self.words()}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def table(outcomes: Iterable[Outcome]) -> list[str]:
+    """Ranks that ended alike in one row."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
+        alike.setdefault((outcome.host or "", outcome.words()), []).append(outcome.rank)
+    rows = [(runs(ranks), host, words) for (host, words), ranks in alike.items()]
+    columns = [Column("ranks", left=True), Column("host", left=True), Column("outcome", left=True)]
+    if not any(host for _, host, _ in rows):
+        columns.pop(1)
+        rows = [(ranks, words) for ranks, _, words in rows]  # type: ignore[misc]
+    lines = render(columns, [rows[:_MOST_ROWS]], highlight_first=False)
+    return lines + ([f"… and {len(rows) - _MOST_ROWS} rows more"] if len(rows) > _MOST_ROWS else [])
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """`0, 2-5` of sorted numbers."""
+    parts: list[tuple[int, int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1] = parts[-1][0], number
+        else:
+            parts.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -1,0 +1,139 @@
+"""Process groups on this host: starting ranks, seeing them end, and ending them with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+_LINUX = sys.platform.startswith("linux")
+
+
+def _prctl() -> Callable[[int, int], int] | None:
+    if not _LINUX:
+        return None
+    function = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda option, value: int(function(option, value, 0, 0, 0))
+
+
+class Group:
+    """A rank: the process group that it leads."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """The process has been started, and leads a group of its own."""
+        self.pid = process.pid
+        self.process = process
+        self.code: int | None = None
+        self.empty = False  # then its number may belong to somebody else, and is left alone
+
+    def ended(self, status: int) -> None:
+        """The leader has been waited for."""
+        self.code = os.waitstatus_to_exitcode(status)
+        self.process.returncode = self.code  # it has been waited for: Popen must not
+        self.signal(0)
+
+    def signal(self, number: int) -> None:
+        """Send it to all of the group; to none if none is left."""
+        if not self.empty:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                self.empty = True
+            except PermissionError:  # processes that became another user's; macOS: only zombies
+                pass
+
+
+class Starter:
+    """Starts ranks that die when this process does, and adopts the processes that they leave behind (Linux)."""
+
+    def __init__(self) -> None:
+        """Allow this process as many open files as it may have: every rank takes two pipes."""
+        self._prctl = _prctl()
+        if self._prctl is not None:
+            self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._parent = os.getpid()
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self._files[1], self._files[1]))
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], *, one_pipe: bool
+    ) -> subprocess.Popen[bytes]:
+        """Start it as the leader of a new process group; stdout and stderr are pipes. Raises OSError."""
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if one_pipe else subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+            preexec_fn=self._in_child,  # noqa: PLW1509  # safe: this process has one thread
+        )
+
+    def _in_child(self) -> None:
+        if self._prctl is not None:
+            self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self._parent:
+                os._exit(1)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Processes of ours that have ended, as (pid, status): ranks, and those that they left to us."""
+    ended: list[tuple[int, int]] = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, status))
+    return ended
+
+
+def descendants() -> dict[int, int]:
+    """Every living process that this one has started, directly or not: pid → process group. Linux; elsewhere none."""
+    if not _LINUX:
+        return {}
+    groups: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            # proc(5): pid (comm) state ppid pgrp …, and comm may hold anything
+            state, parent, group = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if state not in (b"Z", b"X"):
+            groups[int(folder.name)] = int(group)
+            children.setdefault(int(parent), []).append(int(folder.name))
+    found: dict[int, int] = {}
+    todo = [os.getpid()]
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            found[child] = groups[child]
+            todo.append(child)
+    return found
+
+
+def signal_all(groups: Sequence[Group], number: int) -> bool:
+    """Send it to the groups, and to what has left them; say whether anything was still there."""
+    others = descendants()
+    for group in groups:
+        group.signal(number)
+    led = {group.pid for group in groups if not group.empty}
+    for pid, group_of in others.items():
+        if group_of not in led:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+    return bool(others) or any(not group.empty for group in groups)

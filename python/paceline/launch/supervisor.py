@@ -1,0 +1,300 @@
+"""The launcher: all agents of a job, from the start to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import click
+
+from paceline._core import UserError, __version__
+from paceline.interfaces import endpoint
+from paceline.launch import variables
+from paceline.launch.frames import Frame, Kind
+from paceline.launch.host import AgentHost
+from paceline.launch.hosts import Place, is_this_machine
+from paceline.launch.outcomes import Outcome, runs, table
+from paceline.launch.output import Output
+from paceline.launch.reach import first_address
+from paceline.launch.remote import local_agent, remote_agent
+
+KILL_AFTER_S = 3.0
+_START_S = 60.0  # for all hosts to answer
+_SLACK_S = 5.0  # beyond what ending takes: for agents that do not answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is run, and where."""
+
+    command: Sequence[str]
+    places: Sequence[Place]
+    rsh: Sequence[str]
+    settings: Mapping[str, str]
+    """PACELINE_* variables that options set."""
+    named: Mapping[str, str]
+    """Variables that the user named."""
+    secret: str
+    interface: str | None
+    port: int | None
+    grace_s: float
+    verbose: bool
+
+
+class Supervisor:
+    """Runs one job."""
+
+    def __init__(self, job: Job, output: Output) -> None:
+        """Nothing is started yet."""
+        self.job = job
+        self.output = output
+        self.size = sum(place.count for place in job.places)
+        self.hosts: list[AgentHost] = []
+        self.selector = selectors.DefaultSelector()
+        self.signal: int | None = None
+        self.problem: click.ClickException | UserError | None = None
+        self.broken: OSError | None = None
+        self.failed = False
+        self.outcomes: list[Outcome] = []
+        self.gone = False
+        self.give_up_at = time.monotonic() + _START_S
+
+    def run(self) -> int:
+        """Until all ranks have ended: 0, 1 if one failed, 128 + n after signal n. Raises UserError, ClickException."""
+        try:
+            with self._signals():
+                self._start()
+                while not all(host.over for host in self.hosts):
+                    self._watch_input()
+                    for key, _ in self.selector.select(self._patience()):
+                        key.data()
+                    if time.monotonic() >= self.give_up_at:
+                        self._give_up()
+        finally:
+            for host in self.hosts:
+                if not host.over:
+                    host.kill()
+                host.process.wait()
+                host.close()
+            self.output.close()
+        return self._result()
+
+    def _result(self) -> int:
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.problem is not None:
+            raise self.problem
+        if self.broken is not None:
+            if self.broken.errno == errno.EPIPE:  # the reader has seen enough
+                raise self.broken
+            raise click.ClickException(f"what the ranks print cannot be written: {self.broken.strerror}")
+        failures = [outcome for outcome in self.outcomes if outcome.failed]
+        if len(failures) > 1:
+            for line in table(outcome for outcome in self.outcomes if outcome.code):
+                click.echo(line, err=True)
+        return 1 if self.failed else 0
+
+    # Signals
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Catch those that mean the job; one that is ignored (nohup) stays so."""
+        receiver, sender = socket.socketpair()
+        for end in (receiver, sender):
+            end.setblocking(False)
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        before = {number: signal.signal(number, self._signalled) for number in numbers}
+        self.selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(4096))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(wakeup)
+            receiver.close()
+            sender.close()
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        """Does its work here, for the loop may wait for a terminal that takes no more. The second one kills."""
+        self._stop(0, KILL_AFTER_S if self.signal is None else 0)
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def _stop(self, grace_s: float, kill_s: float = KILL_AFTER_S) -> None:
+        for host in self.hosts:
+            host.tell({"stop": {"grace_s": grace_s, "kill_s": kill_s}})
+        self.give_up_at = min(self.give_up_at, time.monotonic() + grace_s + kill_s + _SLACK_S)
+
+    # Starting
+
+    def _start(self) -> None:
+        number = secrets.token_hex(8)
+        for node, place in enumerate(self.job.places):
+            remote = not is_this_machine(place.host.name)
+            command = remote_agent(self.job.rsh, place.host.name) if remote else local_agent()
+            host = AgentHost(place, command, remote=remote)
+            self.hosts.append(host)
+            self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
+            self.selector.register(host.stderr, selectors.EVENT_READ, lambda host=host: self._complain(host))
+            job = {
+                "id": number,
+                "command": list(self.job.command),
+                "folder": os.getcwd(),  # noqa: PTH109
+                "inherited": variables.inherited(os.environ) if remote else {},
+                "settings": dict(self.job.settings),
+                "named": dict(self.job.named),
+                "secret": self.job.secret,
+                "interface": self.job.interface,
+                "port": self.job.port,
+                "output": self.output.mode,
+                "node": node,
+                "nodes": len(self.job.places),
+                "first": place.first,
+                "count": place.count,
+                "size": self.size,
+            }
+            host.tell({"job": job})
+
+    def _go(self) -> None:
+        """All hosts are ready: tell them where rank 0 is."""
+        self.give_up_at = float("inf")
+        first = self.hosts[0].ready
+        assert first is not None
+        machines = {host.ready["machine"] for host in self.hosts if host.ready}
+        if self.job.interface is not None:
+            address, interface = first["interface"], None
+        elif len(machines) == 1:
+            address = interface = "127.0.0.1"
+        else:
+            address, interface = first_address(self.hosts), None
+        go = {"address": address, "master_port": first["master_port"], "rendezvous": endpoint(address, first["port"])}
+        for host in self.hosts:
+            assert host.ready is not None
+            host.tell({"go": {**go, "interface": host.ready["interface"] or interface}})
+            self._note(f"host {host.name} runs rank {runs(host.place.ranks)}")
+        self._note(f"rendezvous {go['rendezvous']}, MASTER_PORT {go['master_port']}")
+
+    def _note(self, text: str) -> None:
+        if self.job.verbose:
+            click.echo(f"paceline: note: {text}", err=True)
+
+    # What agents say
+
+    def _watch_input(self) -> None:
+        """Be told when an agent takes more, while there is more for it."""
+        watched = self.selector.get_map()
+        for host in self.hosts:
+            descriptor = host.inbox.descriptor
+            if len(host.inbox) and descriptor not in watched:
+                self.selector.register(descriptor, selectors.EVENT_WRITE, host.inbox.flush)
+            elif not len(host.inbox) and descriptor in watched:
+                self.selector.unregister(descriptor)
+
+    def _listen(self, host: AgentHost) -> None:
+        try:
+            frames = host.frames()
+            if frames is not None:
+                for frame in frames:
+                    self._hear(host, frame)
+                return
+        except ValueError as error:
+            host.kill()
+            self._lost(host, f"host {host.name}: {error}")
+        self.selector.unregister(host.stdout)
+        host.over = True
+        if not host.done and self.problem is None and self.signal is None and self.broken is None:
+            self._lost(host, host.why_lost())
+        elif not host.done:
+            host.kill()
+
+    def _complain(self, host: AgentHost) -> None:
+        words = host.complaints()
+        if words is None:
+            self.selector.unregister(host.stderr)
+        elif words and host.ready is not None:
+            for line in words.decode(errors="replace").splitlines():
+                click.echo(f"[host {host.name}] {line}", err=True)
+
+    def _hear(self, host: AgentHost, frame: Frame) -> None:
+        if frame.kind in (Kind.STDOUT, Kind.STDERR):
+            if self.broken is None:
+                try:
+                    self.output.put(frame.rank, frame.kind, frame.payload)
+                except OSError as error:
+                    self.broken = error
+                    self._stop(0)
+        elif frame.kind is Kind.STARTED:
+            host.pids[frame.rank] = frame.json()["pid"]
+        elif frame.kind is Kind.EXITED:
+            host.ended.add(frame.rank)
+            self._ended(host, frame)
+        elif frame.kind is Kind.DONE:
+            host.done = True
+        elif frame.kind is Kind.READY:
+            self._ready(host, frame)
+        elif self.problem is None:
+            fields = frame.json()
+            message = fields["message"] if len(self.hosts) == 1 else f"host {host.name}: {fields['message']}"
+            self.problem = UserError(message) if fields["usage"] else click.ClickException(message)
+            self._stop(0)
+
+    def _ready(self, host: AgentHost, frame: Frame) -> None:
+        host.ready = frame.json()
+        version = host.ready["version"]
+        if version != __version__:
+            self._lost(host, f"host {host.name} has paceline {version}, this machine {__version__}; install the same")
+        elif all(each.ready for each in self.hosts):
+            self._go()
+
+    def _ended(self, host: AgentHost, frame: Frame) -> None:
+        fields = frame.json()
+        name = host.name if host.remote or len(self.hosts) > 1 else None
+        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], fields["stopped"])
+        self.outcomes.append(outcome)
+        if outcome.failed and not self.failed and self.signal is None and self.broken is None and self.problem is None:
+            self.failed = True
+            click.echo(f"paceline: error: {outcome.sentence()}", err=True)
+            self._stop(self.job.grace_s)
+
+    # Ends that nobody asked for
+
+    def _lost(self, host: AgentHost, message: str) -> None:
+        """The host has gone. If its ranks had started, the others get their grace; else the job has not begun."""
+        host.kill()
+        if host.ready is None or len(host.pids) < host.place.count:
+            self.problem = self.problem or click.ClickException(message)
+            self._stop(0)
+        else:
+            if not self.failed:
+                click.echo(f"paceline: error: lost {message}", err=True)
+            self.failed = True
+            self._stop(self.job.grace_s)
+
+    def _patience(self) -> float | None:
+        return None if self.give_up_at == float("inf") else max(0.0, self.give_up_at - time.monotonic())
+
+    def _give_up(self) -> None:
+        """Agents that do not answer: before the start, or when they were told to end."""
+        silent = [host for host in self.hosts if host.ready is None]
+        if silent and self.problem is None and self.signal is None:
+            names = ", ".join(host.name for host in silent)
+            self.problem = click.ClickException(f"no answer from {names} within {_START_S:.0f} s; try --rsh by hand")
+        for host in self.hosts:
+            if not host.over:
+                host.kill()
+                host.over = True
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(host.stdout)
+        self.give_up_at = float("inf")

@@ -1,0 +1,101 @@
+"""What the ranks find in their environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline._core import UserError
+
+# Pass on to other hosts, besides PACELINE_*: what decides which Python and which modules a rank gets.
+_INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
+# Other launchers' names for a process. If we were started by one, a rank would take itself for the process that we are;
+# if a rank finds them, it was started by another launcher after us.
+_STALE_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_STEP", "ROLE_")
+_STALE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "NODE_RANK")
+# Set for every rank by the launcher.
+_OWN = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "PACELINE_RENDEZVOUS", "PACELINE_INTERFACE", "PACELINE_RUN_ID"),
+)
+_SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
+
+
+def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `-x NAME` and `-x NAME=VALUE`. Raises UserError."""
+    chosen: dict[str, str] = {}
+    for word in words:
+        name, given, value = word.partition("=")
+        if not name or not name.replace("_", "a").isalnum() or name[0].isdigit():
+            raise UserError(f"-x {word[:80]}: '{name[:80]}' is not a variable's name; write -x NAME or -x NAME=VALUE")
+        if name in _SECRET:
+            raise UserError(f"-x {name}: everybody can read command lines; set it in the environment, and leave -x out")
+        if name in _OWN:
+            raise UserError(f"-x {name}: paceline run sets it itself; leave it out")
+        if not given and name not in environ:
+            raise UserError(f"-x {name}: is not set here; write -x {name}=VALUE, or leave it out")
+        chosen[name] = value if given else environ[name]
+    return chosen
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What passes to other hosts without being named."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _INHERITED or (name.startswith("PACELINE_") and name not in (*_SECRET, *_OWN))
+    }
+
+
+def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
+    """What all ranks on this host have in common: the host's own variables, the inherited and the named ones.
+
+    Of an inherited PATH the folders that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
+    exists here.
+    """
+    result = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_STALE_PREFIXES) and name not in (*_STALE, *_OWN, *_SECRET)
+    }
+    given = dict(job["inherited"])
+    if "PATH" in given:
+        folders = [folder for folder in given.pop("PATH").split(os.pathsep) if Path(folder).is_dir()]
+        own = result.get("PATH", os.defpath).split(os.pathsep)
+        result["PATH"] = os.pathsep.join(dict.fromkeys(folders + own))
+    if not Path(given.get("VIRTUAL_ENV", "/")).is_dir():
+        del given["VIRTUAL_ENV"]
+    result.update(given)
+    result.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // job["count"])))
+    result.update(PYTHONUNBUFFERED="1", **job["settings"])
+    result.update(job["named"])
+    result["PACELINE_SECRET"] = job["secret"]
+    return result
+
+
+def of_rank(
+    common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str, Any], local_rank: int
+) -> dict[str, str]:
+    """The environment of a rank: torchrun's names, and Paceline's."""
+    return {
+        **common,
+        "RANK": str(job["first"] + local_rank),
+        "WORLD_SIZE": str(job["size"]),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(job["count"]),
+        "GROUP_RANK": str(job["node"]),
+        "GROUP_WORLD_SIZE": str(job["nodes"]),
+        "MASTER_ADDR": go["address"],
+        "MASTER_PORT": str(go["master_port"]),
+        "PACELINE_RENDEZVOUS": go["rendezvous"],
+        "PACELINE_INTERFACE": go["interface"],
+        "PACELINE_RUN_ID": job["id"],
+    }
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

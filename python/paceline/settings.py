@@ -1,0 +1,278 @@
+"""The settings of a job: the environment's PACELINE_* variables, and over them what the script says.
+
+| variable | field | value | default |
+| --- | --- | --- | --- |
+| PACELINE_STRATEGY | strategy | as `paceline strategies` lists them | chosen by size |
+| PACELINE_TRANSPORT | transport | auto, shm, tcp | auto |
+| PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
+| PACELINE_SERVERS | servers | parameter servers | 1 |
+| PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
+| PACELINE_STREAMS | streams | connections between two ranks | 1 |
+| PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
+| PACELINE_INTERFACE | interface | interface (eth0), network (10.0.0.0/24) or address of this machine | 127.0.0.1 |
+| PACELINE_SECRET | secret | text that all ranks share and nobody else knows | none |
+| PACELINE_SECRET_FILE | secret | a file that holds it, readable by its owner alone | none |
+| PACELINE_RENDEZVOUS | rendezvous | host:port at which rank 0 listens | none |
+| PACELINE_VERBOSE | verbose | 1: say what was chosen | 0 |
+
+An empty variable is as good as none. A PACELINE_ variable that nothing reads is an error, for it is most likely a
+misspelt one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from paceline import _core
+from paceline._core import UserError
+from paceline.interfaces import address_of, check_interface
+from paceline.library import find_strategy
+from paceline.sweeps import check_knobs
+
+TRANSPORTS = ("auto", "shm", "tcp")
+INSIDE = ("root", "ring")
+MOST_SERVERS = 60_000
+MOST_STREAMS = 64
+LONGEST_TIMEOUT_S = 30 * 86_400.0
+SHORTEST_SECRET = 16
+
+VARIABLES = {
+    "PACELINE_STRATEGY": "strategy",
+    "PACELINE_TRANSPORT": "transport",
+    "PACELINE_CHUNK": "chunk",
+    "PACELINE_SERVERS": "servers",
+    "PACELINE_INSIDE": "inside",
+    "PACELINE_STREAMS": "streams",
+    "PACELINE_TIMEOUT": "timeout_s",
+    "PACELINE_INTERFACE": "interface",
+    "PACELINE_SECRET": "secret",
+    "PACELINE_SECRET_FILE": "secret_file",
+    "PACELINE_RENDEZVOUS": "rendezvous",
+    "PACELINE_VERBOSE": "verbose",
+}
+# Variables that other parts read: those of `paceline run` and of `paceline record`.
+OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
+OTHER_VARIABLES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the native module is told. Made by `from_environment`; every field has been checked."""
+
+    strategy: str | None = None
+    transport: str = "auto"
+    chunk: str | int | None = None
+    servers: int = 1
+    inside: str = "ring"
+    streams: int = 1
+    timeout_s: float = 30.0
+    interface: str = "127.0.0.1"
+    secret: str | None = field(default=None, repr=False)
+    rendezvous: str | None = None
+    verbose: bool = False
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+        """Read the variables (of this process, if none are given); a field that the script names wins.
+
+        An override of None leaves what the environment says. Raises UserError, which names variable, value and remedy.
+        """
+        environ = os.environ if environ is None else environ
+        _refuse_unknown(environ)
+        values: dict[str, object] = {}
+        sources: dict[str, str] = {}
+        for variable, name in VARIABLES.items():
+            if environ.get(variable, ""):
+                values[name], sources[name] = environ[variable], variable
+        if "secret" in values and "secret_file" in values and not _said(overrides, "secret"):
+            raise UserError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
+        known = [entry.name for entry in fields(cls)] + ["secret_file"]
+        for name, value in overrides.items():
+            if name not in known:
+                near = _core.nearest(name, known)
+                raise UserError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+            if value is not None:
+                values[name], sources[name] = value, name
+                if name in ("secret", "secret_file"):
+                    values.pop({"secret": "secret_file", "secret_file": "secret"}[name], None)
+        if "secret_file" in values:
+            values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
+            sources["secret"] = "the secret"
+        checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
+        settings = cls(**checked)
+        if settings.strategy is not None:
+            given = [name for name in ("servers", "chunk", "inside") if name in checked]
+            for name in given:
+                _check_knob(settings.strategy, name, sources[name])
+        return settings
+
+    def to_json(self) -> str:
+        """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
+        names = ("transport", "secret", "rendezvous", "timeout_s", "strategy", "chunk", "inside", "servers", "streams")
+        values = {name: getattr(self, name) for name in names}
+        values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
+        return json.dumps(values)
+
+
+def _said(overrides: Mapping[str, object], *names: str) -> bool:
+    return any(overrides.get(name) is not None for name in (*names, "secret_file"))
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    for variable in sorted(environ):
+        if not variable.startswith("PACELINE_") or variable in VARIABLES or variable in OTHER_VARIABLES:
+            continue
+        if variable.startswith(OTHER_PREFIXES):
+            continue
+        near = _core.nearest(variable, list(VARIABLES))
+        remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
+        raise UserError(f"{variable[:80]}: nothing reads this environment variable; {remedy}")
+
+
+def read_secret(path: object, source: str) -> str:
+    """The secret in a file that none but its owner may read. Raises UserError."""
+    if not isinstance(path, str | Path):
+        raise UserError(f"{source}: {path!r:.80} is not a path")
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise UserError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
+            text = file.read(1 << 16).strip()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise UserError(f"{source} {path}: {reason}; make one with: openssl rand -hex 32") from None
+    return _secret(text, f"{source} {path}")
+
+
+def _check_knob(strategy: str, name: str, source: str) -> None:
+    try:
+        check_knobs([find_strategy(strategy)], [name])
+    except UserError as error:
+        raise UserError(f"{source}{str(error).removeprefix(name)}") from None
+
+
+def _strategy(value: object, source: str) -> str:
+    try:
+        return find_strategy(_text(value, source)).name
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
+    def check(value: object, source: str) -> str:
+        if value in choices:
+            return str(value)
+        near = _core.nearest(str(value)[:80], list(choices))
+        hint = f"; did you mean {near}?" if near else f"; it is one of {', '.join(choices)}"
+        raise UserError(f"{source}: '{value!s:.80}' is unknown{hint}")
+
+    return check
+
+
+def _whole(most: int) -> Callable[[object, str], int]:
+    def check(value: object, source: str) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"{source}: '{value!s:.80}' is not a whole number; write one between 1 and {most}")
+        if not 1 <= value <= most:
+            raise UserError(f"{source}: {value} is not between 1 and {most}")
+        return value
+
+    return check
+
+
+def _seconds(value: object, source: str) -> float:
+    try:
+        seconds = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST_TIMEOUT_S:
+        raise UserError(
+            f"{source}: '{value!s:.80}' is not a number of seconds above 0 and up to {LONGEST_TIMEOUT_S:.0f}; write 30"
+        )
+    return seconds
+
+
+def _chunk(value: object, source: str) -> str | int:
+    if isinstance(value, str):
+        if value in ("whole", "per-worker"):
+            return value
+        try:
+            return _core.parse_size(value)
+        except UserError as error:
+            raise UserError(f"{source}: {error}, or whole, or per-worker") from None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise UserError(f"{source}: {value!s:.80} is not whole, per-worker, or a size above 0 bytes such as 512KiB")
+
+
+def _interface(value: object, source: str) -> str:
+    text = _text(value, source)
+    check_interface(text, source)
+    return text
+
+
+def _secret(value: object, source: str) -> str:
+    text = _text(value, source)
+    if len(text) < SHORTEST_SECRET:
+        raise UserError(
+            f"{source}: holds {len(text)} characters, at least {SHORTEST_SECRET} are needed; "
+            "make one with: openssl rand -hex 32"
+        )
+    return text
+
+
+def check_rendezvous(value: object, source: str) -> str:
+    """`host:port`. Raises UserError that names `source`."""
+    text = _text(value, source)
+    host, colon, port = text.rpartition(":")
+    bare = host.strip("[]")
+    bracketed = host.startswith("[") and host.endswith("]")
+    numeric = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
+    if not colon or not bare or not numeric or (":" in bare and not bracketed) or any(map(str.isspace, host)):
+        raise UserError(f"{source}: '{text[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
+    return text
+
+
+def _flag(value: object, source: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    word = str(value).lower()
+    if word not in words:
+        raise UserError(f"{source}: '{value!s:.80}' is neither 1 nor 0")
+    return words[word]
+
+
+def _text(value: object, source: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{source}: {value!r:.80} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{source}: is not UTF-8 text") from None
+    return value
+
+
+_CHECKS: dict[str, Callable[[object, str], Any]] = {
+    "strategy": _strategy,
+    "transport": _choice(TRANSPORTS),
+    "chunk": _chunk,
+    "servers": _whole(MOST_SERVERS),
+    "inside": _choice(INSIDE),
+    "streams": _whole(MOST_STREAMS),
+    "timeout_s": _seconds,
+    "interface": _interface,
+    "secret": _secret,
+    "rendezvous": check_rendezvous,
+    "verbose": _flag,
+}
