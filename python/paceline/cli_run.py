@@ -25,6 +25,12 @@ _SECONDS = types.Value("SECONDS", types.positive)
 _PATH = click.Path(path_type=Path)
 
 
+class CannotDoHereError(click.ClickException):
+    """Something that this machine lacks."""
+
+    exit_code = 77
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-np", "-n", "--np", "ranks", type=_RANKS, help="Processes to start.  [default: all slots of the hosts]")
 @click.option("--hosts", metavar="HOST:N,…", help="Hosts, and how many ranks each takes.  [default: this machine]")
@@ -75,6 +81,8 @@ def run(
     paceline run -np 4 -- python train.py --lr 0.1
     paceline run --hosts node1:8,node2:8 --strategy hierarchical -- python train.py
     """
+    if os.name != "posix":
+        raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
     from paceline.launch import variables
     from paceline.launch.output import Files, Terminal
     from paceline.launch.supervisor import Job, Supervisor

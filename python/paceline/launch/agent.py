@@ -82,7 +82,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.stop(0, _LEFTOVERS_S))
         os.set_blocking(0, False)
-        self.selector.register(0, selectors.EVENT_READ, self._read_input)
+        try:
+            self.selector.register(0, selectors.EVENT_READ, self._read_input)
+        except PermissionError:  # of epoll, for a file
+            raise SystemExit("paceline.launch.agent is started by paceline run, which tells it what to do") from None
         self.selector.register(receiver, selectors.EVENT_READ, lambda: self._reap(receiver))
         self.out.put(MAGIC)
         while not (self.over and (not len(self.out) or self.out.broken)):

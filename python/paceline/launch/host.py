@@ -17,6 +17,7 @@ from paceline.launch.hosts import Place
 
 _READ = 1 << 18
 _MOST_WORDS = 2000
+_PATIENCE_S = 2.0
 
 
 class AgentHost:
@@ -109,8 +110,13 @@ class AgentHost:
                         os.killpg(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Release its pipes."""
+        """Wait for its end, which its closed pipes bring about, and release them."""
         for file in (self.process.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 if file is not None:
                     file.close()
+        try:
+            self.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

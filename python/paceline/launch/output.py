@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -33,6 +35,9 @@ class Terminal:
         """One rank's output passes unchanged and at once; that of several line by line."""
         self.mode = "raw" if ranks == 1 else "lines"
         self._prefix = prefix and ranks > 1
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # some other process of the terminal may have made it non-blocking
+                os.set_blocking(stream.fileno(), True)
         self._streams = {Kind.STDOUT: sys.stdout.buffer, Kind.STDERR: sys.stderr.buffer}
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:

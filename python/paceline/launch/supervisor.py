@@ -66,7 +66,7 @@ class Supervisor:
         self.broken: OSError | None = None
         self.failed = False
         self.outcomes: list[Outcome] = []
-        self.gone = False
+        self.stopping = False
         self.give_up_at = time.monotonic() + _START_S
 
     def run(self) -> int:
@@ -84,7 +84,6 @@ class Supervisor:
             for host in self.hosts:
                 if not host.over:
                     host.kill()
-                host.process.wait()
                 host.close()
             self.output.close()
         return self._result()
@@ -133,6 +132,7 @@ class Supervisor:
         self.signal = number
 
     def _stop(self, grace_s: float, kill_s: float = KILL_AFTER_S) -> None:
+        self.stopping = True
         for host in self.hosts:
             host.tell({"stop": {"grace_s": grace_s, "kill_s": kill_s}})
         self.give_up_at = min(self.give_up_at, time.monotonic() + grace_s + kill_s + _SLACK_S)
@@ -261,7 +261,8 @@ class Supervisor:
     def _ended(self, host: AgentHost, frame: Frame) -> None:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
-        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], fields["stopped"])
+        stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
+        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], stopped)
         self.outcomes.append(outcome)
         if outcome.failed and not self.failed and self.signal is None and self.broken is None and self.problem is None:
             self.failed = True

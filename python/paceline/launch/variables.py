@@ -62,7 +62,7 @@ def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
     }
     given = dict(job["inherited"])
     if "PATH" in given:
-        folders = [folder for folder in given.pop("PATH").split(os.pathsep) if Path(folder).is_dir()]
+        folders = [folder for folder in given.pop("PATH").split(os.pathsep) if folder and Path(folder).is_dir()]
         own = result.get("PATH", os.defpath).split(os.pathsep)
         result["PATH"] = os.pathsep.join(dict.fromkeys(folders + own))
     if not Path(given.get("VIRTUAL_ENV", "/")).is_dir():

@@ -1,0 +1,544 @@
+"""`paceline run`: real processes, on this machine and through a remote shell that stays here."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline import UserError
+from paceline.cli import main
+from paceline.launch.frames import MAGIC, Decoder, Kind, Lines, encode
+from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile
+from paceline.launch.outcomes import runs
+from paceline.launch.output import prefixed
+
+RUN = [sys.executable, "-m", "paceline.cli", "run"]
+SHOW = "import os,json;print(json.dumps(dict(os.environ)))"
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def clean():
+    """The environment of a user who has set nothing."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+
+
+def run(*words, env=None, **settings):
+    return subprocess.run(
+        [*RUN, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**clean(), **(env or {})},
+        **settings,
+    )
+
+
+def begin(*words, env=None):
+    return subprocess.Popen(
+        [*RUN, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean(), **(env or {})},
+    )
+
+
+def refused(*words):
+    result = CliRunner().invoke(main, ["run", *map(str, words)])
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+@pytest.fixture
+def rsh(tmp_path):
+    """A remote shell for any host, all of which are this machine. It does what sshd does: a shell runs the words."""
+    script = tmp_path / "rsh"
+    script.write_text('#!/bin/sh\nshift\nunset PYTHONPATH\ncd /\nexec sh -c "$*"\n')
+    script.chmod(0o755)
+    return script
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def gone(pids, within):
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def numbers(process, count):
+    """The first number on each of the next lines."""
+    return [int(re.search(r"(?:\] |^)(\d+)", process.stdout.readline())[1]) for _ in range(count)]
+
+
+# Places and variables
+
+
+def test_ranks_find_their_place():
+    result = run("-np", 3, "--strategy", "ring", "--chunk", "64KiB", "--timeout", "7", "--", sys.executable, "-c", SHOW)
+    assert (result.returncode, result.stderr) == (0, "")
+    found = {}
+    for line in result.stdout.splitlines():
+        prefix, _, rest = line.partition("] ")
+        environ = json.loads(rest)
+        assert prefix == f"[rank {environ['RANK']}"
+        found[int(environ["RANK"])] = environ
+    assert sorted(found) == [0, 1, 2]
+    for rank, environ in found.items():
+        assert environ["LOCAL_RANK"] == str(rank)
+        assert (environ["WORLD_SIZE"], environ["LOCAL_WORLD_SIZE"]) == ("3", "3")
+        assert (environ["GROUP_RANK"], environ["GROUP_WORLD_SIZE"]) == ("0", "1")
+        assert (environ["PACELINE_INTERFACE"], environ["MASTER_ADDR"]) == ("127.0.0.1", "127.0.0.1")
+        assert environ["PACELINE_STRATEGY"] == "ring"
+        assert environ["PACELINE_CHUNK"] == "64KiB"
+        assert environ["PACELINE_TIMEOUT"] == "7"
+        assert environ["PYTHONUNBUFFERED"] == "1"
+        assert environ["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
+    same = ("PACELINE_SECRET", "PACELINE_RENDEZVOUS", "MASTER_PORT", "PACELINE_RUN_ID")
+    assert all(len({environ[name] for environ in found.values()}) == 1 for name in same)
+    assert re.fullmatch("[0-9a-f]{64}", found[0]["PACELINE_SECRET"])
+    assert found[0]["PACELINE_RENDEZVOUS"] != f"127.0.0.1:{found[0]['MASTER_PORT']}"
+
+
+def test_what_the_user_set_is_kept_and_what_is_stale_is_not(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("of the user, long enough\n")
+    secret.chmod(0o600)
+    env = {"PACELINE_SECRET_FILE": str(secret), "OMP_NUM_THREADS": "3", "GIVEN": "a b", "TORCHELASTIC_RUN_ID": "old"}
+    env |= {"OMPI_COMM_WORLD_RANK": "7", "SLURM_PROCID": "7", "RANK": "7"}
+    result = run("-np", 1, "-x", "GIVEN", "--env", "MADE=x=y", "--", sys.executable, "-c", SHOW, env=env)
+    assert result.stderr == ""
+    environ = json.loads(result.stdout)
+    assert environ["PACELINE_SECRET"] == "of the user, long enough"
+    assert (environ["OMP_NUM_THREADS"], environ["GIVEN"], environ["MADE"]) == ("3", "a b", "x=y")
+    stale = {"PACELINE_SECRET_FILE", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}
+    assert not stale & set(environ)
+    assert environ["RANK"] == "0"
+
+
+def test_a_rank_knows_who_started_it():
+    code = "from paceline.environment import rank_environment as e;from paceline.settings import Settings as s;"
+    code += "f=e();print(f.launcher,f.rank,f.local_size,f.rendezvous==s.from_environment().rendezvous)"
+    result = run("-np", 2, "--", sys.executable, "-c", code)
+    assert sorted(result.stdout.splitlines()) == ["[rank 0] paceline 0 2 True", "[rank 1] paceline 1 2 True"]
+
+
+# Output
+
+
+def test_lines_stay_whole_and_nothing_is_lost():
+    code = "import os,sys\n"
+    code += "for i in range(2000): print(os.environ['RANK']*50, i)\n"
+    code += "sys.stderr.write('to stderr\\n'); sys.stdout.write('last')"
+    result = run("-np", 3, "--", sys.executable, "-c", code)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 * 2001
+    for rank in range(3):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        assert mine == [*(f"[rank {rank}] {str(rank) * 50} {i}" for i in range(2000)), f"[rank {rank}] last"]
+    assert sorted(result.stderr.splitlines()) == [f"[rank {rank}] to stderr" for rank in range(3)]
+
+
+def test_without_prefix_and_with_one_rank():
+    assert run("-np", 2, "--no-prefix", "--", "echo", "x").stdout == "x\nx\n"
+    assert run("-np", 1, "--", "printf", r"a\r\nb\rc").stdout.encode() == b"a\nb\nc"  # text mode reads \r as \n
+
+
+def test_garbage_passes():
+    command = [*RUN, "-np", "2", "--", "printf", r"\377\000\001\n\033[31m\377"]
+    result = subprocess.run(command, capture_output=True, check=False, timeout=60, env=clean())
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == sorted(
+        b"[rank %d] %b" % (rank, line) for rank in range(2) for line in (b"\xff\0\1", b"\x1b[31m\xff")
+    )
+
+
+def test_log_files(tmp_path):
+    folder = tmp_path / "a" / "logs"
+    result = run("-np", 2, "--output-dir", folder, "--", "sh", "-c", "echo 1; echo 2 >&2; echo 3; exit $RANK")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert [(folder / f"rank-{rank}.log").read_text() for rank in range(2)] == ["1\n2\n3\n"] * 2
+    (tmp_path / "file").write_text("")
+    assert "--output-dir" in refused("-np", 1, "--output-dir", tmp_path / "file", "--", "true")
+
+
+@LINUX
+def test_100_mb_of_output_in_little_memory(tmp_path):
+    code = "import os;b=(b'x'*99+b'\\n')*1000\nfor _ in range(1000): os.write(1,b)"
+    watch = "import resource,subprocess,sys;c=subprocess.run(sys.argv[1:]).returncode;"
+    watch += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,file=sys.stderr);sys.exit(c)"
+    with (tmp_path / "out").open("wb") as out:
+        command = [sys.executable, "-c", watch, *RUN, "-np", "2", "--", sys.executable, "-c", code]
+        result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=60, env=clean())
+    assert result.returncode == 0
+    assert (tmp_path / "out").stat().st_size == 2 * (10**8 + 10**6 * len("[rank 0] "))
+    assert int(result.stderr) < 100 << 10  # KiB
+    (tmp_path / "out").unlink()
+
+
+def test_a_reader_that_leaves_ends_the_ranks():
+    process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
+    pids = numbers(process, 1)
+    process.stdout.close()
+    assert process.wait(10) == 1
+    assert gone(pids, 1)
+    assert "Traceback" not in process.stderr.read()
+
+
+# Failures
+
+
+def test_the_first_failure_is_named_and_the_others_get_their_grace():
+    code = "if [ $RANK = 1 ]; then exit 3; fi; sleep 0.5; echo saved; exit 4"
+    result = run("-np", 3, "--", "sh", "-c", code)
+    assert result.returncode == 1
+    assert result.stdout.count("saved") == 2
+    first, *rest = result.stderr.splitlines()
+    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", first)
+    assert [line.split("  ")[0] + ": " + line.split("  ")[-1].strip() for line in rest[2:]] == [
+        "0, 2: exited with code 4",
+        "1: exited with code 3",
+    ]
+
+
+def test_a_killed_rank_ends_the_job():
+    start = time.monotonic()
+    result = run("-np", 3, "--grace", "0.1", "--", "sh", "-c", "if [ $RANK = 2 ]; then kill -9 $$; fi; sleep 50")
+    assert result.returncode == 1
+    assert re.fullmatch(r"paceline: error: rank 2 \(pid \d+\) was killed by SIGKILL\n", result.stderr)
+    assert time.monotonic() - start < 8
+
+
+@LINUX
+def test_a_rank_that_ignores_sigterm_is_killed_with_its_children():
+    process = begin(
+        "-np",
+        2,
+        "--grace",
+        "0.1",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; sleep 600 & echo $!; echo $$; [ $RANK = 0 ] && exit 1; while :; do sleep 1; done",
+    )
+    pids = numbers(process, 4)
+    assert process.wait(15) == 1
+    assert gone(pids, 0.5)
+    assert "rank 0" in process.stderr.read()
+
+
+@LINUX
+def test_what_ranks_leave_behind_is_ended():
+    code = "sleep 600 & echo $!; setsid sleep 600 & echo $!; timeout 600 sleep 600 & echo $!; exit 0"
+    process = begin("-np", 2, "--", "sh", "-c", code)
+    pids = numbers(process, 6)
+    assert process.wait(15) == 0
+    assert gone(pids, 0.5)
+
+
+def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
+    assert refused("-np", 2, "--", "no-such-command") == "paceline: error: there is no command 'no-such-command'\n"
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    assert "did you mean: python " in refused("-np", 2, "--", script)
+    assert "did you mean: python no.py" in refused("-np", 2, "--", "no.py")
+    assert "is a folder" in refused("-np", 2, "--", tmp_path)
+    script.chmod(0o755)  # without a first line that names its interpreter
+    assert "rank 0 cannot be started: Exec format error" in refused("-np", 2, "--", script)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "which command?"),
+        (["true"], "-np N"),
+        (["-np", "0", "true"], "between 1 and 4096"),
+        (["-np", "4097", "true"], "between 1 and 4096"),
+        (["-np", "many", "true"], "whole number"),
+        (["--hosts", "a:2", "-np", "3", "true"], "2 slots"),
+        (["--hosts", "a:4000,b:4000", "true"], "4096"),
+        (["--hosts", "a", "--hostfile", "b", "true"], "exclude"),
+        (["-np", "1", "--strategy", "rnig", "true"], "did you mean 'ring'"),
+        (["-np", "1", "--strategy", "ring", "--servers", "2", "true"], "no effect on ring"),
+        (["-np", "1", "--chunk", "12", "true"], "unit"),
+        (["-np", "1", "--timeout", "0", "true"], "above 0"),
+        (["-np", "1", "--interface", "0.0.0.0", "true"], "10.0.0.0/24"),
+        (["-np", "1", "--interface", "eth99", "true"], "eth99"),
+        (["-np", "1", "--rsh", "'", "true"], "quotes"),
+        (["--hosts", "a", "--rsh", "/no/such/rsh", "true"], "/no/such/rsh"),
+        (["-np", "1", "-x", "NOT_SET_ANYWHERE", "true"], "NOT_SET_ANYWHERE=VALUE"),
+        (["-np", "1", "-x", "RANK=1", "true"], "sets it itself"),
+        (["-np", "1", "-x", "PACELINE_SECRET=0123456789abcdef", "true"], "everybody"),
+        (["-np", "1", "-x", "PACELINE_STRATGEY=ring", "true"], "did you mean PACELINE_STRATEGY"),
+        (["-np", "1", "-x", "1=2", "true"], "not a variable's name"),
+        (["-np", "1", "--no-prefix", "--output-dir", "x", "true"], "--no-prefix"),
+    ],
+)
+def test_mistakes_name_the_remedy(words, said):
+    message = refused(*words)
+    assert said in message
+    assert message.count("\n") == 1
+
+
+def test_a_port_in_use_is_named():
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert f"--port {port}" in refused("-np", 1, "--port", port, "true")
+    result = run("-np", 1, "--port", port, "sh", "-c", "echo $PACELINE_RENDEZVOUS")
+    assert result.stdout == f"127.0.0.1:{port}\n"
+
+
+# Signals
+
+
+@LINUX
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_all_ranks(number, code):
+    process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; wait")
+    pids = numbers(process, 4)
+    process.send_signal(number)
+    assert process.wait(10) == code
+    assert gone(pids, 0.5)
+    assert process.stderr.read() == ""
+
+
+@LINUX
+def test_the_second_ctrl_c_does_not_wait():
+    process = begin("-np", 1, "--", "sh", "-c", "trap '' TERM INT; echo $$; while :; do sleep 0.1; done")
+    pids = numbers(process, 1)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert time.monotonic() - start < 2.5
+    assert gone(pids, 0.5)
+
+
+@LINUX
+@pytest.mark.parametrize("hosts", [["-np", "2"], ["--hosts", "a,b"]])
+def test_nothing_outlives_a_launcher_that_is_killed(hosts, rsh):
+    script = "trap '' TERM; sleep 600 & echo $!; echo $$; while :; do sleep 0.1; done"
+    process = begin(*hosts, "--rsh", rsh, "--", "sh", "-c", script)
+    pids = numbers(process, 4)
+    process.kill()
+    assert gone(pids, 2)
+    process.wait()
+
+
+@LINUX
+def test_nothing_outlives_an_agent_that_is_killed():
+    process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; ps -o ppid= -p $$; wait")
+    lines = numbers(process, 6)
+    agent = next(pid for pid in lines if b"paceline.launch.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(agent, signal.SIGKILL)
+    assert process.wait(10) == 1
+    assert gone(lines, 0.5)
+    assert "lost host localhost: its agent was killed by signal 9" in process.stderr.read()
+
+
+# Several hosts
+
+
+def test_hosts_get_their_ranks(rsh, tmp_path):
+    words = ["sh", "-c", "echo $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $(pwd) $PACELINE_SERVERS"]
+    env = {"PACELINE_SERVERS": "2"}
+    result = run("--hosts", "a:2,alice@b:1", "--rsh", rsh, "--verbose", "--", *words, cwd=tmp_path, env=env)
+    assert sorted(result.stdout.splitlines()) == [
+        f"[rank 0] 0 0 2 0 127.0.0.1 {tmp_path} 2",
+        f"[rank 1] 1 1 2 0 127.0.0.1 {tmp_path} 2",
+        f"[rank 2] 2 0 1 1 127.0.0.1 {tmp_path} 2",
+    ]
+    assert "host a runs rank 0-1" in result.stderr
+    assert result.returncode == 0
+    mixed = run(
+        "--hosts", "localhost,b", "--rsh", rsh, "--interface", "lo", "--", "sh", "-c", "echo $PACELINE_INTERFACE"
+    )
+    assert sorted(mixed.stdout.splitlines()) == ["[rank 0] 127.0.0.1", "[rank 1] 127.0.0.1"]
+
+
+def test_arguments_arrive_as_they_are(rsh, tmp_path):
+    words = ["", " ", "a b", "'", '"', "$HOME", "`id`", "\\", "\\n", "a\nb", "*", "!", "~", "ü", ";ls", "--", "-np"]
+    code = "import sys,json;print(json.dumps(sys.argv[1:]))"
+    folder = tmp_path / "it's a $HOME"
+    folder.mkdir()
+    env = {"PYTHONPATH": "/a b/$x:'"}
+    result = run("--hosts", "a", "--rsh", f"'{rsh}' ", "--", sys.executable, "-c", code, *words, cwd=folder, env=env)
+    assert json.loads(result.stdout) == words
+    shown = run(
+        "--hosts", "a", "--rsh", rsh, "-x", "ODD=$a'\n b", "--", sys.executable, "-c", SHOW, cwd=folder, env=env
+    )
+    environ = json.loads(shown.stdout)
+    assert environ["PYTHONPATH"] == "/a b/$x:'"
+    assert environ["ODD"] == "$a'\n b"
+    assert os.environ["PATH"].split(":")[0] in environ["PATH"].split(":")
+
+
+@LINUX
+def test_the_secret_is_on_no_command_line(rsh):
+    code = (
+        "import glob,os\ns=os.environ['PACELINE_SECRET'].encode()\n"
+        "def r(p):\n try: return open(p,'rb').read()\n except OSError: return b''\n"
+        "print(any(s in r(p) for p in glob.glob('/proc/[0-9]*/cmdline')))"
+    )
+    for secret in ({}, {"PACELINE_SECRET": "a secret of the user"}):
+        result = run("--hosts", "a,b", "--rsh", rsh, "--", sys.executable, "-c", code, env=secret)
+        assert sorted(result.stdout.splitlines()) == ["[rank 0] False", "[rank 1] False"]
+
+
+def test_hosts_that_cannot_be_used(tmp_path, rsh):
+    broken = tmp_path / "broken"
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = b ] && { echo 'ssh: no route to b' >&2; exit 255; }\nshift; exec sh -c \"$*\"\n"
+    )
+    broken.chmod(0o755)
+    result = run("--hosts", "a,b", "--rsh", broken, "--", "echo", "ran")
+    assert result.returncode == 1
+    assert result.stdout == ""  # no rank starts before all hosts are ready
+    assert "host b: its remote shell exited with code 255" in result.stderr
+    assert "no route to b" in result.stderr
+    missing = run("--hosts", "a,b", "--rsh", rsh, "--", "no-such-command")
+    assert missing.returncode == 2
+    assert re.search("host [ab]: there is no command 'no-such-command'", missing.stderr)
+    noisy = tmp_path / "noisy"
+    noisy.write_text('#!/bin/sh\nshift; echo "Welcome to this host"; exec sh -c "$*"\n')
+    noisy.chmod(0o755)
+    assert run("--hosts", "a", "--rsh", noisy, "--", "echo", "ran").stdout == "ran\n"
+
+
+def test_a_lost_host_ends_the_job(tmp_path):
+    dying = tmp_path / "dying"
+    dying.write_text('#!/bin/sh\n[ $1 = b ] && { shift; exec timeout 1.5 sh -c "$*"; }\nshift; exec sh -c "$*"\n')
+    dying.chmod(0o755)
+    result = run("--hosts", "a,b", "--grace", "0.1", "--rsh", dying, "--", "sleep", "60")
+    assert result.returncode == 1
+    assert "host b" in result.stderr
+
+
+# Host lists
+
+
+def test_host_lists():
+    assert parse_hosts("a:2, b,alice@c:3,[fd00::1]:4") == [
+        Host("a", 2),
+        Host("b", 1),
+        Host("alice@c", 3),
+        Host("[fd00::1]", 4),
+    ]
+    assert place([Host("a", 2), Host("b", 2), Host("c", 2)], 3) == [
+        Place(Host("a", 2), 0, 2),
+        Place(Host("b", 2), 2, 1),
+    ]
+    for text in ("", "a,,b", "a:0", "a:x", "a:", "-oProxyCommand=x", "a b", "a;b", "a,a", "a:1:2", "$(id)"):
+        with pytest.raises(UserError, match="--hosts"):
+            parse_hosts(text)
+
+
+def test_host_files(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# ours\n\nnode1 slots=2  # fast\nnode2:3\nnode3\nnode4 slots = 4\n")
+    assert [(host.name, host.slots) for host in read_hostfile(file)] == [
+        ("node1", 2),
+        ("node2", 3),
+        ("node3", 1),
+        ("node4", 4),
+    ]
+    for line in ("node1 slots=0", "node1 slots=x", "node1 slots", "node1:2 slots=2", "-x", "node9 node8", "node3"):
+        file.write_text(f"node3\n{line}\n")
+        with pytest.raises(UserError, match=r"hosts:2: "):
+            read_hostfile(file)
+    file.write_text("# none\n")
+    with pytest.raises(UserError, match="names no host"):
+        read_hostfile(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_hostfile(file)
+    assert "No such file" in refused("--hostfile", tmp_path / "none", "true")
+    file.write_text("a slots=1\nb slots=1\n")
+    assert "2 slots" in refused("--hostfile", file, "-np", "3", "true")
+
+
+# Parts
+
+
+def test_frames_pass_whatever_the_cuts():
+    data = (
+        b"motd\n" + MAGIC + encode(Kind.STDOUT, 3, b"a\nb") + encode(Kind.EXITED, 4, {"code": -9}) + encode(Kind.DONE)
+    )
+    for step in (1, 2, 7, 1000):
+        decoder = Decoder()
+        frames = [frame for at in range(0, len(data), step) for frame in decoder.feed(data[at : at + step])]
+        assert [(frame.kind, frame.rank) for frame in frames] == [(Kind.STDOUT, 3), (Kind.EXITED, 4), (Kind.DONE, 0)]
+        assert frames[0].payload == b"a\nb"
+        assert frames[1].json() == {"code": -9}
+        assert decoder.junk == b"motd\n"
+    with pytest.raises(ValueError, match="no agent"):
+        list(Decoder().feed(b"x" * 100_000))
+    with pytest.raises(ValueError, match="garbled"):
+        list(Decoder().feed(MAGIC + b"\xff" * 20))
+
+
+def test_lines_are_cut_at_their_ends():
+    lines = Lines()
+    assert lines.feed(b"a\nb", 0) == b"a\n"
+    assert lines.feed(b"c\nd\n", 0) == b"bc\nd\n"
+    assert lines.feed(b"end", 0) == b""
+    assert lines.finish() == b"end"
+    assert lines.finish() == b""
+    long = b"x" * (Lines.LONGEST - 1)
+    assert lines.feed(long, 0) == b""
+    assert lines.feed(b"yz", 0) == long + b"yz"
+    # A progress bar: once a second, up to its last return.
+    bar = Lines()
+    assert bar.feed(b"\r1%", 0.5) == b""
+    assert bar.feed(b"\r2%", 1.5) == b"\r1%\r"
+    assert bar.feed(b"\r3%", 1.6) == b""
+    assert bar.finish() == b"2%\r3%"
+
+
+def test_prefixes():
+    assert prefixed(b"> ", b"a\n\nb\n") == b"> a\n> \n> b\n"
+    assert prefixed(b"> ", b"1%\r2%\r\n") == b"> 1%\r> 2%\r\n"
+
+
+def test_ranks_in_words():
+    assert runs([0]) == "0"
+    assert runs([0, 2, 3, 4, 9]) == "0, 2-4, 9"
+
+
+def test_the_launcher_needs_no_heavy_module():
+    code = (
+        "import sys, paceline.cli_run, paceline.launch.supervisor, paceline.launch.agent\n"
+        "heavy = {'torch', 'rich', 'numpy', 'asyncio', 'logging', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+def test_many_ranks():
+    result = run("-np", 300, "--", "sh", "-c", "echo $RANK")
+    assert result.returncode == 0
+    assert sorted(int(line.split()[-1]) for line in result.stdout.splitlines()) == list(range(300))
