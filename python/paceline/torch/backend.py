@@ -1,0 +1,80 @@
+"""Tells torch.distributed that there is a backend "paceline", and makes its process groups.
+
+torch 2.15 finds the backend by an entry point when it is asked for, without `import paceline.torch`; before, the import
+is needed. `torch.backends`, the other group of entry points, would load Paceline at every `import torch`: not used.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
+from torch._C._distributed_c10d import _DistributedBackendOptions
+
+from paceline.torch.job import Job
+from paceline.torch.process_group import NAME, PacelineBackend, PacelineProcessGroup
+
+_default: Job | None = None
+"""The job of the default group, if Paceline is in it."""
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed. May be called twice."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
+    """Called by torch for the default group, and on every member of a new group."""
+    global _default  # noqa: PLW0603 - torch has one default group in a process
+    if getattr(options, "enable_reconfigure", False):
+        raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
+    name, rank, size = str(options.group_id), options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    timeout_s = explicit(options.timeout)
+    is_default = not dist.is_initialized()
+    if is_default and _default is not None:
+        _default.close()
+        _default = None
+    if not is_default and _default is not None and _default.broken is None:
+        job, owns_job = _default, False
+        comm = job.group(ranks, name)
+    else:
+        job, owns_job = Job.start(options.store, rank, size, timeout_s), True
+        comm = job.world
+        if is_default:
+            _default = job
+    if comm.rank != rank:
+        raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
+    if alone(options.process_group):
+        return PacelineProcessGroup(options.store, job, comm, name, timeout_s, owns_job=owns_job)
+    return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
+
+
+def explicit(timeout: timedelta) -> float | None:
+    """The seconds of a timeout that somebody chose; None for torch's default, which is too long to notice a failure."""
+    return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()
+
+
+def alone(group: dist.ProcessGroup | None) -> bool:
+    """Whether the group that torch is making has no other backend than Paceline.
+
+    torch does not say so, but by the type of the group's default backend: the one of its accelerator, if there is one.
+    With an accelerator of a third party that type is ours too, and only `Backend` can be right.
+    """
+    if not _backend_can_be_subclassed():
+        return True
+    if group is None or group._get_backend_name() != "custom":
+        return False
+    accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return not group._device_types and (accelerator is None or accelerator.type in ("cuda", "xpu", "mps"))
+
+
+def _backend_can_be_subclassed() -> bool:
+    try:
+        C10dBackend(0, 1)
+    except TypeError:
+        return False
+    return True

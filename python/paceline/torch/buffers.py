@@ -1,0 +1,130 @@
+"""From tensors to the memory that the runtime works on: (address, elements) of dense CPU tensors of one dtype.
+
+The runtime reduces seven dtypes (`REDUCIBLE`). An operation that only moves data takes every other dtype as bytes; how
+a reduction takes them says `reductions`. A tensor that is not dense in row-major order is copied, and copied back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Region = tuple[int, int]
+"""The address of the first element, and how many there are."""
+
+REDUCIBLE: dict[torch.dtype, str] = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.uint8: "uint8",
+}
+
+
+@dataclass(slots=True)
+class Memory:
+    """The tensors of one operation while it is in flight."""
+
+    named: Sequence[Tensor]
+    """Those that messages name."""
+    value: list[Tensor] | Tensor
+    """What the operation gives: its output tensors."""
+    keep: list[Tensor] = field(default_factory=list)
+    """Whose memory the runtime uses: to be held until the operation has finished."""
+    back: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Where to copy what has arrived, and from where: tensors that had to be copied."""
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """A dense tensor with the values of `tensor`: itself, if it is one."""
+        dense = tensor if is_dense(tensor) else dense_copy(tensor)
+        self.keep.append(dense)
+        return dense
+
+    def write(self, tensor: Tensor) -> Tensor:
+        """A dense tensor to receive into; what arrives reaches `tensor` by `copy_back`."""
+        if is_dense(tensor):
+            self.keep.append(tensor)
+            return tensor
+        dense = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self.keep.append(dense)
+        self.back.append((tensor, dense))
+        return dense
+
+    def update(self, tensor: Tensor) -> Tensor:
+        """A dense tensor with the values of `tensor`, to be changed in place."""
+        dense = self.read(tensor)
+        if dense is not tensor:
+            self.back.append((tensor, dense))
+        return dense
+
+    def copy_back(self) -> None:
+        """Bring what has arrived to the tensors that were copied; once the operation has finished."""
+        with torch.no_grad():
+            for tensor, dense in self.back:
+                tensor.copy_(dense)
+        self.back.clear()
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the memory holds exactly the tensor's values in row-major order (no lazy negation or conjugation)."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def dense_copy(tensor: Tensor) -> Tensor:
+    """A new dense tensor of these values, outside of autograd."""
+    with torch.no_grad():
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+
+def elements(dtype: torch.dtype) -> tuple[str, int]:
+    """The runtime's name for a dtype that is only moved, and how many of those make one element."""
+    name = REDUCIBLE.get(dtype)
+    return (name, 1) if name is not None else ("uint8", dtype.itemsize)
+
+
+def region(tensor: Tensor, scale: int = 1) -> Region:
+    """The memory of a dense tensor, in units of which `scale` make one element."""
+    return tensor.data_ptr(), tensor.numel() * scale
+
+
+def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> None:
+    """Raise if a tensor is none, is not on the CPU, is not strided, or is of another dtype than the first one.
+
+    The message names the call, the tensor (`role` and index), its shape and dtype, and the remedy.
+    """
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{call}: {role} {index} is a {type(tensor).__name__}, not a tensor")
+        if not tensor.is_cpu:
+            raise ValueError(
+                f"{call}: {describe(role, index, tensor)} is on {tensor.device}; paceline moves CPU tensors: use "
+                f"init_process_group('cpu:paceline,cuda:nccl') to leave the others to NCCL, or move it by .cpu()"
+            )
+        if tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise ValueError(
+                f"{call}: {describe(role, index, tensor)} has the layout {layout}; paceline takes strided "
+                "tensors: convert it by .to_dense() (for an embedding: sparse=False)"
+            )
+        if dtype is None:
+            dtype = tensor.dtype
+        elif tensor.dtype is not dtype:
+            raise TypeError(
+                f"{call}: {describe(role, index, tensor)} should be {name_of(dtype)} like the other tensors of the "
+                f"call; convert it by .to(torch.{name_of(dtype)})"
+            )
+
+
+def describe(role: str, index: int, tensor: Tensor) -> str:
+    """Name a tensor in a message, such as "input 1 (float32, shape [3, 4])"."""
+    return f"{role} {index} ({name_of(tensor.dtype)}, shape {list(tensor.shape)})"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Give "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")

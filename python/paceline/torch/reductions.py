@@ -1,0 +1,132 @@
+"""How torch's reduction operators on torch's dtypes become reductions that the runtime knows.
+
+| dtype | how |
+| --- | --- |
+| float32, float64, float16, bfloat16, int32, int64, uint8 | as they are |
+| int8, int16, uint16 | in int32, and back: sums and products wrap as they do in the dtype itself |
+| uint32 | in int64, and back |
+| bool | as uint8: sum and maximum are "or", product and minimum are "and", as in torch and Gloo |
+| complex | sum and average, of the real and imaginary parts |
+| float8 and others | refused: their sums lose too much; convert to bfloat16 |
+
+BAND, BOR and BXOR are known for bool (BXOR not); for integers no: gather and combine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, name_of
+from paceline.torch.group import Call, Loose
+
+_NAMES: dict[Any, str] = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "avg",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
+    ReduceOp.PREMUL_SUM: "premul_sum",
+}
+_WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
+_BOOL = {"sum": "max", "max": "max", "bor": "max", "product": "min", "min": "min", "band": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What the runtime is asked for: `op` on elements of `dtype`, inputs multiplied by `prescale` first."""
+
+    op: str
+    dtype: torch.dtype
+    prescale: float = 1.0
+
+    def call(self, **more: Unpack[Call]) -> Call:
+        """The arguments of `submit` that say so, and more."""
+        return {"op": self.op, "dtype": REDUCIBLE[self.dtype], "prescale": self.prescale, **more}
+
+    def read(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """The values of `tensor` in this dtype."""
+        return memory.read(self._cast(tensor))
+
+    def write(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """A tensor of this dtype, which `memory.copy_back` brings to `tensor`."""
+        viewed = _viewed(tensor)
+        if viewed.dtype is self.dtype:
+            return memory.write(viewed)
+        wide = torch.empty(tensor.shape, dtype=self.dtype)
+        memory.keep.append(wide)
+        memory.back.append((tensor, wide))
+        return wide
+
+    def update(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """The values of `tensor` in this dtype, to be changed in place and brought back."""
+        cast = self._cast(tensor)
+        if cast.dtype is _viewed(tensor).dtype:
+            return memory.update(cast)
+        memory.keep.append(cast)
+        memory.back.append((tensor, cast))
+        return cast
+
+    def scratch(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """The values of `tensor` in this dtype, in memory that may be overwritten."""
+        copy = dense_copy(self._cast(tensor))
+        memory.keep.append(copy)
+        return copy
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        viewed = _viewed(tensor)
+        return viewed if viewed.dtype is self.dtype else viewed.detach().to(self.dtype)
+
+
+def _viewed(tensor: Tensor) -> Tensor:
+    """Bools as the bytes they are, complex numbers as pairs; the same memory."""
+    if tensor.dtype is torch.bool:
+        return tensor.detach().view(torch.uint8)
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.detach())
+    return tensor
+
+
+def plan(call: str, operator: Loose, dtype: torch.dtype) -> Reduction:
+    """Choose the reduction. Raises TypeError with the remedy if the runtime has none."""
+    kind = getattr(operator, "op", operator)
+    op = _NAMES.get(kind)
+    if op is None:
+        raise TypeError(
+            f"{call}: the reduction {operator!r} is unknown; known are {', '.join(sorted(_NAMES.values()))}"
+        )
+    prescale = 1.0
+    if op == "premul_sum":
+        factor = operator.factor
+        prescale, op = float(factor.item() if isinstance(factor, Tensor) else factor), "sum"
+    if dtype in REDUCIBLE and not op.startswith("b"):
+        return Reduction(op, dtype, prescale)
+    if dtype is torch.bool and op in _BOOL and prescale == 1.0:
+        return Reduction(_BOOL[op], torch.uint8)
+    if dtype.is_complex and op in ("sum", "avg"):
+        return Reduction(op, dtype.to_real(), prescale)
+    if dtype in _WIDER and prescale == 1.0 and op in ("sum", "min", "max", "product"):
+        return Reduction(op, _WIDER[dtype])
+    raise TypeError(f"{call}: {getattr(kind, 'name', kind)} of {name_of(dtype)} is not defined; {_remedy(op, dtype)}")
+
+
+def _remedy(op: str, dtype: torch.dtype) -> str:
+    if op.startswith("b"):
+        return "all-gather the tensors and combine them on each rank"
+    if dtype.is_complex:
+        return "sum and average are"
+    if dtype.is_floating_point:
+        return "convert to bfloat16, float16 or float32 first"
+    return "convert to int32, int64 or a floating-point dtype first"
