@@ -14,17 +14,32 @@
 //! | `wire` | messages of the handshake, as bytes: what is read from strangers |
 //! | `proof` | what is signed, and with which key |
 //! | `handshake` | the two sides of a handshake, without sockets |
-//! | `caller`, `door` | the same with sockets: a connection that we make, those that come to us |
+//! | `call`, `door` | the same with sockets: a connection that we make, those that come to us |
 //! | `frame` | authenticated messages on a proven connection |
 //! | `exchange`, `root`, `member` | the all-gather of blobs through rank 0 |
-//! | `mesh` | the connections of the job |
+//! | `mesh`, `slots` | the connections of the job, and their places |
 //! | `address`, `interfaces`, `listener` | where to listen, and whether that is wise |
+//! | `notes`, `text`, `wait` | what strangers did; words; sleeping until a socket is ready |
 mod address;
+mod call;
+mod door;
 mod exchange;
+mod frame;
+#[doc(hidden)]
+pub mod fuzz;
+mod handshake;
 mod interfaces;
 mod listener;
+mod member;
 mod mesh;
+mod notes;
+mod proof;
+mod root;
 mod secret;
+mod slots;
+mod text;
+mod wait;
+mod wire;
 
 pub use address::check_exposure;
 pub use exchange::{MAX_BLOB, exchange};

@@ -1,0 +1,156 @@
+//! A connection that we make, without blocking, until both sides are proven.
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
+
+use super::handshake::{Answer, Calling};
+use super::proof::Session;
+use super::secret::Secret;
+use super::text;
+use super::wait::prepare;
+use super::wire::{Hello, Stranger, Verdict};
+
+/// Longest attempt. Longer than a host's for a handshake, as the call may first wait in the host's queue; and the kernel
+/// sends a lost SYN again after 1 s and 3 s.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// A call under way.
+pub struct Call {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Instant,
+    calling: Calling,
+    connected: bool,
+}
+
+/// A proven connection.
+pub struct Answered {
+    pub stream: TcpStream,
+    pub session: Session,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub enum Missed {
+    /// The network, or nobody there: in words.
+    Network(String),
+    /// Somebody else is there.
+    Stranger(Stranger),
+    /// The host is of the job and does not want us.
+    Refused(Verdict),
+}
+
+impl Missed {
+    fn network(error: &io::Error) -> Missed {
+        Missed::Network(text::plain(error))
+    }
+
+    /// A sentence for people, about rank `host` at `address`.
+    pub fn describe(&self, host: u32, address: &str) -> String {
+        let who = format!("rank {host} ({address})");
+        match self {
+            Missed::Network(why) => format!("{who}: {why}"),
+            Missed::Stranger(stranger) => stranger.describe(address),
+            Missed::Refused(Verdict::OtherJob) => format!("{who} belongs to another run of the job"),
+            Missed::Refused(Verdict::OtherWorld) => format!("{who} was given another world size; is WORLD_SIZE wrong?"),
+            Missed::Refused(Verdict::OtherStreams) => {
+                format!("{who} was told of another number of data streams between it and this rank")
+            }
+            Missed::Refused(_) => format!("{address} is a rank of the job, but not rank {host}"),
+        }
+    }
+}
+
+impl Call {
+    /// Begins to connect.
+    pub fn begin(address: SocketAddr, secret: &Secret, hello: &Hello) -> Result<Call, Missed> {
+        let begin = || {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), None)?;
+            match socket.connect(&address.into()) {
+                Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => return Err(error),
+                _ => {}
+            }
+            let stream = TcpStream::from(socket);
+            prepare(&stream)?;
+            Ok(stream)
+        };
+        let stream = begin().map_err(|error| Missed::network(&error))?;
+        let calling = Calling::new(secret.clone(), hello);
+        Ok(Call { stream, address, since: Instant::now(), calling, connected: false })
+    }
+
+    /// What to wait for.
+    pub fn fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.stream, if self.connected { PollFlags::IN } else { PollFlags::OUT })
+    }
+
+    /// When it is given up.
+    pub fn until(&self) -> Instant {
+        self.since + LIMIT
+    }
+
+    /// Does what can be done without waiting. `None` if that is not all.
+    pub fn work(&mut self) -> Result<Option<Session>, Missed> {
+        if !self.connected && !self.connect()? {
+            return self.waits();
+        }
+        loop {
+            match self.stream.read(self.calling.space()) {
+                Ok(0) => return Err(Missed::Network("closed the connection in the handshake".into())),
+                Ok(count) => match self.calling.hear(count).map_err(Missed::Stranger)? {
+                    Answer::More => {}
+                    Answer::Challenge(proof) => self.send(&proof)?,
+                    Answer::Verdict(Verdict::Welcome, session) => return Ok(Some(session)),
+                    Answer::Verdict(verdict, _) => return Err(Missed::Refused(verdict)),
+                },
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.waits(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Missed::network(&error)),
+            }
+        }
+    }
+
+    /// The connection, once [`work`](Call::work) gave its session.
+    pub fn answered(self, session: Session) -> Answered {
+        Answered { stream: self.stream, session }
+    }
+
+    /// Whether we are connected now; then the hello is sent.
+    fn connect(&mut self) -> Result<bool, Missed> {
+        if let Some(error) = self.stream.take_error().map_err(|error| Missed::network(&error))? {
+            return Err(Missed::network(&error));
+        }
+        match self.stream.peer_addr() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
+            Err(error) => return Err(Missed::network(&error)),
+        }
+        // Connecting to a port of this machine on which nobody listens, from that very port by chance, connects a socket
+        // to itself (simultaneous open, RFC 9293 3.5), and keeps the port from him who is to listen on it.
+        if self.stream.local_addr().is_ok_and(|own| own == self.address) {
+            return Err(Missed::network(&ErrorKind::ConnectionRefused.into()));
+        }
+        self.connected = true;
+        let hello = self.calling.hello();
+        self.send(&hello).map(|()| true)
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), Missed> {
+        match self.stream.write(message) {
+            Ok(count) if count == message.len() => Ok(()),
+            Ok(_) => Err(Missed::Network("does not take what is sent".into())),
+            Err(error) => Err(Missed::network(&error)),
+        }
+    }
+
+    fn waits<T>(&self) -> Result<Option<T>, Missed> {
+        if Instant::now() < self.until() {
+            return Ok(None);
+        }
+        Err(Missed::Network(if self.connected { "does not end the handshake" } else { "does not answer" }.into()))
+    }
+}

@@ -1,0 +1,100 @@
+//! What is signed in a handshake and after it, with HMAC-SHA256 (RFC 2104), and how it is checked: in constant time.
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use super::secret::Secret;
+use super::wire::{CHALLENGE, HELLO, PROOF, Verdict};
+
+type HmacSha256 = Hmac<Sha256>;
+
+/// Labels keep the uses of the key apart: what one side proves cannot be sent back to it, nor used as a key.
+const CALLER: &[u8] = b"paceline: the caller knows the secret";
+const HOST: &[u8] = b"paceline: the host knows the secret";
+const SESSION: &[u8] = b"paceline: key of the frames";
+
+/// Both sides' first messages as they were on the wire: nonces, ranks, job, kind and index are all in there.
+#[derive(Clone, Debug)]
+pub struct Transcript([u8; HELLO + CHALLENGE]);
+
+impl Transcript {
+    pub fn new(hello: &[u8; HELLO], challenge: &[u8; CHALLENGE]) -> Transcript {
+        let mut bytes = [0; HELLO + CHALLENGE];
+        bytes[..HELLO].copy_from_slice(hello);
+        bytes[HELLO..].copy_from_slice(challenge);
+        Transcript(bytes)
+    }
+
+    /// By which the caller proves itself.
+    pub fn of_caller(&self, secret: &Secret) -> [u8; PROOF] {
+        sign(secret.key(), &[CALLER, &self.0])
+    }
+
+    /// By which the host proves itself and its verdict.
+    pub fn of_host(&self, secret: &Secret, verdict: Verdict) -> [u8; PROOF] {
+        sign(secret.key(), &[HOST, &[verdict.to_byte()], &self.0])
+    }
+
+    /// Whether this is [`of_caller`](Self::of_caller).
+    pub fn is_of_caller(&self, secret: &Secret, proof: &[u8]) -> bool {
+        verify(secret.key(), &[CALLER, &self.0], proof)
+    }
+
+    /// Whether this is [`of_host`](Self::of_host).
+    pub fn is_of_host(&self, secret: &Secret, verdict: Verdict, proof: &[u8]) -> bool {
+        verify(secret.key(), &[HOST, &[verdict.to_byte()], &self.0], proof)
+    }
+
+    /// The key that both sides now have, for this connection alone.
+    pub fn session(&self, secret: &Secret, end: End) -> Session {
+        Session { key: sign(secret.key(), &[SESSION, &self.0]), end, sent: 0, received: 0 }
+    }
+}
+
+/// Which end of a connection we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Caller = 0,
+    Host = 1,
+}
+
+/// Signs the frames of one connection. Direction and number are in every MAC, so that none can be repeated, left out, or
+/// sent back.
+pub struct Session {
+    key: [u8; 32],
+    end: End,
+    sent: u64,
+    received: u64,
+}
+
+impl Session {
+    /// MAC of the next frame that we send.
+    pub fn sign(&mut self, header: &[u8], payload: &[u8]) -> [u8; PROOF] {
+        let number = self.sent.to_be_bytes();
+        self.sent += 1;
+        sign(&self.key, &[&[self.end as u8], &number, header, payload])
+    }
+
+    /// Whether this is the MAC of the next frame that we receive.
+    pub fn verify(&mut self, header: &[u8], payload: &[u8], mac: &[u8]) -> bool {
+        let number = self.received.to_be_bytes();
+        self.received += 1;
+        let other = 1 - self.end as u8;
+        verify(&self.key, &[&[other], &number, header, payload], mac)
+    }
+}
+
+/// The parts before the last have fixed lengths under each key and label, so that no two lists of parts are the same
+/// bytes.
+fn mac(key: &[u8; 32], parts: &[&[u8]]) -> HmacSha256 {
+    let mut mac = HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+fn sign(key: &[u8; 32], parts: &[&[u8]]) -> [u8; PROOF] {
+    mac(key, parts).finalize().into_bytes().into()
+}
+
+fn verify(key: &[u8; 32], parts: &[&[u8]], tag: &[u8]) -> bool {
+    mac(key, parts).verify_slice(tag).is_ok()
+}

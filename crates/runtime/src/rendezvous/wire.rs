@@ -1,0 +1,286 @@
+//! The messages of a handshake as bytes. Everything here is read from strangers: fixed sizes, no allocation, and every
+//! sequence of bytes has an answer.
+//!
+//! | from | bytes | message |
+//! | --- | --- | --- |
+//! | caller | 100 | [`Hello`]: magic, version, who calls whom and for what, nonce |
+//! | host | 42 | [`Challenge`]: magic, version, nonce |
+//! | caller | 32 | proof: a MAC over both |
+//! | host | 33 | verdict, and a MAC over all three |
+//!
+//! The caller proves itself first: a stranger that connects gets nothing to try secrets against. Magic and version stay
+//! where they are in all versions to come, so that each can name the other. Numbers are big-endian.
+
+const MAGIC: [u8; 8] = *b"PACELINE";
+/// Of the handshake, the frames and the meaning of the streams: ranks of different versions must not work together.
+pub const VERSION: u16 = 1;
+/// Fewest bytes by which a caller is judged; HTTP needs as many to be told from other strangers.
+const JUDGED_FROM: usize = 4;
+/// Bytes of magic and version.
+const PREFIX: usize = 10;
+/// Bytes of a [`Hello`].
+pub const HELLO: usize = 100;
+/// Bytes of a [`Challenge`].
+pub const CHALLENGE: usize = PREFIX + 32;
+/// Bytes of a MAC.
+pub const PROOF: usize = 32;
+/// Bytes of a [`Verdict`] with its MAC.
+pub const VERDICT: usize = 1 + PROOF;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The exchange of blobs.
+    Exchange,
+    /// Control stream of a mesh.
+    Control,
+    /// Data stream of a mesh.
+    Data,
+}
+
+/// What a caller says first. Nothing of it is true before the proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub kind: Kind,
+    /// Rank of the caller.
+    pub from: u32,
+    /// Rank of the host.
+    pub to: u32,
+    /// Which of several streams of this kind.
+    pub index: u32,
+    /// World size that the caller was given.
+    pub world: u32,
+    /// Data streams between the two, as the caller was told.
+    pub streams: u32,
+    /// Grows with every call for the same stream: the host keeps the latest.
+    pub attempt: u32,
+    /// Of the mesh; zero in an exchange, where nobody knows it yet.
+    pub job: [u8; 16],
+    /// Drawn by every process anew: tells a rank that calls again from a second one of the same number.
+    pub instance: [u8; 16],
+    pub nonce: [u8; 32],
+}
+
+/// What a host answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    pub nonce: [u8; 32],
+}
+
+/// What a host thinks of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Welcome,
+    /// The proof is wrong; not signed, as the caller is a stranger.
+    Unproven,
+    /// Knows the secret, and belongs to another run of the job.
+    OtherJob,
+    /// Was given another world size.
+    OtherWorld,
+    /// Was told of another number of data streams.
+    OtherStreams,
+    /// Wanted another rank, or something that is not done here.
+    WrongDoor,
+}
+
+/// Who is no rank of this job, and by what one sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// A web browser, a health check, a scanner; or a web server.
+    Http,
+    /// The beginning of TLS.
+    Tls,
+    /// Anything else.
+    NotPaceline,
+    /// Paceline of another version of the handshake.
+    OtherVersion(u16),
+    /// Paceline by its magic, and no message of it.
+    Malformed,
+    /// Calls itself by this rank and has not the job's secret.
+    WrongSecret(u32),
+}
+
+impl Stranger {
+    /// Whether it means to be part of a job, so that a user wants to hear of it.
+    pub fn is_paceline(self) -> bool {
+        matches!(self, Stranger::OtherVersion(_) | Stranger::Malformed | Stranger::WrongSecret(_))
+    }
+
+    /// A sentence for people. `address` is whence or where it was met.
+    pub fn describe(self, address: &str) -> String {
+        match self {
+            Stranger::Http => format!("{address} speaks HTTP, not paceline"),
+            Stranger::Tls => format!("{address} speaks TLS, not paceline"),
+            Stranger::NotPaceline => format!("{address} does not speak paceline"),
+            Stranger::OtherVersion(version) => format!(
+                "{address} runs a paceline of handshake version {version} and this rank one of version {VERSION}; \
+                 install the same paceline for all ranks"
+            ),
+            Stranger::Malformed => format!("{address} sent a malformed handshake"),
+            Stranger::WrongSecret(rank) => format!(
+                "rank {rank} ({address}) does not know the job's secret; give all ranks the same PACELINE_SECRET"
+            ),
+        }
+    }
+}
+
+/// Judges a peer by its first bytes, as soon as there are enough. However they are cut, the answer is the same.
+pub fn judge(bytes: &[u8]) -> Result<(), Stranger> {
+    let Some(first) = bytes.first_chunk::<JUDGED_FROM>() else { return Ok(()) };
+    match first {
+        b"GET " | b"POST" | b"HEAD" | b"PUT " | b"DELE" | b"OPTI" | b"CONN" | b"PATC" | b"TRAC" | b"PRI " | b"HTTP" => {
+            return Err(Stranger::Http);
+        }
+        [0x16, 0x03, ..] => return Err(Stranger::Tls),
+        _ => {}
+    }
+    let common = bytes.len().min(MAGIC.len());
+    if bytes[..common] != MAGIC[..common] {
+        return Err(Stranger::NotPaceline);
+    }
+    match bytes.get(MAGIC.len()..PREFIX) {
+        Some(version) if version != VERSION.to_be_bytes() => {
+            Err(Stranger::OtherVersion(u16::from_be_bytes([version[0], version[1]])))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Hello {
+    /// As it is sent.
+    pub fn to_bytes(&self) -> [u8; HELLO] {
+        let mut writer = Writer { bytes: [0; HELLO], at: 0 };
+        writer.put(&MAGIC);
+        writer.put(&VERSION.to_be_bytes());
+        writer.put(&[self.kind as u8, 0]);
+        for number in [self.from, self.to, self.index, self.world, self.streams, self.attempt] {
+            writer.put(&number.to_be_bytes());
+        }
+        writer.put(&self.job);
+        writer.put(&self.instance);
+        writer.put(&self.nonce);
+        writer.bytes
+    }
+
+    /// As it was sent.
+    pub fn from_bytes(bytes: &[u8; HELLO]) -> Result<Hello, Stranger> {
+        judge(bytes)?;
+        let kind = match (bytes[10], bytes[11]) {
+            (0, 0) => Kind::Exchange,
+            (1, 0) => Kind::Control,
+            (2, 0) => Kind::Data,
+            _ => return Err(Stranger::Malformed),
+        };
+        let number = |i: usize| u32::from_be_bytes(part(bytes, 12 + 4 * i));
+        Ok(Hello {
+            kind,
+            from: number(0),
+            to: number(1),
+            index: number(2),
+            world: number(3),
+            streams: number(4),
+            attempt: number(5),
+            job: part(bytes, 36),
+            instance: part(bytes, 52),
+            nonce: part(bytes, 68),
+        })
+    }
+}
+
+impl Challenge {
+    /// As it is sent.
+    pub fn to_bytes(&self) -> [u8; CHALLENGE] {
+        let mut writer = Writer { bytes: [0; CHALLENGE], at: 0 };
+        writer.put(&MAGIC);
+        writer.put(&VERSION.to_be_bytes());
+        writer.put(&self.nonce);
+        writer.bytes
+    }
+
+    /// As it was sent.
+    pub fn from_bytes(bytes: &[u8; CHALLENGE]) -> Result<Challenge, Stranger> {
+        judge(bytes)?;
+        Ok(Challenge { nonce: part(bytes, PREFIX) })
+    }
+}
+
+impl Verdict {
+    /// As it is sent, before its MAC.
+    pub fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// As it was sent.
+    pub fn from_byte(byte: u8) -> Result<Verdict, Stranger> {
+        use Verdict::{OtherJob, OtherStreams, OtherWorld, Unproven, Welcome, WrongDoor};
+        [Welcome, Unproven, OtherJob, OtherWorld, OtherStreams, WrongDoor]
+            .into_iter()
+            .find(|verdict| verdict.to_byte() == byte)
+            .ok_or(Stranger::Malformed)
+    }
+}
+
+struct Writer<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Writer<N> {
+    fn put(&mut self, part: &[u8]) {
+        self.bytes[self.at..self.at + part.len()].copy_from_slice(part);
+        self.at += part.len();
+    }
+}
+
+/// `N` bytes at a place that is within any message of this length by its definition.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn strangers_are_told_apart() {
+        assert_eq!(judge(b"GET / HTTP/1.1\r\n"), Err(Stranger::Http));
+        assert_eq!(judge(b"HTTP/1.1 400 Bad Request"), Err(Stranger::Http));
+        assert_eq!(judge(&[0x16, 0x03, 0x01, 0x02]), Err(Stranger::Tls));
+        assert_eq!(judge(b"SSH-2.0-OpenSSH"), Err(Stranger::NotPaceline));
+        assert_eq!(judge(b"PACELINE\x00\x02"), Err(Stranger::OtherVersion(2)));
+        assert_eq!(judge(b"PACELINE\x00\x01"), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in vec(any::<u8>(), HELLO), prefix in 0..=PREFIX) {
+            let mut bytes: [u8; HELLO] = bytes.try_into().unwrap();
+            bytes[..prefix].copy_from_slice(&b"PACELINE\x00\x01"[..prefix]);
+            if let Ok(hello) = Hello::from_bytes(&bytes) {
+                prop_assert_eq!(hello.to_bytes(), bytes);
+            }
+            let challenge: &[u8; CHALLENGE] = bytes.first_chunk().unwrap();
+            if let Ok(read) = Challenge::from_bytes(challenge) {
+                prop_assert_eq!(&read.to_bytes(), challenge);
+            }
+            if let Ok(verdict) = Verdict::from_byte(bytes[20]) {
+                prop_assert_eq!(verdict.to_byte(), bytes[20]);
+            }
+        }
+
+        #[test]
+        fn once_judged_always_judged(mut bytes in vec(any::<u8>(), 0..40), prefix in 0..=PREFIX) {
+            let prefix = prefix.min(bytes.len());
+            bytes[..prefix].copy_from_slice(&b"PACELINE\x00\x01"[..prefix]);
+            if let Some(first) = (0..bytes.len()).find_map(|n| judge(&bytes[..n]).err()) {
+                prop_assert_eq!(judge(&bytes), Err(first));
+            }
+        }
+    }
+}
