@@ -84,8 +84,9 @@ def run(
     if os.name != "posix":
         raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
     from paceline.launch import variables
+    from paceline.launch.job import Job
     from paceline.launch.output import Files, Terminal
-    from paceline.launch.supervisor import Job, Supervisor
+    from paceline.launch.supervisor import Supervisor
 
     if not command:
         raise click.UsageError("which command? paceline run -np 4 -- python train.py")
@@ -111,8 +112,7 @@ def run(
         grace_s=grace,
         verbose=checked.verbose,
     )
-    size = sum(place.count for place in places)
-    output = Terminal(size, prefix=not no_prefix) if output_dir is None else Files(output_dir, size)
+    output = Files(output_dir, job.size) if output_dir is not None else Terminal(job.size, prefix=not no_prefix)
     return Supervisor(job, output).run()
 
 

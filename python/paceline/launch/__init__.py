@@ -8,7 +8,10 @@
 | `remote` | command lines that start agents |
 | `agent` | runs on every host: starts the local ranks, passes on what they print, ends them |
 | `processes` | starting, watching and ending process groups; used by the agent |
+| `checks` | what an agent finds out before it starts anything |
+| `job` | what is run, and where |
 | `host` | the launcher's side of one agent |
+| `reach` | by which address other hosts reach the first |
 | `supervisor` | the launcher: all agents of a job, from the start to its exit code |
 | `output` | what the ranks print: prefixes, log files |
 | `outcomes` | how ranks ended, in words |

@@ -64,6 +64,7 @@ class Agent:
         self.ports: Ports | None = None
         self.common: dict[str, str] = {}
         self.started = False
+        self.living = 0
         self.paused = False
         self.over = False
         self.terminate_at: float | None = None
@@ -120,6 +121,8 @@ class Agent:
             self._obey(json.loads(line))
 
     def _obey(self, order: dict[str, Any]) -> None:
+        if self.over:  # a `go` that crossed a `stop`
+            return
         try:
             if "job" in order:
                 self._prepare(order["job"])
@@ -172,6 +175,7 @@ class Agent:
                     f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
                 ) from None
             self.groups.append(Group(process))
+            self.living += 1
             for kind, file in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
                 if file is not None:
                     self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
@@ -241,13 +245,14 @@ class Agent:
                 continue
             local_rank, group = by_pid[pid]
             group.ended(status)
+            self.living -= 1
             rank = self.job["first"] + local_rank
             for pipe in [pipe for pipe in self.pipes if pipe.rank == rank]:
                 self._drain(pipe)
             self.out.put(encode(Kind.EXITED, rank, {"code": group.code, "stopped": self.ending}))
 
     def _patience(self) -> float | None:
-        if self.ending or (self.started and all(group.code is not None for group in self.groups)):
+        if self.ending or (self.started and not self.living):
             return 0 if self.over and not len(self.out) else _POLL_S
         if self.terminate_at is not None:
             return max(0.0, self.terminate_at - time.monotonic())
@@ -257,16 +262,16 @@ class Agent:
         """End what is due to end, and see whether all has ended."""
         if not self.started or self.over:
             return
-        finished = all(group.code is not None for group in self.groups)
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
             self.ending = True
             signal_all(self.groups, signal.SIGTERM)
         if self.kill_at is not None and now >= self.kill_at:
             self.killed_at = self.killed_at or now
             signal_all(self.groups, signal.SIGKILL)
-        if not finished and not (self.killed_at is not None and now > self.killed_at + _GIVE_UP_S):
+        hopeless = self.killed_at is not None and now > self.killed_at + _GIVE_UP_S
+        if self.living and not hopeless:
             return
-        if signal_all(self.groups, 0) and not (self.killed_at is not None and now > self.killed_at + _GIVE_UP_S):
+        if signal_all(self.groups, 0) and not hopeless:
             self.stop(0, _LEFTOVERS_S)  # they would outlive their job
             return
         for pipe in list(self.pipes):

@@ -12,17 +12,23 @@ from paceline.launch.host import AgentHost
 from paceline.launch.hosts import address_part
 
 
-def first_address(hosts: Sequence[AgentHost]) -> str:
-    """What sshd says comes first: it knows the connection that works. Then the name, then the default route."""
+def first_address(hosts: Sequence[AgentHost]) -> str | None:
+    """What sshd says comes first: it knows the connection that works. Then the name, then the default route.
+
+    None if there is no address but the loopback.
+    """
     first = hosts[0]
     assert first.ready is not None
     if first.remote:
-        return _said(first, "server") or _resolved(address_part(first.name)) or str(first.ready["default"])
+        default = str(first.ready["default"])
+        found = _said(first, "server") or _resolved(address_part(first.name)) or default
+        return None if _loopback(found) else found
     # The first host is this machine: the others know from where they were reached.
     others = [host for host in hosts if host.remote]
     seen = [address for host in others if (address := _said(host, "client")) and is_own(address)]
     routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
-    return next(iter([*seen, *routes, default_address()]))
+    found = next(iter([*seen, *routes, default_address()]))
+    return None if _loopback(found) else found
 
 
 def _said(host: AgentHost, end: str) -> str | None:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
-import secrets
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 import click
 
 from paceline._core import UserError, __version__
 from paceline.interfaces import endpoint
-from paceline.launch import variables
 from paceline.launch.frames import Frame, Kind
 from paceline.launch.host import AgentHost
-from paceline.launch.hosts import Place, is_this_machine
+from paceline.launch.hosts import is_this_machine
+from paceline.launch.job import Job
 from paceline.launch.outcomes import Outcome, runs, table
 from paceline.launch.output import Output
 from paceline.launch.reach import first_address
@@ -33,24 +30,6 @@ _START_S = 60.0  # for all hosts to answer
 _SLACK_S = 5.0  # beyond what ending takes: for agents that do not answer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is run, and where."""
-
-    command: Sequence[str]
-    places: Sequence[Place]
-    rsh: Sequence[str]
-    settings: Mapping[str, str]
-    """PACELINE_* variables that options set."""
-    named: Mapping[str, str]
-    """Variables that the user named."""
-    secret: str
-    interface: str | None
-    port: int | None
-    grace_s: float
-    verbose: bool
-
-
 class Supervisor:
     """Runs one job."""
 
@@ -58,7 +37,6 @@ class Supervisor:
         """Nothing is started yet."""
         self.job = job
         self.output = output
-        self.size = sum(place.count for place in job.places)
         self.hosts: list[AgentHost] = []
         self.selector = selectors.DefaultSelector()
         self.signal: int | None = None
@@ -140,7 +118,6 @@ class Supervisor:
     # Starting
 
     def _start(self) -> None:
-        number = secrets.token_hex(8)
         for node, place in enumerate(self.job.places):
             remote = not is_this_machine(place.host.name)
             command = remote_agent(self.job.rsh, place.host.name) if remote else local_agent()
@@ -148,24 +125,9 @@ class Supervisor:
             self.hosts.append(host)
             self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
             self.selector.register(host.stderr, selectors.EVENT_READ, lambda host=host: self._complain(host))
-            job = {
-                "id": number,
-                "command": list(self.job.command),
-                "folder": os.getcwd(),  # noqa: PTH109
-                "inherited": variables.inherited(os.environ) if remote else {},
-                "settings": dict(self.job.settings),
-                "named": dict(self.job.named),
-                "secret": self.job.secret,
-                "interface": self.job.interface,
-                "port": self.job.port,
-                "output": self.output.mode,
-                "node": node,
-                "nodes": len(self.job.places),
-                "first": place.first,
-                "count": place.count,
-                "size": self.size,
-            }
-            host.tell({"job": job})
+            host.tell({"job": self.job.for_agent(node, remote=remote, mode=self.output.mode)})
+        if self.signal is not None:  # it came while agents were being started, and those did not hear of it
+            self._stop(0)
 
     def _go(self) -> None:
         """All hosts are ready: tell them where rank 0 is."""
@@ -179,6 +141,13 @@ class Supervisor:
             address = interface = "127.0.0.1"
         else:
             address, interface = first_address(self.hosts), None
+        if address is None:
+            self.problem = UserError(
+                f"no address is known by which other hosts reach {self.hosts[0].name}; name their network: "
+                "--interface 10.0.0.0/24, or an interface: --interface eth0"
+            )
+            self._stop(0)
+            return
         go = {"address": address, "master_port": first["master_port"], "rendezvous": endpoint(address, first["port"])}
         for host in self.hosts:
             assert host.ready is not None

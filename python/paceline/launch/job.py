@@ -1,0 +1,58 @@
+"""What is run, and where."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.launch import variables
+from paceline.launch.hosts import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command, its hosts, and what its ranks are told."""
+
+    command: Sequence[str]
+    places: Sequence[Place]
+    rsh: Sequence[str]
+    settings: Mapping[str, str]
+    """PACELINE_* variables that options set."""
+    named: Mapping[str, str]
+    """Variables that the user named."""
+    secret: str = field(repr=False)
+    interface: str | None
+    port: int | None
+    grace_s: float
+    verbose: bool
+    number: str = field(default_factory=lambda: secrets.token_hex(8))
+    """PACELINE_RUN_ID: tells this job from others."""
+
+    @property
+    def size(self) -> int:
+        """All ranks."""
+        return sum(place.count for place in self.places)
+
+    def for_agent(self, node: int, *, remote: bool, mode: str) -> dict[str, Any]:
+        """What the agent of a host must know; `mode` is that of the output."""
+        place = self.places[node]
+        return {
+            "id": self.number,
+            "command": list(self.command),
+            "folder": os.getcwd(),  # noqa: PTH109
+            "inherited": variables.inherited(os.environ) if remote else {},
+            "settings": dict(self.settings),
+            "named": dict(self.named),
+            "secret": self.secret,
+            "interface": self.interface,
+            "port": self.port,
+            "output": mode,
+            "node": node,
+            "nodes": len(self.places),
+            "first": place.first,
+            "count": place.count,
+            "size": self.size,
+        }
