@@ -1,0 +1,91 @@
+"""All-reduce of float32, in place: systems take turns, each turn a fresh short job, as waiting ranks of an MPI spin."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jobs
+import limits
+import summary
+import systems
+from environments import SkippedError
+from systems import System
+
+SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20]
+QUICK_SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+MPI = ("openmpi", "mpich")
+TUNED = ("openmpi-ucx", "mpich-single")
+COMPARISONS = [
+    summary.Comparison("Through torch", "torch-paceline", ("gloo",), (), "gloo"),
+    summary.Comparison("Without torch", "paceline", MPI, TUNED, "the better MPI"),
+    summary.Comparison("On TCP, through torch", "torch-paceline-tcp", ("gloo",), (), "gloo"),
+    summary.Comparison("On TCP, without torch", "paceline-tcp", ("openmpi-tcp",), (), "Open MPI"),
+]
+Say = Callable[[str], None]
+
+
+def available(names: Sequence[str], say: Say) -> tuple[list[System], dict[str, str]]:
+    """Those that can be measured here, and why not the others."""
+    found, skipped = [], {}
+    for name in names:
+        try:
+            systems.prepare(systems.SYSTEMS[name])
+            found.append(systems.SYSTEMS[name])
+        except SkippedError as reason:
+            skipped[name] = str(reason)
+            say(f"skipped: {reason}")
+    return found, skipped
+
+
+def measure(
+    chosen: Sequence[System], ranks: int, sizes: Sequence[int], *, rounds: int, seconds: float, say: Say
+) -> dict[str, Any]:
+    """Seconds per call by system and size, one for each round, None for a job that failed; and the machine's limit."""
+    chosen = [system for system in chosen if system.yields or ranks <= systems.cores()]
+    times: dict[str, dict[str, list[float | None]]] = {
+        system.name: {str(size): [] for size in sizes} for system in chosen
+    }
+    abouts: dict[str, str] = {}
+    rates: dict[str, list[float]] = {str(size): [] for size in sizes}
+    least: dict[str, list[float | None]] = {str(size): [] for size in sizes}
+    words = ["--sizes", ",".join(map(str, sizes)), "--seconds", str(seconds)]
+    patience_s = 60 + len(sizes) * (20 * seconds + 10)
+    for number in range(rounds):
+        for size, (rate, limit) in limits.measure(sizes, ranks).items():
+            rates[str(size)].append(rate)
+            least[str(size)].append(limit)
+        turn = number % len(chosen)  # nobody always follows the same one first
+        for system in [*chosen[turn:], *chosen[:turn]]:
+            start = time.monotonic()
+            try:
+                results = jobs.run(system, ranks, words, patience_s)
+            except jobs.JobError as error:
+                print(f"failed: {error}", file=sys.stderr)
+                results = None
+            for size in sizes:
+                measured = summary.slowest([each["seconds"][str(size)] for each in results]) if results else None
+                times[system.name][str(size)].append(measured)
+            if results:
+                abouts[system.name] = results[0]["about"]
+            say(f"{ranks} ranks, round {number + 1}/{rounds}: {system.name} {time.monotonic() - start:.1f} s")
+    return {"times": times, "about": abouts, "limit": least, "copied_per_core": rates}
+
+
+def tables(document: dict[str, Any]) -> list[summary.Table]:
+    """One for each comparison and number of ranks."""
+    titles = {name: system.title for name, system in systems.SYSTEMS.items()}
+    result = []
+    for comparison in COMPARISONS:
+        for ranks, measured in document["all_reduce"].items():
+            times = {
+                name: {int(size): rounds for size, rounds in by_size.items()}
+                for name, by_size in measured["times"].items()
+            }
+            shown = measured.get("limit") if comparison.ours == "paceline" else None
+            least = {int(size): rounds for size, rounds in shown.items()} if shown else None
+            table = summary.all_reduce_table(comparison, int(ranks), times, titles, least)
+            result += [table] if table else []
+    return result
