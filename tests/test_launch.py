@@ -337,6 +337,16 @@ def test_the_second_ctrl_c_does_not_wait():
 
 
 @LINUX
+def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks():
+    process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
+    pids = numbers(process, 1)
+    time.sleep(0.5)  # pipes are full
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
+    assert gone(pids, 0.5)
+
+
+@LINUX
 @pytest.mark.parametrize("hosts", [["-np", "2"], ["--hosts", "a,b"]])
 def test_nothing_outlives_a_launcher_that_is_killed(hosts, rsh):
     script = "trap '' TERM; sleep 600 & echo $!; echo $$; while :; do sleep 0.1; done"

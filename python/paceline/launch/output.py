@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
+import stat
 import sys
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TextIO
 
 from paceline._core import UserError
 from paceline.launch.frames import Kind
 
 _RETURN = re.compile(rb"\r(?!\n|$)")
 _OPEN_FILES = 64
+_PATIENCE_MS = 500
 
 
 class Output(Protocol):
     """Where it goes. `mode` tells the agents how to cut it: raw, lines or files (both streams in one)."""
 
     mode: str
+    hurry: bool
+    """The job is being ended: do not wait for a reader that has stopped reading."""
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
         """A piece; in mode lines, of whole lines, the last of which may lack its end. Raises OSError."""
@@ -34,25 +39,54 @@ class Terminal:
     def __init__(self, ranks: int, *, prefix: bool) -> None:
         """One rank's output passes unchanged and at once; that of several line by line."""
         self.mode = "raw" if ranks == 1 else "lines"
+        self.hurry = False
         self._prefix = prefix and ranks > 1
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # some other process of the terminal may have made it non-blocking
-                os.set_blocking(stream.fileno(), True)
-        self._streams = {Kind.STDOUT: sys.stdout.buffer, Kind.STDERR: sys.stderr.buffer}
+        self._streams = {Kind.STDOUT: _Stream(sys.stdout), Kind.STDERR: _Stream(sys.stderr)}
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """One write for the piece, so that lines stay whole."""
+        """Whole lines at a time."""
         if self.mode == "lines":
             if not data.endswith(b"\n"):
                 data += b"\n"
             if self._prefix:
                 data = prefixed(b"[rank %d] " % rank, data)
-        stream = self._streams[kind]
-        stream.write(data)
-        stream.flush()
+        self._streams[kind].write(data, self)
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _Stream:
+    """Writes without a buffer, and waits for a reader only where signals can be heard."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._muted = stream is None  # closed by the user: >&-
+        self._descriptor = -1
+        if stream is None:
+            return
+        try:
+            self._descriptor = stream.fileno()
+        except OSError:  # not a file: in tests
+            return
+        with contextlib.suppress(OSError):  # some other process of the terminal may have made it non-blocking
+            os.set_blocking(self._descriptor, True)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+        # Regular files never block. Of others, this much can be written without blocking once they are ready.
+        self._most = 1 << 20 if stat.S_ISREG(os.fstat(self._descriptor).st_mode) else select.PIPE_BUF
+
+    def write(self, data: bytes, terminal: Terminal) -> None:
+        """All of it, unless nobody reads and there is a hurry."""
+        if self._stream is not None and self._descriptor < 0:
+            self._stream.buffer.write(data)
+            return
+        rest = memoryview(data)
+        while rest and not self._muted:
+            if self._poll.poll(_PATIENCE_MS):
+                rest = rest[os.write(self._descriptor, rest[: self._most]) :]
+            elif terminal.hurry:
+                self._muted = True
 
 
 def prefixed(prefix: bytes, lines: bytes) -> bytes:
@@ -66,6 +100,7 @@ class Files:
     """Writes rank-N.log files; stdout and stderr in the order in which they were printed."""
 
     mode = "files"
+    hurry = False
 
     def __init__(self, folder: Path, ranks: int) -> None:
         """Makes the folder, and an empty file for each rank. Raises UserError."""

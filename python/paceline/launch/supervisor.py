@@ -104,6 +104,7 @@ class Supervisor:
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         """Does its work here, for the loop may wait for a terminal that takes no more. The second one kills."""
+        self.output.hurry = True
         self._stop(0, KILL_AFTER_S if self.signal is None else 0)
         if self.signal is not None:
             raise KeyboardInterrupt
