@@ -23,7 +23,8 @@ const MOST: usize = 64;
 /// each other out. A rank's hello comes with the connection itself, so who is silent for longer than a scheduler's delay
 /// is none.
 const KEPT_SILENT: Duration = Duration::from_millis(20);
-/// The same for those who said hello: some round trips within a data centre, or one round the world.
+/// The same for those who said hello: some round trips within a data centre, or one round the world. It halves with each
+/// houseful that had to go, down to an eighth, until a rank comes: then most who say hello are none.
 const KEPT: Duration = Duration::from_millis(150);
 
 /// A listener and the handshakes that are under way on it.
@@ -32,6 +33,8 @@ pub struct Door {
     secret: Secret,
     /// The oldest first.
     guests: Vec<Guest>,
+    /// Guests that gave way after their hello since a rank came.
+    pushed_out: usize,
     /// What strangers did.
     pub notes: Notes,
 }
@@ -63,7 +66,7 @@ enum Progress {
 impl Door {
     /// Of a listener that does not block.
     pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Door {
-        Door { listener, secret, guests: Vec::new(), notes: Notes::of(rank) }
+        Door { listener, secret, guests: Vec::new(), pushed_out: 0, notes: Notes::of(rank) }
     }
 
     /// What to wait for.
@@ -80,7 +83,7 @@ impl Door {
         if self.guests.len() < MOST || self.victim(now).is_some() {
             return late;
         }
-        self.guests.iter().map(|guest| guest.since + guest.kept()).min()
+        self.guests.iter().map(|guest| guest.since + self.kept(guest)).min()
     }
 
     /// Does what can be done without waiting. `judge` says what is thought of a caller that knows the secret.
@@ -111,6 +114,7 @@ impl Door {
                     guest.part(&farewell);
                 }
                 Progress::Proven(caller) => {
+                    self.pushed_out = 0;
                     let verdict = judge(&caller.hello);
                     let message = caller.verdict(verdict);
                     if verdict != Verdict::Welcome {
@@ -133,7 +137,8 @@ impl Door {
             let now = Instant::now();
             if self.guests.len() >= MOST {
                 let Some(victim) = self.victim(now) else { break };
-                drop(self.guests.remove(victim));
+                let victim = self.guests.remove(victim);
+                self.pushed_out += usize::from(victim.host.is_greeted());
             }
             match self.listener.accept() {
                 Ok((stream, address)) => {
@@ -164,17 +169,18 @@ impl Door {
 
     /// Who gives way if somebody comes now and there is no room.
     fn victim(&self, now: Instant) -> Option<usize> {
-        let may_go = |guest: &Guest| now >= guest.since + guest.kept();
+        let may_go = |guest: &Guest| now >= guest.since + self.kept(guest);
         let silent = self.guests.iter().position(|guest| !guest.host.is_greeted() && may_go(guest));
         silent.or_else(|| self.guests.iter().position(may_go))
+    }
+
+    fn kept(&self, guest: &Guest) -> Duration {
+        let housefuls = (self.pushed_out / MOST).min(3);
+        if guest.host.is_greeted() { KEPT / (1 << housefuls) } else { KEPT_SILENT }
     }
 }
 
 impl Guest {
-    fn kept(&self) -> Duration {
-        if self.host.is_greeted() { KEPT } else { KEPT_SILENT }
-    }
-
     fn advance(&mut self) -> Progress {
         loop {
             match self.stream.read(self.host.space()) {

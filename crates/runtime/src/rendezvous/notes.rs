@@ -1,4 +1,5 @@
 //! What strangers did, for the log and for the message when ranks are missing.
+use std::io::Write;
 use std::net::IpAddr;
 
 /// Distinct notes that are kept: who connects from many addresses, or under many ranks, must not fill log and memory.
@@ -31,7 +32,8 @@ impl Notes {
         if let Some(note) = self.notes.iter_mut().find(|note| note.ip == ip && note.text == text) {
             note.times += 1;
         } else if self.notes.len() < MOST {
-            eprintln!("paceline: rank {}: {text}", self.rank);
+            // Not `eprintln!`, which panics where standard error is closed.
+            let _ = writeln!(std::io::stderr(), "paceline: rank {}: {text}", self.rank);
             self.notes.push(Note { ip, text, of_paceline, times: 1 });
         }
     }
