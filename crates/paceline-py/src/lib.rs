@@ -1,6 +1,7 @@
 //! The Python module `paceline._core`: convert, call, release the GIL. Nothing is decided here.
 //!
 //! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
+mod job;
 mod spec;
 
 use std::fs::File;
@@ -220,6 +221,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("UserError", module.py().get_type::<UserError>())?;
     module.add("InternalError", module.py().get_type::<InternalError>())?;
+    module.add("JobError", module.py().get_type::<job::JobError>())?;
+    module.add_class::<job::PyEngine>()?;
+    module.add_class::<job::PyCommunicator>()?;
+    module.add_class::<job::Operation>()?;
     module.add_class::<Trace>()?;
     module.add_class::<Cluster>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;

@@ -10,16 +10,26 @@
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`executor`] | runs programs over channels, never waiting |
 //! | [`handle`] | the caller's view of an operation in flight |
+//! | [`engine`] | this process's part of a job: threads, failures, closing |
+//! | [`communicator`] | a group of ranks and the operations between them |
+//! | [`choice`] | which strategy an all-reduce takes |
+//! | [`settings`] | of a job |
 //! | [`rendezvous`] | how ranks find and prove each other: secret, handshake, exchange, mesh of connections |
 pub mod channel;
+pub mod choice;
+pub mod communicator;
 pub mod dtype;
+pub mod engine;
 pub mod error;
 pub mod executor;
+mod fork;
 pub mod handle;
 pub mod loopback;
 pub mod program;
 pub mod reduce;
 pub mod rendezvous;
+mod request;
+pub mod settings;
 pub mod shm;
 pub mod space;
 pub mod tag;

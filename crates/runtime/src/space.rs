@@ -108,6 +108,15 @@ impl Space {
         }
     }
 
+    /// Copies the elements of another space over the first of this one.
+    pub fn copy_from(&mut self, other: &mut Space) {
+        let mut off = 0;
+        other.for_each(|run| {
+            self.zip(off, run, <[u8]>::copy_from_slice);
+            off += (run.len() / self.element) as u64;
+        });
+    }
+
     /// All runs, in order.
     pub fn for_each(&mut self, mut f: impl FnMut(&mut [u8])) {
         let (mut off, len) = (0, self.len());

@@ -69,11 +69,6 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The lane of this number, if it is in flight.
-    pub fn lane(&mut self, number: u32) -> Option<&mut Lane> {
-        self.lanes.get_mut(number.checked_sub(self.first)? as usize)
-    }
-
     pub fn over(&self) -> bool {
         self.first == self.total
     }

@@ -129,6 +129,13 @@ impl Wires {
         false
     }
 
+    /// Adds what to watch while sleeping.
+    pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
+        for channel in self.channels.iter().flatten() {
+            channel.watch(fds);
+        }
+    }
+
     /// Whether something was taken over and is not yet with the system.
     #[must_use]
     pub fn unflushed(&self) -> bool {

@@ -1,0 +1,267 @@
+//! The runtime for Python: engine, communicator, operation.
+#![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_runtime::communicator::{Communicator, Request};
+use paceline_runtime::dtype::{Dtype, ReduceOp};
+use paceline_runtime::engine::{Engine, Submission};
+use paceline_runtime::error::RunError;
+use paceline_runtime::handle::Handle;
+use paceline_runtime::settings::{Settings, seconds};
+use paceline_runtime::tag::Call;
+use pyo3::create_exception;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::{UserError, user_error};
+
+create_exception!(_core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
+
+/// Waits are cut into such pieces, between which Ctrl-C is looked at.
+const SLICE: Duration = Duration::from_millis(100);
+
+fn python_error(error: RunError) -> PyErr {
+    match error {
+        RunError::Usage(text) => UserError::new_err(text),
+        RunError::Failed(text) => JobError::new_err(text),
+    }
+}
+
+/// This process's part of a job.
+#[pyclass(frozen, module = "paceline._core", name = "Engine")]
+pub struct PyEngine(Arc<Engine>);
+
+#[pymethods]
+impl PyEngine {
+    #[staticmethod]
+    #[pyo3(signature = (rank, size, settings, exchange=None))]
+    fn start(
+        py: Python<'_>,
+        rank: u32,
+        size: u32,
+        settings: &str,
+        exchange: Option<Py<PyAny>>,
+    ) -> PyResult<PyEngine> {
+        let settings = Settings::parse(settings).map_err(python_error)?;
+        let mut raised = None;
+        let engine = py.detach(|| match exchange {
+            None => Engine::start(rank, size, settings, None),
+            Some(function) => {
+                let mut call = |blob: Vec<u8>| {
+                    Python::attach(|py| {
+                        let answer = function.call1(py, (PyBytes::new(py, &blob),))?;
+                        answer.extract::<Vec<Vec<u8>>>(py)
+                    })
+                    .map_err(|e| {
+                        let text = e.to_string();
+                        raised = Some(e);
+                        RunError::Failed(text)
+                    })
+                };
+                Engine::start(rank, size, settings, Some(&mut call))
+            }
+        });
+        // What the exchange raised is raised again as it was.
+        match (engine, raised) {
+            (Ok(engine), _) => Ok(PyEngine(Arc::new(engine))),
+            (Err(_), Some(raised)) => Err(raised),
+            (Err(error), None) => Err(python_error(error)),
+        }
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.0.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.0.size()
+    }
+
+    fn world(&self) -> PyResult<PyCommunicator> {
+        self.0.world().map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn group(&self, ranks: Vec<u32>, name: &str) -> PyResult<PyCommunicator> {
+        self.0.group(ranks.clone(), name).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    }
+
+    fn next_notice(&self, py: Python<'_>, timeout_s: f64) -> Option<(u64, Option<String>)> {
+        let notice = py.detach(|| self.0.next_notice(seconds(timeout_s)))?;
+        drop(self.0.take_finished());
+        Some((notice.number, notice.error.map(|e| e.to_string())))
+    }
+
+    fn status(&self) -> String {
+        self.0.status().to_string()
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+        drop(self.0.take_finished());
+    }
+
+    fn forget_after_fork(&self) {
+        self.0.forget_after_fork();
+    }
+}
+
+/// A group of ranks.
+#[pyclass(frozen, module = "paceline._core", name = "Communicator")]
+pub struct PyCommunicator {
+    engine: Arc<Engine>,
+    inner: Arc<Communicator>,
+}
+
+impl PyCommunicator {
+    fn new(engine: &Arc<Engine>, communicator: Communicator) -> PyCommunicator {
+        PyCommunicator { engine: engine.clone(), inner: Arc::new(communicator) }
+    }
+}
+
+fn parse<T: Copy>(what: &str, text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> PyResult<T> {
+    all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|&one| name(one)).collect();
+        user_error(format!("{what}: '{text}' is none of {}", names.join(", ")))
+    })
+}
+
+#[pymethods]
+impl PyCommunicator {
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    #[getter]
+    fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.inner.ranks())
+    }
+
+    /// Measures what is fastest for each size; all ranks call it together.
+    fn tune(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.tune()).map_err(python_error)
+    }
+
+    /// What an all-reduce of up to so many bytes takes.
+    fn choices(&self) -> Vec<(u64, String)> {
+        self.inner.choices()
+    }
+
+    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true))]
+    #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        inputs: Vec<(usize, u64)>,
+        outputs: Vec<(usize, u64)>,
+        dtype: &str,
+        op: &str,
+        root: i64,
+        tag: u32,
+        counts: Option<Vec<u64>>,
+        out_counts: Option<Vec<u64>>,
+        prescale: f64,
+        postscale: f64,
+        strategy: Option<&str>,
+        label: &str,
+        timeout_s: Option<f64>,
+        keep: Option<Py<PyAny>>,
+        notify: Option<u64>,
+        background: bool,
+    ) -> PyResult<Operation> {
+        drop(self.engine.take_finished());
+        let (call, sends) = match call {
+            "send" => (Call::Transfer, true),
+            "recv" => (Call::Transfer, false),
+            name => (parse("call", name, &Call::ALL[..9], Call::name)?, false),
+        };
+        let from_anybody = call == Call::Transfer && !sends && root == -1;
+        let request = Request {
+            call,
+            dtype: parse("dtype", dtype, &Dtype::ALL, Dtype::name)?,
+            op: parse("op", op, &ReduceOp::ALL, ReduceOp::name)?,
+            inputs: &inputs,
+            outputs: &outputs,
+            root: if from_anybody { 0 } else { u32::try_from(root).map_err(|_| user_error(format!("root: {root} is no rank")))? },
+            tag,
+            sends,
+            from_anybody,
+            counts: counts.as_deref(),
+            out_counts: out_counts.as_deref(),
+            prescale,
+            postscale,
+            strategy,
+            notify,
+        };
+        let how = Submission { label: label.into(), timeout: timeout_s.map(seconds), background };
+        let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
+        // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
+        let handle = py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map_err(python_error)?;
+        Ok(Operation { communicator: self.inner.clone(), engine: self.engine.clone(), handle })
+    }
+
+    /// The short way for an all-reduce of one buffer, waited for at once.
+    fn all_reduce(&self, py: Python<'_>, address: usize, elements: u64, dtype: &str, op: &str) -> PyResult<()> {
+        let dtype = parse("dtype", dtype, &Dtype::ALL, Dtype::name)?;
+        let op = parse("op", op, &ReduceOp::ALL, ReduceOp::name)?;
+        let inputs = [(address, elements)];
+        let request = Request { call: Call::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
+        // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
+        let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
+        wait(py, &self.inner, &handle.map_err(python_error)?, None).map(drop)
+    }
+}
+
+/// Waits without the GIL; Ctrl-C is seen every 100 ms.
+fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeout_s: Option<f64>) -> PyResult<bool> {
+    let limit = timeout_s.map(|s| Instant::now() + seconds(s));
+    loop {
+        let slice = Instant::now() + SLICE;
+        let until = limit.map_or(slice, |limit| limit.min(slice));
+        if py.detach(|| communicator.wait(handle, Some(until))).map_err(python_error)? {
+            return Ok(true);
+        }
+        py.check_signals()?;
+        if limit.is_some_and(|limit| Instant::now() >= limit) {
+            return Ok(false);
+        }
+    }
+}
+
+/// An operation in flight.
+#[pyclass(frozen, module = "paceline._core")]
+pub struct Operation {
+    communicator: Arc<Communicator>,
+    engine: Arc<Engine>,
+    handle: Arc<Handle>,
+}
+
+#[pymethods]
+impl Operation {
+    #[pyo3(signature = (timeout_s=None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
+        let done = wait(py, &self.communicator, &self.handle, timeout_s);
+        drop(self.engine.take_finished());
+        done
+    }
+
+    fn done(&self) -> bool {
+        self.handle.done()
+    }
+
+    fn source(&self) -> u32 {
+        self.handle.source()
+    }
+}

@@ -1,0 +1,301 @@
+//! This process's part of a job.
+//!
+//! Three kinds of threads meet here. Callers submit operations and wait for them; whoever waits drives the executor
+//! itself, so that a small operation costs no change of threads. The *progress thread* drives while operations are in
+//! flight that nobody waits for. The *monitor* owns the control connections: it learns that a rank has died or left,
+//! asks those who keep an operation waiting, and tells the others what failed. While nothing is in flight both sleep.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `book` | operations not yet begun, and a ledger of those in flight, under one short lock |
+//! | `drive` | progress, spinning, sleeping; the progress thread |
+//! | `monitor` | the control connections: deaths, departures, stalls |
+//! | `start` | rendezvous, shared memory, connections, threads |
+//! | `peers` | who the other ranks are |
+mod book;
+mod control;
+mod drive;
+mod monitor;
+mod peers;
+mod start;
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use peers::Peer;
+pub use start::Exchange;
+
+use crate::communicator::Communicator;
+use crate::error::{Result, RunError};
+use crate::executor::{Begin, Executor};
+use crate::handle::Handle;
+use crate::settings::Settings;
+use crate::shm::Bell;
+use book::{Book, Command, GroupBook, Waiting};
+use monitor::Monitor;
+
+/// Shared by all threads.
+pub(crate) struct Shared {
+    pub rank: u32,
+    pub settings: Settings,
+    pub peers: Vec<Peer>,
+    /// By rank: what the host is called that it runs on; equal for ranks that share memory.
+    pub hosts: Vec<u32>,
+    core: Mutex<Executor>,
+    book: Mutex<Book>,
+    /// The inbox or the alarms have something.
+    news: AtomicBool,
+    bell: Bell,
+    /// Callers that sleep because another thread drives.
+    parked: AtomicUsize,
+    turn: Mutex<()>,
+    changed: Condvar,
+    /// The progress thread has something to do; it sleeps on this.
+    wanted: Mutex<bool>,
+    kick: Condvar,
+    closing: AtomicBool,
+    forked: AtomicBool,
+    notices: Mutex<Vec<Notice>>,
+    noticed: Condvar,
+    /// Owners of memory whose operations are over, for a thread that may drop them.
+    graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
+    monitor: Monitor,
+    /// How many threads want a core on this host, at most how many there are.
+    crowded: bool,
+    /// Descriptors that a forked child must not keep open: a peer would not see this process end.
+    sockets: Vec<i32>,
+}
+
+/// An operation that asked for it is over.
+#[derive(Debug)]
+pub struct Notice {
+    /// The number it was submitted with.
+    pub number: u64,
+    /// Why it failed.
+    pub error: Option<RunError>,
+}
+
+/// Locks; a thread that panicked meanwhile has left nothing half done that others could not see.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This process's part of a job; closed when dropped.
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Meets the other ranks, connects to all of them and starts the threads.
+    ///
+    /// # Errors
+    /// A setting that cannot be, or ranks that do not come; the message names them.
+    pub fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
+        start::start(rank, size, settings, exchange)
+    }
+
+    /// This process's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    /// Ranks of the job.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.shared.peers.len() as u32
+    }
+
+    /// The communicator of all ranks.
+    ///
+    /// # Errors
+    /// The engine is closed.
+    pub fn world(&self) -> Result<Communicator> {
+        Communicator::new(&self.shared, (0..self.size()).collect(), "world")
+    }
+
+    /// A communicator of these ranks, in this order. Each of them calls this with the same name.
+    ///
+    /// # Errors
+    /// Ranks that do not exist or come twice, or without this one; a name that is taken.
+    pub fn group(&self, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
+        Communicator::new(&self.shared, ranks, name)
+    }
+
+    /// The next operation that asked for a notice and is over; none after the time, or when the engine is closed.
+    #[must_use]
+    pub fn next_notice(&self, timeout: Duration) -> Option<Notice> {
+        let until = Instant::now() + timeout;
+        let mut notices = lock(&self.shared.notices);
+        loop {
+            if !notices.is_empty() {
+                return Some(notices.remove(0));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.shared.closing.load(Ordering::SeqCst) {
+                return None;
+            }
+            notices = self.shared.noticed.wait_timeout(notices, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Owners of memory whose operations are over. They are handed out because dropping some needs a lock that the
+    /// engine's threads must not take.
+    #[must_use]
+    pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
+        std::mem::take(&mut lock(&self.shared.graveyard))
+    }
+
+    /// For people and tests, as JSON.
+    #[must_use]
+    pub fn status(&self) -> serde_json::Value {
+        let (transports, bytes) = {
+            let mut core = lock(&self.shared.core);
+            (core.wires().names(), core.wires().bytes)
+        };
+        let book = lock(&self.shared.book);
+        let in_flight: Vec<_> = book.groups.values().flat_map(|g| g.live.iter().map(Waiting::describe)).collect();
+        serde_json::json!({
+            "rank": self.shared.rank,
+            "size": self.size(),
+            "peers": self.shared.peers,
+            "transports": transports,
+            "bytes_sent": bytes[0],
+            "bytes_received": bytes[1],
+            "in_flight": in_flight,
+            "closed": book.closed,
+        })
+    }
+
+    /// Says goodbye to the other ranks and ends the threads; operations in flight fail. Further calls do nothing.
+    pub fn close(&self) {
+        if self.shared.forked.load(Ordering::SeqCst) {
+            return;
+        }
+        self.shared.close();
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// In a child after `fork`: the threads are not there, and the connections are the parent's. Everything but this
+    /// refuses from now on.
+    pub fn forget_after_fork(&self) {
+        self.shared.forked.store(true, Ordering::SeqCst);
+        crate::fork::release(&self.shared.sockets);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// Why nothing can be submitted any more.
+    pub(crate) fn usable(&self) -> Result<()> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(RunError::Usage(
+                "this process was forked from one that had joined the job; it is no rank. Start processes with the \
+                 spawn method, or fork before the job is joined"
+                    .into(),
+            ));
+        }
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(RunError::Failed("the job was left: the engine is closed".into()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_group(&self, id: u32, name: &str, ranks: Vec<u32>, me: u32) -> Result<()> {
+        self.usable()?;
+        let mut book = lock(&self.book);
+        if let Some(other) = book.groups.get(&id)
+            && other.failed.is_none()
+            && (other.ranks != ranks || other.name != name)
+        {
+            return Err(RunError::Usage(format!("group '{name}': the name clashes with group '{}'", other.name)));
+        }
+        if book.groups.contains_key(&id) {
+            return Err(RunError::Usage(format!("group '{name}' exists already; give each its own name")));
+        }
+        book.groups.insert(id, GroupBook::new(name.into(), ranks.clone()));
+        book.inbox.push(Command::Group { id, ranks, me });
+        drop(book);
+        self.announce();
+        Ok(())
+    }
+
+    pub(crate) fn remove_group(&self, id: u32) {
+        let mut book = lock(&self.book);
+        if let Some(group) = book.groups.get_mut(&id) {
+            group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
+        }
+        book.inbox.push(Command::Remove(id));
+        drop(book);
+        self.announce();
+    }
+
+    /// Registers an operation and hands it to whoever drives. `background`: somebody drives even if nobody waits.
+    pub(crate) fn submit(&self, group: u32, begin: Begin, how: Submission) -> Result<Arc<Handle>> {
+        self.usable()?;
+        let handle = begin.handle.clone();
+        let mut book = lock(&self.book);
+        let Some(entry) = book.groups.get_mut(&group) else {
+            return Err(RunError::Usage("the communicator was destroyed".into()));
+        };
+        if let Some(error) = &entry.failed {
+            let error = match error {
+                RunError::Usage(text) | RunError::Failed(text) => text.clone(),
+            };
+            return Err(RunError::Failed(format!("{error} (the job cannot go on)")));
+        }
+        let seq = begin.transfer.is_none().then(|| {
+            entry.next = entry.next.wrapping_add(1);
+            entry.next.wrapping_sub(1)
+        });
+        let now = Instant::now();
+        let peer = begin.transfer.and_then(|between| between.peer).map(|peer| entry.ranks[peer as usize]);
+        entry.live.push_back(Waiting {
+            seq,
+            signature: begin.signature,
+            label: how.label,
+            peer,
+            timeout: how.timeout.unwrap_or_else(|| self.settings.timeout()),
+            handle: handle.clone(),
+            moved: (now, 0),
+            asked: None,
+            reported: None,
+            answers: std::collections::HashMap::new(),
+        });
+        book.inbox.push(Command::Begin(group, begin));
+        drop(book);
+        self.announce();
+        if how.background {
+            self.wake_progress_thread();
+        }
+        Ok(handle)
+    }
+
+    /// Something new is in the book: whoever drives and sleeps is woken.
+    fn announce(&self) {
+        self.news.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+}
+
+/// What is not part of an operation, but of how it is submitted.
+#[derive(Default)]
+pub struct Submission {
+    /// The user's name of the tensors.
+    pub label: String,
+    /// Silence after which it fails; none: the job's.
+    pub timeout: Option<Duration>,
+    /// Somebody drives it even if nobody waits.
+    pub background: bool,
+}

@@ -1,0 +1,268 @@
+//! Driving the executor: progress, then spinning, then giving up the core, then sleep.
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::book::Command;
+use super::{Notice, Shared, lock};
+use crate::executor::Executor;
+use crate::handle::Handle;
+
+/// How often nothing is found before the next stage. A caller spins longer than the progress thread, which shares its
+/// core with the training.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// Looks with a pause of the processor between them.
+    spins: u32,
+    /// Looks between which others may have the core.
+    yields: u32,
+}
+
+/// A core for every rank: about 100 µs of spinning.
+const ALONE: Patience = Patience { spins: 2000, yields: 20 };
+/// More ranks than cores: a peer that is waited for may need this very core.
+const CROWDED: Patience = Patience { spins: 20, yields: 300 };
+/// The progress thread.
+const BACKGROUND: Patience = Patience { spins: 100, yields: 10 };
+/// After so long without progress, fragments are put aside whatever is held already.
+const FORCE_ASIDE: Duration = Duration::from_secs(1);
+/// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event could cost.
+const NAP: Duration = Duration::from_millis(500);
+
+impl Shared {
+    /// Waits until the operation is over; `false` at the time limit.
+    pub(crate) fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        loop {
+            if handle.done() {
+                return true;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
+                return handle.done();
+            }
+            match self.core.try_lock() {
+                Ok(core) => {
+                    let patience = if self.crowded { CROWDED } else { ALONE };
+                    let over = || handle.done() || self.closing.load(Ordering::Relaxed);
+                    self.drive(core, patience, until, over);
+                    self.hand_over();
+                }
+                Err(TryLockError::Poisoned(_)) => return handle.done(),
+                Err(TryLockError::WouldBlock) => self.park(handle, until),
+            }
+        }
+    }
+
+    /// Sleeps while another thread drives.
+    fn park(&self, handle: &Handle, until: Option<Instant>) {
+        let mut turn = lock(&self.turn);
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        // Whoever drives notifies under this lock after it has let go of the core, or ended an operation.
+        let free = self.core.try_lock().is_ok();
+        if !free && !handle.done() {
+            let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
+            turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        drop(turn);
+    }
+
+    /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
+    fn hand_over(&self) {
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _turn = lock(&self.turn);
+            self.changed.notify_all();
+        } else if lock(&self.book).in_flight() {
+            self.wake_progress_thread();
+        }
+    }
+
+    pub(super) fn wake_progress_thread(&self) {
+        let mut wanted = lock(&self.wanted);
+        if !*wanted {
+            *wanted = true;
+            self.kick.notify_one();
+        }
+    }
+
+    /// The progress thread.
+    pub(super) fn run_progress_thread(&self) {
+        loop {
+            {
+                let mut wanted = lock(&self.wanted);
+                while !*wanted && !self.closing.load(Ordering::SeqCst) {
+                    wanted = self.kick.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+                }
+                *wanted = false;
+            }
+            if self.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            // If a caller drives, it hands over when it leaves.
+            if let Ok(core) = self.core.try_lock() {
+                let over = || self.closing.load(Ordering::Relaxed) || !lock(&self.book).in_flight();
+                self.drive(core, BACKGROUND, None, over);
+                self.hand_over();
+            }
+        }
+    }
+
+    /// Drives until `over`, or the time limit.
+    fn drive(
+        &self,
+        mut core: MutexGuard<'_, Executor>,
+        patience: Patience,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+    ) {
+        let (mut idle, mut since) = (0, None);
+        loop {
+            let moved = self.turn_once(&mut core);
+            if over() {
+                return;
+            }
+            if moved {
+                (idle, since) = (0, None);
+                continue;
+            }
+            idle += 1;
+            if idle == 1 {
+                continue;
+            }
+            if idle == 2 && core.put_aside(false) {
+                idle = 0;
+            } else if idle < patience.spins {
+                std::hint::spin_loop();
+            } else if idle < patience.spins + patience.yields {
+                std::thread::yield_now();
+            } else {
+                let now = Instant::now();
+                if until.is_some_and(|until| now >= until) {
+                    return;
+                }
+                let stuck = now.duration_since(*since.get_or_insert(now));
+                if stuck > FORCE_ASIDE && core.put_aside(true) {
+                    (idle, since) = (0, None);
+                    continue;
+                }
+                let nap = until.map_or(NAP, |until| until.duration_since(now).min(NAP));
+                if self.sleep(&mut core, nap, &over) {
+                    return;
+                }
+                // What woke us is mostly one fragment of several: look a little before sleeping again.
+                idle = patience.spins / 2 + 3;
+            }
+        }
+    }
+
+    /// One look at everything; whether anything moved.
+    fn turn_once(&self, core: &mut Executor) -> bool {
+        let mut moved = false;
+        if self.news.load(Ordering::Acquire) {
+            self.news.store(false, Ordering::SeqCst);
+            self.read_book(core);
+            moved = true;
+        }
+        moved |= core.progress();
+        if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
+            self.write_book(core);
+        }
+        moved
+    }
+
+    fn read_book(&self, core: &mut Executor) {
+        let (inbox, alarms) = {
+            let mut book = lock(&self.book);
+            (std::mem::take(&mut book.inbox), std::mem::take(&mut book.alarms))
+        };
+        for command in inbox {
+            match command {
+                Command::Begin(group, begin) => core.begin(group, begin),
+                Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
+                Command::Remove(id) => core.remove_group(id),
+            }
+        }
+        for (group, error) in alarms {
+            core.fail_group(group, &error);
+        }
+    }
+
+    fn write_book(&self, core: &mut Executor) {
+        let mut notices = Vec::new();
+        {
+            let mut book = lock(&self.book);
+            for over in core.over.drain(..) {
+                if let Some(group) = book.groups.get_mut(&over.group) {
+                    group.complete(over.seq, &over.handle);
+                }
+                if let Some(number) = over.handle.notify {
+                    notices.push(Notice { number, error: over.handle.result().err() });
+                }
+                if let Some(keep) = over.keep {
+                    lock(&self.graveyard).push(keep);
+                }
+            }
+            for failure in core.failures.drain(..) {
+                if let Some(group) = book.groups.get_mut(&failure.group)
+                    && group.failed.is_none()
+                {
+                    group.failed = Some(failure.error.clone());
+                    self.monitor.tell_failed(failure.group, &group.ranks, &failure.error);
+                }
+            }
+        }
+        for lost in core.wires().lost.drain(..) {
+            self.monitor.connection_lost(lost.rank, &lost.reason);
+        }
+        if !notices.is_empty() {
+            lock(&self.notices).extend(notices);
+            self.noticed.notify_all();
+        }
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _turn = lock(&self.turn);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sleeps until a peer rings, a socket has something or the time is over; whether `over` came true before.
+    fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
+        self.bell.about_to_sleep();
+        if self.turn_once(core) || over() {
+            self.bell.awake();
+            return over();
+        }
+        {
+            let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+            core.wires().watch(&mut fds);
+            let time = Timespec { tv_sec: nap.as_secs().cast_signed(), tv_nsec: i64::from(nap.subsec_nanos()) };
+            let _ = poll(&mut fds, Some(&time));
+        }
+        self.bell.awake();
+        false
+    }
+
+    /// Leaves the job.
+    pub(super) fn close(&self) {
+        if self.closing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        lock(&self.book).closed = true;
+        self.announce();
+        self.wake_progress_thread();
+        // Whoever drives sees `closing` and lets go.
+        let mut core = lock(&self.core);
+        self.read_book(&mut core);
+        let until = Instant::now() + Duration::from_secs(5);
+        while core.wires().unflushed() && Instant::now() < until {
+            core.progress();
+        }
+        core.fail_all(&crate::error::RunError::Failed("the job was left: the engine is closed".into()));
+        self.write_book(&mut core);
+        drop(core);
+        self.monitor.leave();
+        self.noticed.notify_all();
+        let _turn = lock(&self.turn);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,275 @@
+//! Joining a job: the ranks tell each other where they are, open each other's shared memory, connect, and start threads.
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::book::Book;
+use super::control::Control;
+use super::monitor::{Monitor, Watch};
+use super::peers::Peer;
+use super::{Engine, Shared};
+use crate::channel::Channel;
+use crate::error::{Result, RunError};
+use crate::executor::{Executor, Wires};
+use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh};
+use crate::settings::{Settings, Transport};
+use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
+use crate::tcp::TcpChannel;
+
+/// What gives every rank what all of them called it with, in rank order. Called three times.
+pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+/// What authenticates a job on one machine for which nobody made a secret: nothing, but a stray connection.
+const NO_SECRET: &str = "paceline: a job on one machine without a secret";
+
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    peer: Peer,
+    /// Equal for processes that can open each other's memory, if they belong to one user.
+    machine: String,
+    address: std::net::SocketAddr,
+    job: [u8; 16],
+    version: String,
+    /// What all ranks must have been told alike.
+    settings: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    /// None: this rank has none to share.
+    segment: Option<SegmentAddress>,
+    bell: i32,
+}
+
+/// The memory of a peer, opened.
+type Opened = Option<(Arc<Segment>, Ringer)>;
+
+fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
+    move |e| RunError::Failed(format!("{what}: {e}"))
+}
+
+/// One round of the exchange, in JSON.
+fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> Result<Vec<T>> {
+    let blob = serde_json::to_vec(mine).map_err(|e| RunError::Failed(e.to_string()))?;
+    let blobs = exchange(blob)?;
+    let parse = |(rank, blob): (usize, &Vec<u8>)| {
+        serde_json::from_slice(blob).map_err(|e| {
+            RunError::Failed(format!("rank {rank} introduced itself in a way this version does not know ({e}); use the \
+                same version of paceline on all ranks"))
+        })
+    };
+    blobs.iter().enumerate().map(parse).collect()
+}
+
+pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
+    if size == 0 || rank >= size || size > u32::from(u16::MAX) / 2 {
+        return Err(RunError::Usage(format!("rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767")));
+    }
+    let deadline = Instant::now() + settings.start_timeout();
+    check_exposure(&settings.interface, settings.secret.is_some())?;
+    let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
+    let mut own_exchange;
+    let exchange: Exchange<'_> = match exchange {
+        Some(given) => given,
+        None => {
+            let address = match (&settings.rendezvous, size) {
+                (Some(address), _) => address.clone(),
+                (None, 1) => "127.0.0.1:1".into(),
+                (None, _) => {
+                    return Err(RunError::Usage(
+                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0".into(),
+                    ));
+                }
+            };
+            check_exposure(&address, settings.secret.is_some())?;
+            let secret = secret.clone();
+            own_exchange = move |blob: Vec<u8>| {
+                if size == 1 {
+                    return Ok(vec![blob]);
+                }
+                rendezvous::exchange(rank, size, &address, &secret, &blob, deadline)
+            };
+            &mut own_exchange
+        }
+    };
+
+    let listener = Listener::bind(&settings.interface)?;
+    let introductions = introduce(rank, size, &settings, &listener, exchange)?;
+    let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
+    let hosts: Vec<u32> = introductions
+        .iter()
+        .map(|i| introductions.iter().position(|other| other.machine == i.machine).unwrap_or(0) as u32)
+        .collect();
+
+    let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
+    let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
+        RunError::Failed(format!("shared memory of {} ranks cannot be reserved: {e}; is there enough memory?", local.len()))
+    })?;
+    let bell = Bell::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
+    let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
+    let shared_with = agree(rank, &opened, exchange)?;
+    // Everybody has opened what they could: the descriptor is not needed any more.
+    drop(file);
+    check_transport(rank, &settings, &peers, &shared_with)?;
+
+    let streams: Vec<u32> = (0..size)
+        .map(|peer| if peer == rank || shared_with[peer as usize] { 0 } else { settings.streams.max(1) })
+        .collect();
+    let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
+    let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, introductions[0].job, deadline)?;
+    assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), mesh)
+}
+
+fn introduce(
+    rank: u32,
+    size: u32,
+    settings: &Settings,
+    listener: &Listener,
+    exchange: Exchange<'_>,
+) -> Result<Vec<Introduction>> {
+    let mut job = [0; 16];
+    getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
+    let Settings { strategy, chunk, inside, servers, streams, transport, .. } = settings;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mine = Introduction {
+        peer: Peer { rank, host, pid: std::process::id() },
+        machine: machine(),
+        address: listener.address(),
+        job,
+        version: env!("CARGO_PKG_VERSION").into(),
+        settings: format!("{strategy:?} {chunk:?} {inside:?} servers {servers} streams {streams} {transport:?}"),
+    };
+    let all = round(exchange, &mine)?;
+    if all.len() != size as usize {
+        return Err(RunError::Failed(format!("the exchange gave {} blobs for {size} ranks", all.len())));
+    }
+    for other in &all {
+        if other.version != mine.version {
+            return Err(RunError::Failed(format!(
+                "{} runs paceline {}, rank {rank} runs {}; use the same version everywhere",
+                other.peer.describe(),
+                other.version,
+                mine.version
+            )));
+        }
+        if other.settings != mine.settings {
+            return Err(RunError::Usage(format!(
+                "{} and rank {rank} were told different things: {} and {}; give all ranks the same PACELINE_ variables",
+                other.peer.describe(),
+                other.settings,
+                mine.settings
+            )));
+        }
+    }
+    Ok(all)
+}
+
+/// This boot of this machine, and the namespaces in which a process number means something.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").map(|p| p.display().to_string()).unwrap_or_default();
+    format!("{} {namespace}", boot.trim())
+}
+
+fn open_memory(
+    rank: u32,
+    settings: &Settings,
+    local: &[u32],
+    (segment, bell): (SegmentAddress, i32),
+    exchange: Exchange<'_>,
+    size: u32,
+) -> Result<Vec<Opened>> {
+    let offered = (settings.transport != Transport::Tcp).then_some(segment);
+    let memories = round(exchange, &Memory { segment: offered, bell })?;
+    let open = |peer: u32| -> Opened {
+        let Memory { segment, bell } = memories.get(peer as usize)?;
+        let address = segment.as_ref().filter(|_| peer != rank && local.contains(&peer))?;
+        let opened = Segment::open(address).ok()?;
+        let ringer = Ringer::open(opened.clone(), address.pid, *bell).ok()?;
+        Some((opened, ringer))
+    };
+    Ok((0..size).map(open).collect())
+}
+
+/// Two ranks use shared memory if each could open the other's.
+fn agree(rank: u32, opened: &[Opened], exchange: Exchange<'_>) -> Result<Vec<bool>> {
+    let mine: Vec<bool> = opened.iter().map(Option::is_some).collect();
+    let all: Vec<Vec<bool>> = round(exchange, &mine)?;
+    Ok(mine.iter().zip(&all).map(|(&could, they)| could && they.get(rank as usize) == Some(&true)).collect())
+}
+
+fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], shared_with: &[bool]) -> Result<()> {
+    let without = (0..peers.len()).find(|&peer| peer != rank as usize && !shared_with[peer]);
+    match (settings.transport, without) {
+        (Transport::Shm, Some(peer)) => Err(RunError::Usage(format!(
+            "transport shm: rank {rank} and {} cannot share memory; they must run on one host, in one container, as one \
+             user. Use transport auto or tcp",
+            peers[peer].describe()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn assemble(
+    rank: u32,
+    settings: Settings,
+    (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
+    (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
+    mesh: Mesh,
+) -> Result<Engine> {
+    let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
+    let mut sockets = Vec::new();
+    let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
+    for ((peer, streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
+        sockets.extend(streams.iter().map(AsRawFd::as_raw_fd));
+        channels.push(match opened {
+            _ if peer == rank => None,
+            Some((memory, ringer)) if shared_with[peer as usize] => {
+                let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), ringer);
+                Some(Box::new(channel))
+            }
+            _ => Some(Box::new(TcpChannel::new(streams).map_err(system("a connection"))?)),
+        });
+    }
+    let mut controls = Vec::new();
+    for socket in mesh.control {
+        sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
+        controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let shared = Arc::new(Shared {
+        rank,
+        peers,
+        hosts,
+        core: Mutex::new(Executor::new(Wires::new(rank, channels))),
+        book: Mutex::new(Book::default()),
+        news: AtomicBool::new(false),
+        bell,
+        parked: AtomicUsize::new(0),
+        turn: Mutex::new(()),
+        changed: Condvar::new(),
+        wanted: Mutex::new(false),
+        kick: Condvar::new(),
+        closing: AtomicBool::new(false),
+        forked: AtomicBool::new(false),
+        notices: Mutex::new(Vec::new()),
+        noticed: Condvar::new(),
+        graveyard: Mutex::new(Vec::new()),
+        monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
+        crowded: local.len() > cores,
+        sockets,
+        settings,
+    });
+    let (driver, watcher, watch) = (shared.clone(), shared.clone(), Watch::new(controls));
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().name(name.into()).spawn(body).map_err(system("a thread cannot be started"))
+    };
+    let threads = vec![
+        spawn("paceline-driver", Box::new(move || driver.run_progress_thread()))?,
+        spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?,
+    ];
+    Ok(Engine { shared, threads: Mutex::new(threads) })
+}

@@ -1,0 +1,128 @@
+//! The settings of a job, as the caller gives them (JSON; `paceline.settings` makes and documents them).
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::error::{Result, RunError};
+
+/// Over what ranks talk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Shared memory inside a host, TCP between hosts.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    Shm,
+    /// TCP only.
+    Tcp,
+}
+
+/// How an all-reduce is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Cut {
+    /// Into pieces of so many bytes.
+    Bytes(u64),
+    /// By name.
+    Named(NamedCut),
+}
+
+/// Cuts that have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NamedCut {
+    /// Not at all.
+    Whole,
+    /// A piece per worker.
+    PerWorker,
+}
+
+/// How ranks of a host reduce among themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Inside {
+    /// The first rank gathers.
+    Root,
+    /// A ring.
+    #[default]
+    Ring,
+}
+
+/// All of them.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Over what.
+    pub transport: Transport,
+    /// Where to listen: an address, a host's name or an interface.
+    pub interface: String,
+    /// What every connection proves.
+    pub secret: Option<String>,
+    /// `host:port` of rank 0, where the caller has no exchange of its own.
+    pub rendezvous: Option<String>,
+    /// Without progress for so long, an operation fails.
+    pub timeout_s: f64,
+    /// Of starting: how long ranks wait for each other.
+    pub start_timeout_s: f64,
+    /// Strategy of all all-reduces; none: by size.
+    pub strategy: Option<String>,
+    /// How they are cut; none: the strategy's own.
+    pub chunk: Option<Cut>,
+    /// For `hierarchical`.
+    pub inside: Inside,
+    /// Parameter servers.
+    pub servers: u32,
+    /// Connections between two ranks.
+    pub streams: u32,
+    /// Says on standard error what was chosen.
+    pub verbose: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            transport: Transport::Auto,
+            interface: "127.0.0.1".into(),
+            secret: None,
+            rendezvous: None,
+            timeout_s: 30.0,
+            start_timeout_s: 60.0,
+            strategy: None,
+            chunk: None,
+            inside: Inside::Ring,
+            servers: 1,
+            streams: 1,
+            verbose: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A field that is unknown or has another type.
+    pub fn parse(json: &str) -> Result<Settings> {
+        serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))
+    }
+
+    /// Silence after which an operation fails.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        seconds(self.timeout_s)
+    }
+
+    /// How long ranks wait for each other at the start.
+    #[must_use]
+    pub fn start_timeout(&self) -> Duration {
+        seconds(self.start_timeout_s)
+    }
+}
+
+/// A duration; a month for what is longer or no number.
+#[must_use]
+pub fn seconds(s: f64) -> Duration {
+    const MONTH: f64 = 30.0 * 86_400.0;
+    Duration::from_secs_f64(if s.is_nan() { MONTH } else { s.clamp(0.001, MONTH) })
+}
