@@ -359,7 +359,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(hosts, rsh):
 
 @LINUX
 def test_nothing_outlives_an_agent_that_is_killed():
-    process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; ps -o ppid= -p $$; wait")
+    process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; echo $PPID; wait")
     lines = numbers(process, 6)
     agent = next(pid for pid in lines if b"paceline.launch.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(agent, signal.SIGKILL)
