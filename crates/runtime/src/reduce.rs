@@ -1,1 +1,45 @@
-//! Kernels.
+//! Arithmetic on buffers: combine two, scale one, copy one.
+//!
+//! Buffers are bytes, because they come from other processes and other languages, and may lie anywhere: nothing here
+//! asks for more alignment than a byte's. The result of an operation depends on the values alone, never on the
+//! machine's vectors or on where a buffer begins:
+//!
+//! - `float16` and `bfloat16` are combined as binary32 and rounded to nearest, ties to even;
+//! - a sum or product is rounded after every operation (nothing is contracted into a fused multiply-add);
+//! - every NaN that comes out is the same one: quiet, positive, no payload. Otherwise a compiler that swaps the
+//!   operands of an addition would choose which payload wins.
+mod avx2;
+mod block;
+mod copy;
+mod narrow;
+mod number;
+mod op;
+mod path;
+mod portable;
+mod scale;
+#[cfg(test)]
+mod tests;
+
+use crate::dtype::{Dtype, ReduceOp};
+
+pub use copy::{copy, copy_streaming};
+pub use scale::scale;
+
+/// `dst = dst op src`. Panics unless both have the same length, a whole number of elements.
+pub type Kernel = fn(&mut [u8], &[u8]);
+
+/// `dst = dst op src`, then `out = dst`: arguments in the order dst, out, src. Panics unless all have the same length,
+/// a whole number of elements.
+pub type Kernel3 = fn(&mut [u8], &mut [u8], &[u8]);
+
+/// The fastest kernel that this machine can run. Look it up once per operation, not once per chunk.
+#[must_use]
+pub fn kernel(dtype: Dtype, op: ReduceOp) -> Kernel {
+    path::best(dtype, op).combine
+}
+
+/// As [`kernel`], for a rank that reduces and passes on: one pass over memory instead of two.
+#[must_use]
+pub fn kernel_and_copy(dtype: Dtype, op: ReduceOp) -> Kernel3 {
+    path::best(dtype, op).combine_and_copy
+}

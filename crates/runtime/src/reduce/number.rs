@@ -1,0 +1,103 @@
+//! Types that the machine calculates with.
+
+/// The arithmetic of one value. Vector code comes from compiling loops over these for wider machines.
+pub trait Number: Copy {
+    /// What a factor becomes before it meets a value.
+    type Factor: Copy;
+
+    /// a + b.
+    fn sum(self, other: Self) -> Self;
+    /// a * b.
+    fn product(self, other: Self) -> Self;
+    /// The smaller; a NaN wins.
+    fn min(self, other: Self) -> Self;
+    /// The larger; a NaN wins.
+    fn max(self, other: Self) -> Self;
+    /// Converts a factor: once per call, not once per value.
+    fn factor(factor: f64) -> Self::Factor;
+    /// Multiplies.
+    fn scale(self, factor: Self::Factor) -> Self;
+}
+
+macro_rules! float {
+    ($float:ty) => {
+        impl Number for $float {
+            type Factor = $float;
+
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+
+            // The comparisons are false where `other` is NaN, and the standard library's own min and max drop NaNs.
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                if self.is_nan() | (self < other) { self } else { other }
+            }
+
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                if self.is_nan() | (self > other) { self } else { other }
+            }
+
+            #[inline(always)]
+            fn factor(factor: f64) -> Self {
+                factor as $float
+            }
+
+            #[inline(always)]
+            fn scale(self, factor: Self) -> Self {
+                self * factor
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($integer:ty) => {
+        impl Number for $integer {
+            type Factor = f64;
+
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                Ord::min(self, other)
+            }
+
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                Ord::max(self, other)
+            }
+
+            #[inline(always)]
+            fn factor(factor: f64) -> f64 {
+                factor
+            }
+
+            #[inline(always)]
+            fn scale(self, factor: f64) -> Self {
+                (self as f64 * factor) as $integer
+            }
+        }
+    };
+}
+
+float!(f32);
+float!(f64);
+integer!(i32);
+integer!(i64);
+integer!(u8);

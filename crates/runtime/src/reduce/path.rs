@@ -1,0 +1,86 @@
+//! Which code runs: one way per kind of machine.
+use super::avx2::Avx2;
+use super::block::{Bfloat16Pair, Block, Float16};
+use super::op::{Max, Min, Op, Product, Sum};
+use super::portable::Portable;
+use super::{Kernel, Kernel3};
+use crate::dtype::{Dtype, ReduceOp};
+
+/// `data = data * factor`.
+pub type Scale = fn(&mut [u8], f64);
+
+/// What is looked up together.
+pub struct Kernels {
+    pub combine: Kernel,
+    pub combine_and_copy: Kernel3,
+}
+
+/// The loops, compiled for a kind of machine. A value of an implementation is the proof that this is such a machine.
+pub trait Path {
+    /// Combines blocks.
+    fn kernels<const N: usize, B: Block<N>, O: Op>(&self) -> Kernels;
+
+    /// Multiplies blocks.
+    fn scale<const N: usize, B: Block<N>>(&self) -> Scale;
+
+    /// Combines binary16, for which some machines have instructions of their own.
+    fn kernels_float16<O: Op>(&self) -> Kernels {
+        self.kernels::<2, Float16, O>()
+    }
+
+    /// Multiplies binary16.
+    fn scale_float16(&self) -> Scale {
+        self.scale::<2, Float16>()
+    }
+}
+
+/// The kernels for this machine.
+pub fn best(dtype: Dtype, op: ReduceOp) -> Kernels {
+    match Avx2::detect() {
+        Some(path) => kernels(&path, dtype, op),
+        None => kernels(&Portable, dtype, op),
+    }
+}
+
+/// As [`best`].
+pub fn best_scale(dtype: Dtype) -> Scale {
+    match Avx2::detect() {
+        Some(path) => scale(&path, dtype),
+        None => scale(&Portable, dtype),
+    }
+}
+
+/// The kernels of one way.
+pub fn kernels(path: &impl Path, dtype: Dtype, op: ReduceOp) -> Kernels {
+    match op {
+        ReduceOp::Sum => of_op::<Sum>(path, dtype),
+        ReduceOp::Min => of_op::<Min>(path, dtype),
+        ReduceOp::Max => of_op::<Max>(path, dtype),
+        ReduceOp::Product => of_op::<Product>(path, dtype),
+    }
+}
+
+fn of_op<O: Op>(path: &impl Path, dtype: Dtype) -> Kernels {
+    match dtype {
+        Dtype::Float32 => path.kernels::<4, f32, O>(),
+        Dtype::Float64 => path.kernels::<8, f64, O>(),
+        Dtype::Float16 => path.kernels_float16::<O>(),
+        Dtype::Bfloat16 => path.kernels::<4, Bfloat16Pair, O>(),
+        Dtype::Int32 => path.kernels::<4, i32, O>(),
+        Dtype::Int64 => path.kernels::<8, i64, O>(),
+        Dtype::Uint8 => path.kernels::<1, u8, O>(),
+    }
+}
+
+/// As [`kernels`].
+pub fn scale(path: &impl Path, dtype: Dtype) -> Scale {
+    match dtype {
+        Dtype::Float32 => path.scale::<4, f32>(),
+        Dtype::Float64 => path.scale::<8, f64>(),
+        Dtype::Float16 => path.scale_float16(),
+        Dtype::Bfloat16 => path.scale::<4, Bfloat16Pair>(),
+        Dtype::Int32 => path.scale::<4, i32>(),
+        Dtype::Int64 => path.scale::<8, i64>(),
+        Dtype::Uint8 => path.scale::<1, u8>(),
+    }
+}

@@ -1,0 +1,98 @@
+//! What cannot be seen from outside: all ways give the same bits, and the conversions are right everywhere.
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::avx2::Avx2;
+use super::narrow::{narrow_bfloat16_pair, narrow_float16, widen_bfloat16_pair, widen_float16};
+use super::path::{self, Kernels};
+use super::portable::Portable;
+use crate::dtype::{Dtype, ReduceOp};
+
+/// Random bits; every fourth byte pair is that of a NaN, an infinity or a zero in some type.
+fn bytes(len: usize, mut seed: u64) -> Vec<u8> {
+    let special = [0x0000, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7c00, 0x7e01, 0xfff0, 0x7ff8, 0x0001, 0x7f7f];
+    let mut pair = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = (seed >> 40) as u16;
+        if seed >> 62 == 0 { special[usize::from(bits) % special.len()] } else { bits }
+    };
+    (0..len.div_ceil(2)).flat_map(|_| pair().to_ne_bytes()).take(len).collect()
+}
+
+fn run(kernels: &Kernels, a: &[u8], b: &[u8]) -> [Vec<u8>; 3] {
+    let (mut dst, mut dst3, mut out) = (a.to_vec(), a.to_vec(), vec![0; a.len()]);
+    (kernels.combine)(&mut dst, b);
+    (kernels.combine_and_copy)(&mut dst3, &mut out, b);
+    [dst, dst3, out]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_way_gives_the_same_bits(count in 0..300usize, offset in 0..40usize, seed: u64, factor: f64) {
+        let Some(avx2) = Avx2::detect() else { return Ok(()) };
+        for dtype in Dtype::ALL {
+            let len = offset + count * dtype.size();
+            let (a, b) = (&bytes(len, seed)[offset..], &bytes(len, !seed)[offset..]);
+            for op in ReduceOp::ALL {
+                let wide = run(&path::kernels(&avx2, dtype, op), a, b);
+                prop_assert_eq!(&wide[0], &wide[1]);
+                prop_assert_eq!(&wide[0], &wide[2]);
+                prop_assert_eq!(wide, run(&path::kernels(&Portable, dtype, op), a, b));
+            }
+            let (mut wide, mut portable) = (a.to_vec(), a.to_vec());
+            path::scale(&avx2, dtype)(&mut wide, factor);
+            path::scale(&Portable, dtype)(&mut portable, factor);
+            prop_assert_eq!(wide, portable);
+        }
+    }
+}
+
+/// The upper and the lower half of a pair, which must not influence each other.
+fn narrow_bfloat16(value: f32) -> [u16; 2] {
+    let halves = |values| {
+        let word = u32::from_ne_bytes(narrow_bfloat16_pair(values));
+        [(word >> 16) as u16, word as u16]
+    };
+    [halves([f32::NAN, value])[0], halves([value, f32::MAX])[1]]
+}
+
+fn check_narrow(value: f32) {
+    let (expected16, expected_b16) = match value.is_nan() {
+        true => (0x7e00, 0x7fc0),
+        false => (f16::from_f32(value).to_bits(), bf16::from_f32(value).to_bits()),
+    };
+    assert_eq!(narrow_float16(value), expected16, "{value:e}");
+    assert_eq!(narrow_bfloat16(value), [expected_b16; 2], "{value:e}");
+}
+
+#[test]
+fn sixteen_bits_widen_exactly() {
+    for bits in 0..=u16::MAX {
+        let (wide, expected) = (widen_float16(bits), f16::from_bits(bits).to_f32());
+        assert!(wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(), "{bits:04x}");
+        let pair = widen_bfloat16_pair((u32::from(bits) << 16 | u32::from(!bits)).to_ne_bytes());
+        assert_eq!(pair.map(f32::to_bits), [u32::from(!bits) << 16, u32::from(bits) << 16]);
+    }
+}
+
+#[test]
+fn rounding_is_to_nearest_even() {
+    // Every value of 16 bits, the middle between it and the next, and what is just beside these.
+    for bits in 0..=u16::MAX {
+        let float16 = widen_float16(bits).to_bits();
+        let bfloat16 = u32::from(bits) << 16;
+        // Below the normal range of binary16 the middle lies elsewhere: half of the smallest value away.
+        let subnormal = (widen_float16(bits).abs() + 2f32.powi(-25)).to_bits();
+        for middle in [float16, float16 + (1 << 12), bfloat16, bfloat16 + (1 << 15), subnormal] {
+            for near in [middle.wrapping_sub(1), middle, middle + 1] {
+                check_narrow(f32::from_bits(near));
+            }
+        }
+    }
+    // And a part of all.
+    for bits in (0..=u32::MAX).step_by(9973) {
+        check_narrow(f32::from_bits(bits));
+    }
+}
