@@ -40,14 +40,22 @@ def run(*words, env=None, **settings):
     )
 
 
-def begin(*words, env=None):
-    return subprocess.Popen(
-        [*RUN, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**clean(), **(env or {})},
-    )
+@pytest.fixture
+def begin():
+    """Starts jobs that a test sends signals to; they end with it, whatever comes of it."""
+    begun = []
+
+    def start(*words):
+        command = [*RUN, *map(str, words)]
+        begun.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.stdout.close()
+        process.stderr.close()
+        process.wait()
 
 
 def refused(*words):
@@ -193,7 +201,7 @@ def test_100_mb_of_output_in_little_memory(tmp_path):
     (tmp_path / "out").unlink()
 
 
-def test_a_reader_that_leaves_ends_the_ranks():
+def test_a_reader_that_leaves_ends_the_ranks(begin):
     process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
     pids = numbers(process, 1)
     process.stdout.close()
@@ -227,7 +235,7 @@ def test_a_killed_rank_ends_the_job():
 
 
 @LINUX
-def test_a_rank_that_ignores_sigterm_is_killed_with_its_children():
+def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(begin):
     process = begin(
         "-np",
         2,
@@ -245,7 +253,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_its_children():
 
 
 @LINUX
-def test_what_ranks_leave_behind_is_ended():
+def test_what_ranks_leave_behind_is_ended(begin):
     code = "sleep 600 & echo $!; setsid sleep 600 & echo $!; timeout 600 sleep 600 & echo $!; exit 0"
     process = begin("-np", 2, "--", "sh", "-c", code)
     pids = numbers(process, 6)
@@ -314,7 +322,7 @@ def test_a_port_in_use_is_named():
 
 @LINUX
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_signals_end_all_ranks(number, code):
+def test_signals_end_all_ranks(begin, number, code):
     process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; wait")
     pids = numbers(process, 4)
     process.send_signal(number)
@@ -324,7 +332,7 @@ def test_signals_end_all_ranks(number, code):
 
 
 @LINUX
-def test_the_second_ctrl_c_does_not_wait():
+def test_the_second_ctrl_c_does_not_wait(begin):
     process = begin("-np", 1, "--", "sh", "-c", "trap '' TERM INT; echo $$; while :; do sleep 0.1; done")
     pids = numbers(process, 1)
     start = time.monotonic()
@@ -337,7 +345,7 @@ def test_the_second_ctrl_c_does_not_wait():
 
 
 @LINUX
-def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks():
+def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks(begin):
     process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
     pids = numbers(process, 1)
     time.sleep(0.5)  # pipes are full
@@ -348,7 +356,7 @@ def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks():
 
 @LINUX
 @pytest.mark.parametrize("hosts", [["-np", "2"], ["--hosts", "a,b"]])
-def test_nothing_outlives_a_launcher_that_is_killed(hosts, rsh):
+def test_nothing_outlives_a_launcher_that_is_killed(begin, hosts, rsh):
     script = "trap '' TERM; sleep 600 & echo $!; echo $$; while :; do sleep 0.1; done"
     process = begin(*hosts, "--rsh", rsh, "--", "sh", "-c", script)
     pids = numbers(process, 4)
@@ -358,7 +366,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(hosts, rsh):
 
 
 @LINUX
-def test_nothing_outlives_an_agent_that_is_killed():
+def test_nothing_outlives_an_agent_that_is_killed(begin):
     process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; echo $PPID; wait")
     lines = numbers(process, 6)
     agent = next(pid for pid in lines if b"paceline.launch.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
