@@ -50,6 +50,7 @@ test-all: setup
 bench: setup
 	cargo bench --locked -p paceline-benches
 	$(BIN)/python benches/processes.py
+	$(BIN)/python benches/peers/run.py
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator

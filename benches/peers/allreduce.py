@@ -45,7 +45,7 @@ def measure(
 ) -> dict[str, Any]:
     """Seconds per call by system and size, one for each round, None for a job that failed; and the machine's limit."""
     chosen = [system for system in chosen if system.yields or ranks <= systems.cores()]
-    times: dict[str, dict[str, list[float | None]]] = {
+    result: dict[str, dict[str, list[float | None]]] = {
         system.name: {str(size): [] for size in sizes} for system in chosen
     }
     abouts: dict[str, str] = {}
@@ -67,25 +67,30 @@ def measure(
                 results = None
             for size in sizes:
                 measured = summary.slowest([each["seconds"][str(size)] for each in results]) if results else None
-                times[system.name][str(size)].append(measured)
+                result[system.name][str(size)].append(measured)
             if results:
                 abouts[system.name] = results[0]["about"]
             say(f"{ranks} ranks, round {number + 1}/{rounds}: {system.name} {time.monotonic() - start:.1f} s")
-    return {"times": times, "about": abouts, "limit": least, "copied_per_core": rates}
+    return {"times": result, "about": abouts, "limit": least, "copied_per_core": rates}
 
 
-def tables(document: dict[str, Any]) -> list[summary.Table]:
+def by_size(rounds: dict[str, list[float | None]]) -> dict[int, list[float | None]]:
+    """With numbers as keys, which JSON turned into text."""
+    return {int(size): times for size, times in rounds.items()}
+
+
+def times(measured: dict[str, Any]) -> dict[str, dict[int, list[float | None]]]:
+    """Seconds by system, size and round."""
+    return {name: by_size(rounds) for name, rounds in measured["times"].items()}
+
+
+def tables(measured: dict[str, dict[str, Any]]) -> list[summary.Table]:
     """One for each comparison and number of ranks."""
     titles = {name: system.title for name, system in systems.SYSTEMS.items()}
     result = []
     for comparison in COMPARISONS:
-        for ranks, measured in document["all_reduce"].items():
-            times = {
-                name: {int(size): rounds for size, rounds in by_size.items()}
-                for name, by_size in measured["times"].items()
-            }
-            shown = measured.get("limit") if comparison.ours == "paceline" else None
-            least = {int(size): rounds for size, rounds in shown.items()} if shown else None
-            table = summary.all_reduce_table(comparison, int(ranks), times, titles, least)
+        for ranks, of_ranks in measured.items():
+            limit = by_size(of_ranks["limit"]) if comparison.ours == "paceline" else None
+            table = summary.all_reduce_table(comparison, int(ranks), times(of_ranks), titles, limit)
             result += [table] if table else []
     return result

@@ -9,10 +9,37 @@ from pathlib import Path
 from typing import Any
 
 import allreduce
+import idle
 import summary
 import systems
+import targets
+import training
 
 HEADING = "## The runtime against its peers"
+IMAGE = "images/peers.png"
+TEXT = """\
+`python benches/peers/run.py` measures all of this side by side (part of `make bench`; `--quick` takes four minutes),
+and `--markdown` writes this section. Made in {made} on {cores} cores of an {cpu}, Linux {kernel}: {versions}.
+The MPIs are wheels from PyPI in environments of their own (`.venv-bench`), started by their own launchers.
+
+Systems take turns ({rounds} rounds, in each the next one begins), every turn a fresh job of some seconds, because the
+waiting ranks of an MPI keep their cores busy. In a job each size is checked once, warmed up, and called again and again
+for {seconds} s in batches of a millisecond; a time is the median over batches of the slowest rank, then the median over
+rounds. A ratio is taken within each round (least and greatest in brackets), so that what slows the machine for a minute
+slows both. Buffers are numpy's, float32, summed in place; the MPIs are called by mpi4py's `Allreduce`, ours by
+`Communicator.submit`.
+
+The *limit* is the least time at the machine's copy rate, which is measured in the same rounds at the same working set:
+summing n buffers of S bytes so that a rank stores into its own memory alone takes (2n - 1) S loads and n S stores, a
+copy one load and one store per byte; so (3n - 1) S / (2 c r) with c cores that copy r bytes per second each
+(`benches/peers/limits.py`). Below some 256 KiB the time goes not into bytes but into one core's waiting for another.
+
+The peers are at their defaults, which nothing here cripples: Open MPI takes `ob1` over `sm` with single copies by
+`process_vm_readv` (`smsc/cma`) and binds ranks to cores; MPICH copies likewise (without that both are 1.5 to 2 times
+slower from 4 MiB on). *TCP* is `--mca pml ob1 --mca btl tcp,self`. Two settings beat the defaults at small sizes and
+are shown beside them: Open MPI on UCX (`--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any`),
+and MPICH without thread support (`mpi4py.rc.thread_level = "single"`), which is slower from 64 KiB on and makes no headway
+with more ranks than cores. gloo and paceline run with `OMP_NUM_THREADS=1`, as under torchrun."""
 
 
 def machine() -> dict[str, Any]:
@@ -24,7 +51,7 @@ def machine() -> dict[str, Any]:
     }
     return {
         "made": datetime.now(UTC).strftime("%B %Y"),
-        "cpu": " ".join(sorted(names)),
+        "cpu": " ".join(sorted(names)).replace("(R)", ""),
         "cores": systems.cores(),
         "kernel": platform.release().split("-")[0],
         "load": round(os.getloadavg()[0], 2),
@@ -33,12 +60,24 @@ def machine() -> dict[str, Any]:
 
 def tables(content: dict[str, Any]) -> list[summary.Table]:
     """All that were measured."""
-    return allreduce.tables(content) if "all_reduce" in content else []
+    result = allreduce.tables(content.get("all_reduce", {}))
+    if content.get("training"):
+        result.append(training.table(content["training"]))
+    if content.get("idle"):
+        result.append(idle.table(content["idle"]))
+    verdicts = targets.table(content)
+    return [*result, verdicts] if verdicts.rows else result
 
 
 def section(content: dict[str, Any]) -> str:
     """The Markdown, from its heading on."""
-    return "\n\n".join([HEADING, *(table.markdown() for table in tables(content))]) + "\n"
+    abouts = {about for measured in content.get("all_reduce", {}).values() for about in measured["about"].values()}
+    known = content["machine"] | {"versions": ", ".join(sorted(abouts)), "rounds": content.get("rounds", "no")}
+    text = TEXT.format(**known, seconds=content.get("seconds", 0))
+    blocks = [HEADING, text, *(table.markdown() for table in tables(content))]
+    if "all_reduce" in content:
+        blocks.append(f"![Time and bus bandwidth of all-reduce by size]({IMAGE})")
+    return "\n\n".join(blocks) + "\n"
 
 
 def write(content: dict[str, Any], path: Path) -> None:

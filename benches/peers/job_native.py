@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-
+import engine
 import measure
 import numpy as np
 import paceline
-from paceline._core import Engine
 
-options = measure.arguments(transport="shm or tcp")
-rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-settings = {
-    "transport": options.transport,
-    "rendezvous": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
-    "secret": os.environ["PACELINE_SECRET"],
-}
-engine = Engine.start(rank, ranks, json.dumps(settings))
-world = engine.world()
+options = measure.arguments()
+started, world = engine.start()
 
 
 def prepare(buffer: np.ndarray) -> measure.Call:
@@ -26,5 +16,5 @@ def prepare(buffer: np.ndarray) -> measure.Call:
     return lambda: submit("all_reduce", inputs=inputs, dtype="float32", op="sum").wait()
 
 
-measure.all_reduce(options, rank, ranks, prepare, f"paceline {paceline.__version__}")
-engine.close()
+measure.all_reduce(options, world.rank, world.size, prepare, f"paceline {paceline.__version__}")
+started.close()

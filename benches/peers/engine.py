@@ -1,0 +1,15 @@
+"""Start paceline's engine in a rank that `systems.launches` made, without torch."""
+
+from __future__ import annotations
+
+import os
+
+from paceline._core import Communicator, Engine
+from paceline.settings import Settings
+
+
+def start() -> tuple[Engine, Communicator]:
+    rendezvous = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    settings = Settings.from_environment(rendezvous=rendezvous).to_json()
+    engine = Engine.start(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), settings)
+    return engine, engine.world()
