@@ -82,13 +82,12 @@ impl PyEngine {
         self.0.size()
     }
 
-    fn world(&self) -> PyResult<PyCommunicator> {
-        self.0.world().map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    fn world(&self, py: Python<'_>) -> PyResult<PyCommunicator> {
+        py.detach(|| self.0.world()).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
-    fn group(&self, ranks: Vec<u32>, name: &str) -> PyResult<PyCommunicator> {
-        self.0.group(ranks.clone(), name).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    fn group(&self, py: Python<'_>, ranks: Vec<u32>, name: &str) -> PyResult<PyCommunicator> {
+        py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
     fn next_notice(&self, py: Python<'_>, timeout_s: f64) -> Option<(u64, Option<String>)> {
@@ -148,10 +147,9 @@ impl PyCommunicator {
         PyList::new(py, self.inner.ranks())
     }
 
-    /// Measures what is fastest for each size; all ranks call it together.
-    fn tune(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.inner.tune()).map_err(python_error)
-    }
+    /// Already done when the communicator was made.
+    #[expect(clippy::unused_self, reason = "a method of the contract")]
+    fn tune(&self) {}
 
     /// What an all-reduce of up to so many bytes takes.
     fn choices(&self) -> Vec<(u64, String)> {
@@ -220,7 +218,10 @@ impl PyCommunicator {
         let request = Request { call: Call::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
         // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
-        wait(py, &self.inner, &handle.map_err(python_error)?, None).map(drop)
+        wait(py, &self.inner, &handle.map_err(python_error)?, None).map(drop).inspect_err(|_| {
+            // Nobody holds the buffer after this, for instance after Ctrl-C.
+            py.detach(|| self.inner.abandon("a rank was interrupted in an all_reduce"));
+        })
     }
 }
 

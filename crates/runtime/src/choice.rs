@@ -1,4 +1,5 @@
 //! Which strategy an all-reduce takes: the one that was named, else for each size what measured fastest.
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use paceline_schedule::{Chunk, Inside as ScheduleInside, Knob, Knobs, Schedule, Topology, build, look_up};
@@ -11,15 +12,13 @@ use crate::settings::{Cut, Inside, NamedCut, Settings};
 use crate::tag::Call;
 
 /// A strategy and how it cuts, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// As users type it.
     pub strategy: String,
     /// None: the strategy's own.
     pub cut: Option<CutBytes>,
     inside_root: bool,
-    /// Bytes of an element, once known: what makes elements of bytes.
-    element: u64,
 }
 
 /// How a bucket is cut.
@@ -35,7 +34,7 @@ pub enum CutBytes {
 
 impl Plan {
     fn new(strategy: &str, cut: Option<CutBytes>) -> Plan {
-        Plan { strategy: strategy.into(), cut, inside_root: false, element: 0 }
+        Plan { strategy: strategy.into(), cut, inside_root: false }
     }
 
     /// The strategy of this name, cut as the job's settings say.
@@ -52,13 +51,7 @@ impl Plan {
         Ok(Plan { inside_root: settings.inside == Inside::Root, ..Plan::new(entry.name, cut) })
     }
 
-    pub(crate) fn for_element(&self, element: u64) -> Plan {
-        // Only a size in bytes means different elements for different types.
-        let element = if matches!(self.cut, Some(CutBytes::Bytes(_))) { element } else { 0 };
-        Plan { element, ..self.clone() }
-    }
-
-    pub(crate) fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
+    fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
         let chunk = self.cut.map(|cut| match cut {
             CutBytes::Whole => Chunk::Whole,
             CutBytes::PerWorker => Chunk::PerWorker,
@@ -70,7 +63,7 @@ impl Plan {
     }
 
     /// What ranks compare.
-    pub(crate) fn digest(&self) -> u32 {
+    fn digest(&self) -> u32 {
         let text = format!("{} {:?} {}", self.strategy, self.cut, self.inside_root);
         text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
     }
@@ -85,11 +78,40 @@ impl Plan {
     }
 }
 
+/// A plan and the schedules made of it, by the size of an element: 1, 2, 4, 8 bytes.
+pub(crate) struct Planned {
+    pub plan: Plan,
+    /// What ranks compare.
+    pub digest: u32,
+    schedules: [OnceLock<Arc<dyn Schedule>>; 4],
+}
+
+impl Planned {
+    /// Checks that the plan can be built.
+    pub fn new(plan: Plan, topology: &Topology) -> Result<Arc<Planned>> {
+        plan.build(topology, 4)?;
+        Ok(Arc::new(Planned { digest: plan.digest(), plan, schedules: Default::default() }))
+    }
+
+    /// The schedule for elements of so many bytes.
+    pub fn schedule(&self, topology: &Topology, element: usize) -> Result<Arc<dyn Schedule>> {
+        let cell = &self.schedules[element.trailing_zeros() as usize];
+        if let Some(schedule) = cell.get() {
+            return Ok(schedule.clone());
+        }
+        let schedule: Arc<dyn Schedule> = Arc::from(self.plan.build(topology, element as u64)?);
+        Ok(cell.get_or_init(|| schedule).clone())
+    }
+}
+
+/// Up to so many bytes, in rising order, a plan; the last has no bound.
+pub(crate) type Table = Vec<(u64, Arc<Planned>)>;
+
 /// For each size a plan.
 pub struct Choice {
-    /// Up to so many bytes, in rising order; the last has no bound.
-    table: Vec<(u64, Plan)>,
-    named: bool,
+    table: Table,
+    /// It will not change any more.
+    settled: bool,
 }
 
 const KIB: u64 = 1 << 10;
@@ -99,13 +121,12 @@ impl Choice {
     pub(crate) fn new(settings: &Settings, topology: &Topology) -> Result<Choice> {
         if let Some(name) = &settings.strategy {
             let plan = Plan::named(name, settings)?;
-            plan.build(topology, 4)?;
             if let Some(chunk) = settings.chunk
                 && plan.cut.is_none()
             {
                 return Err(RunError::Usage(format!("chunk {chunk:?}: strategy {name} is not cut; leave it out")));
             }
-            return Ok(Choice { table: vec![(u64::MAX, plan)], named: true });
+            return Ok(Choice { table: vec![(u64::MAX, Planned::new(plan, topology)?)], settled: true });
         }
         if settings.chunk.is_some() {
             return Err(RunError::Usage(
@@ -114,77 +135,100 @@ impl Choice {
         }
         let small = Plan::new("recursive-doubling", Some(CutBytes::Whole));
         let large = Plan::new("halving-doubling", Some(CutBytes::Bytes(128 * KIB)));
-        Ok(Choice { table: vec![(32 * KIB, small), (u64::MAX, large)], named: false })
+        let (small, large) = (Planned::new(small, topology)?, Planned::new(large, topology)?);
+        Ok(Choice { table: vec![(32 * KIB, small), (u64::MAX, large)], settled: false })
     }
 
-    pub(crate) fn of(&self, bytes: u64) -> Plan {
+    pub(crate) fn of(&self, bytes: u64) -> Arc<Planned> {
         let index = self.table.partition_point(|(most, _)| *most < bytes);
         self.table[index.min(self.table.len() - 1)].1.clone()
     }
 
     pub(crate) fn describe(&self) -> Vec<(u64, String)> {
-        self.table.iter().map(|(most, plan)| (*most, plan.describe())).collect()
+        self.table.iter().map(|(most, planned)| (*most, planned.plan.describe())).collect()
     }
 }
 
-/// What is tried at each size, and the size up to which its winner is taken.
-fn candidates(size: u32) -> [(u64, u64, Vec<Plan>); 4] {
+/// A size, the size up to which its winner is taken, and what is tried.
+type Trial = (u64, u64, Vec<Plan>);
+
+fn trials() -> [Trial; 4] {
     let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
-    let (whole, parts) = (CutBytes::Whole, CutBytes::Bytes);
-    let _ = size;
+    let (whole, parts) = (CutBytes::Whole, |kib: u64| CutBytes::Bytes(kib * KIB));
+    let tiny = vec![doubling(whole), halving(whole)];
+    let small = vec![
+        doubling(whole),
+        doubling(parts(16)),
+        halving(whole),
+        halving(parts(32)),
+        ring(CutBytes::PerWorker),
+    ];
+    let large = vec![doubling(parts(64)), halving(parts(64)), halving(parts(128)), ring(parts(64))];
+    let huge = vec![doubling(parts(64)), halving(parts(128)), halving(parts(256)), ring(parts(64))];
     [
-        (4 * KIB, 12 * KIB, vec![doubling(whole), halving(whole)]),
-        (64 * KIB, 192 * KIB, vec![doubling(whole), doubling(parts(16 * KIB)), halving(whole), halving(parts(32 * KIB)), ring(CutBytes::PerWorker)]),
-        (1024 * KIB, 4096 * KIB, vec![doubling(parts(64 * KIB)), halving(parts(128 * KIB)), halving(parts(64 * KIB)), ring(parts(64 * KIB))]),
-        (8192 * KIB, u64::MAX, vec![doubling(parts(64 * KIB)), halving(parts(128 * KIB)), halving(parts(256 * KIB)), ring(parts(64 * KIB))]),
+        (4 * KIB, 12 * KIB, tiny),
+        (64 * KIB, 192 * KIB, small),
+        (1024 * KIB, 4096 * KIB, large),
+        (8192 * KIB, u64::MAX, huge),
     ]
 }
 
-/// Least time spent on a candidate, and least runs; the best run counts, because noise only adds.
+/// Runs of a candidate: at least, and as many more as fit into this time.
 const LEAST_RUNS: u32 = 3;
 const LONG_ENOUGH: Duration = Duration::from_millis(2);
 
 pub(crate) fn tune(world: &Communicator) -> Result<()> {
-    if lock(world.choice()).named || world.size() == 1 {
+    if lock(world.choice()).settled || world.size() == 1 {
         return Ok(());
     }
-    let mut table = Vec::new();
+    let simple = Planned::new(Plan::new("recursive-doubling", Some(CutBytes::Whole)), world.topology())?;
+    let use_only = |planned: &Arc<Planned>| lock(world.choice()).table = vec![(u64::MAX, planned.clone())];
+    use_only(&simple);
+    // A group like one that was measured before takes what that one takes, if all its ranks remember it.
+    let known = lock(&world.shared.tuned).iter().find(|(topology, _)| topology == world.topology()).cloned();
+    let mut remembered = [if known.is_some() { 1.0 } else { 0.0 }];
+    all_reduce(world, &mut remembered, ReduceOp::Min)?;
+    if let Some((_, table)) = known.filter(|_| remembered[0] > 0.5) {
+        *lock(world.choice()) = Choice { table, settled: true };
+        return Ok(());
+    }
     let mut memory = vec![0f32; (8192 * KIB / 4) as usize];
-    for (bytes, most, plans) in candidates(world.size()) {
-        let mut times: Vec<f32> = Vec::with_capacity(plans.len());
-        for plan in &plans {
-            lock(world.choice()).table = vec![(u64::MAX, plan.clone())];
+    let mut table = Vec::new();
+    for (bytes, most, plans) in trials() {
+        let plans: Vec<_> =
+            plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
+        let mut times = Vec::with_capacity(plans.len());
+        for planned in &plans {
+            use_only(planned);
             times.push(measure(world, &mut memory[..(bytes / 4) as usize])?.as_secs_f32());
         }
         // What is slow for one rank is slow for all; everybody sees the same figures and so takes the same.
-        lock(world.choice()).table = vec![(u64::MAX, Plan::new("recursive-doubling", Some(CutBytes::Whole)))];
+        use_only(&simple);
         all_reduce(world, &mut times, ReduceOp::Max)?;
         let best = (0..plans.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
         table.push((most, plans[best].clone()));
     }
-    lock(world.choice()).table = table;
+    lock(&world.shared.tuned).push((world.topology().clone(), table.clone()));
+    *lock(world.choice()) = Choice { table, settled: true };
     Ok(())
 }
 
+/// The shortest time of several runs: noise only adds.
 fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
-    let (mut best, start) = (Duration::MAX, Instant::now());
-    // Every rank must run as often as the others.
-    let mut runs = LEAST_RUNS;
     all_reduce(world, memory, ReduceOp::Sum)?;
     let once = Instant::now();
     all_reduce(world, memory, ReduceOp::Sum)?;
+    // Every rank must run as often as the others.
     let mut more = [(LONG_ENOUGH.as_secs_f32() / once.elapsed().as_secs_f32().max(1e-7)).min(200.0)];
-    let small = &mut more;
-    all_reduce(world, small, ReduceOp::Max)?;
-    runs = runs.max(more[0] as u32);
-    for _ in 0..runs {
+    all_reduce(world, &mut more, ReduceOp::Max)?;
+    let mut best = Duration::MAX;
+    for _ in 0..LEAST_RUNS.max(more[0] as u32) {
         let begin = Instant::now();
         all_reduce(world, memory, ReduceOp::Sum)?;
         best = best.min(begin.elapsed());
     }
-    let _ = start;
     Ok(best)
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use paceline_schedule::{Bucket, Schedule, Topology};
+use paceline_schedule::{Bucket, Topology};
 
-use crate::choice::{Choice, Plan};
+use crate::choice::{Choice, Plan, Planned};
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Shared, Submission, lock};
 use crate::error::{Result, RunError};
@@ -84,8 +84,7 @@ pub struct Communicator {
     me: u32,
     topology: Topology,
     choice: Mutex<Choice>,
-    schedules: Mutex<HashMap<Plan, Arc<dyn Schedule>>>,
-    named: Mutex<HashMap<String, Plan>>,
+    named: Mutex<HashMap<String, Arc<Planned>>>,
 }
 
 impl Communicator {
@@ -103,19 +102,13 @@ impl Communicator {
             return Err(RunError::Usage(format!("group '{name}' of ranks {ranks:?} has no place for rank {}", shared.rank)));
         };
         let id = group_id(name, &ranks);
-        shared.add_group(id, name, ranks.clone(), me as u32)?;
         let topology = topology(shared, &ranks);
         let choice = Choice::new(&shared.settings, &topology)?;
-        Ok(Communicator {
-            shared: shared.clone(),
-            id,
-            ranks,
-            me: me as u32,
-            topology,
-            choice: Mutex::new(choice),
-            schedules: Mutex::default(),
-            named: Mutex::default(),
-        })
+        shared.add_group(id, name, ranks.clone(), me as u32)?;
+        let (me, choice, named) = (me as u32, Mutex::new(choice), Mutex::default());
+        let communicator = Communicator { shared: shared.clone(), id, ranks, me, topology, choice, named };
+        crate::choice::tune(&communicator)?;
+        Ok(communicator)
     }
 
     /// This process's place in it.
@@ -142,17 +135,17 @@ impl Communicator {
         lock(&self.choice).describe()
     }
 
-    /// Measures the candidates at several sizes and keeps for each size what was fastest at the slowest rank. All ranks
-    /// call it together; nothing is done where a strategy was named.
-    ///
-    /// # Errors
-    /// A rank that does not come.
-    pub fn tune(&self) -> Result<()> {
-        crate::choice::tune(self)
-    }
-
     pub(crate) fn choice(&self) -> &Mutex<Choice> {
         &self.choice
+    }
+
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Gives up: an operation whose caller cannot wait for it any longer must not touch its memory again.
+    pub fn abandon(&self, why: &str) {
+        self.shared.abandon(self.id, &RunError::Failed(why.into()));
     }
 
     /// Begins an operation.
@@ -187,8 +180,8 @@ impl Communicator {
             }
             None => {
                 let plan = plan.ok_or_else(|| RunError::Failed("an all-reduce has a plan".into()))?;
-                signature.plan = plan.digest();
-                let schedule = self.schedule(&plan, request.dtype)?;
+                signature.plan = plan.digest;
+                let schedule = plan.schedule(&self.topology, request.dtype.size())?;
                 request::prescale(&mut space, request);
                 // Every role of this process; servers and switches have memory of their own.
                 roles.push((self.me, space));
@@ -227,7 +220,7 @@ impl Communicator {
         self.wait(&handle, None).map(drop)
     }
 
-    fn plan(&self, request: &Request<'_>) -> Result<Option<Plan>> {
+    fn plan(&self, request: &Request<'_>) -> Result<Option<Arc<Planned>>> {
         if request.call != Call::AllReduce {
             if let Some(name) = request.strategy {
                 return Err(RunError::Usage(format!("strategy '{name}': only an all_reduce has one")));
@@ -242,23 +235,11 @@ impl Communicator {
                 if let Some(plan) = named.get(name) {
                     return Ok(Some(plan.clone()));
                 }
-                let plan = Plan::named(name, &self.shared.settings)?;
-                plan.build(&self.topology, 4)?;
+                let plan = Planned::new(Plan::named(name, &self.shared.settings)?, &self.topology)?;
                 named.insert(name.into(), plan.clone());
                 Ok(Some(plan))
             }
         }
-    }
-
-    fn schedule(&self, plan: &Plan, dtype: Dtype) -> Result<Arc<dyn Schedule>> {
-        let mut schedules = lock(&self.schedules);
-        let plan = plan.for_element(dtype.size() as u64);
-        if let Some(schedule) = schedules.get(&plan) {
-            return Ok(schedule.clone());
-        }
-        let schedule: Arc<dyn Schedule> = Arc::from(plan.build(&self.topology, dtype.size() as u64)?);
-        schedules.insert(plan, schedule.clone());
-        Ok(schedule)
     }
 
     /// Silence after which an operation fails.

@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 pub use peers::Peer;
 pub use start::Exchange;
 
+use paceline_schedule::Topology;
+
+use crate::choice::Table;
 use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
@@ -62,6 +65,8 @@ pub(crate) struct Shared {
     /// Owners of memory whose operations are over, for a thread that may drop them.
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
     monitor: Monitor,
+    /// What communicators of a shape have measured to be fastest.
+    pub tuned: Mutex<Vec<(Topology, Table)>>,
     /// How many threads want a core on this host, at most how many there are.
     crowded: bool,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.
@@ -109,7 +114,7 @@ impl Engine {
         self.shared.peers.len() as u32
     }
 
-    /// The communicator of all ranks.
+    /// The communicator of all ranks. All of them call this together: what is fastest is measured.
     ///
     /// # Errors
     /// The engine is closed.
@@ -117,7 +122,8 @@ impl Engine {
         Communicator::new(&self.shared, (0..self.size()).collect(), "world")
     }
 
-    /// A communicator of these ranks, in this order. Each of them calls this with the same name.
+    /// A communicator of these ranks, in this order. Each of them calls this with the same name, and waits for the
+    /// others.
     ///
     /// # Errors
     /// Ranks that do not exist or come twice, or without this one; a name that is taken.
@@ -229,6 +235,20 @@ impl Shared {
         drop(book);
         self.announce();
         Ok(())
+    }
+
+    /// Fails a communicator here and everywhere, and waits until nothing of it is touched any more.
+    pub(crate) fn abandon(&self, id: u32, error: &RunError) {
+        let ranks = {
+            let mut book = lock(&self.book);
+            book.fail(id, error);
+            book.groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default()
+        };
+        self.monitor.tell_failed(id, &ranks, error);
+        self.announce();
+        // Whoever drives sees the alarm within a moment; nobody: then nobody touches anything.
+        let mut core = lock(&self.core);
+        core.fail_group(id, error);
     }
 
     pub(crate) fn remove_group(&self, id: u32) {

@@ -259,6 +259,7 @@ fn assemble(
         noticed: Condvar::new(),
         graveyard: Mutex::new(Vec::new()),
         monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
+        tuned: Mutex::default(),
         crowded: local.len() > cores,
         sockets,
         settings,
