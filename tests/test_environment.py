@@ -171,6 +171,7 @@ def test_settings_by_default():
         "secret": None,
         "rendezvous": None,
         "timeout_s": 30.0,
+        "start_timeout_s": 60.0,
         "strategy": None,
         "chunk": None,
         "inside": "ring",

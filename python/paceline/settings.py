@@ -9,6 +9,7 @@
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
+| PACELINE_START_TIMEOUT | start_timeout_s | seconds for which ranks wait for each other at the start | 60 |
 | PACELINE_INTERFACE | interface | interface (eth0), network (10.0.0.0/24) or address of this machine | 127.0.0.1 |
 | PACELINE_SECRET | secret | text that all ranks share and nobody else knows | none |
 | PACELINE_SECRET_FILE | secret | a file that holds it, readable by its owner alone | none |
@@ -51,6 +52,7 @@ VARIABLES = {
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_TIMEOUT": "timeout_s",
+    "PACELINE_START_TIMEOUT": "start_timeout_s",
     "PACELINE_INTERFACE": "interface",
     "PACELINE_SECRET": "secret",
     "PACELINE_SECRET_FILE": "secret_file",
@@ -73,6 +75,7 @@ class Settings:
     inside: str = "ring"
     streams: int = 1
     timeout_s: float = 30.0
+    start_timeout_s: float = 60.0
     interface: str = "127.0.0.1"
     secret: str | None = field(default=None, repr=False)
     rendezvous: str | None = None
@@ -115,8 +118,8 @@ class Settings:
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        names = ("transport", "secret", "rendezvous", "timeout_s", "strategy", "chunk", "inside", "servers", "streams")
-        values = {name: getattr(self, name) for name in names}
+        elsewhere = ("interface", "verbose")
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
         return json.dumps(values)
 
@@ -271,6 +274,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "timeout_s": _seconds,
+    "start_timeout_s": _seconds,
     "interface": _interface,
     "secret": _secret,
     "rendezvous": check_rendezvous,
