@@ -38,13 +38,7 @@ pub struct PyEngine(Arc<Engine>);
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (rank, size, settings, exchange=None))]
-    fn start(
-        py: Python<'_>,
-        rank: u32,
-        size: u32,
-        settings: &str,
-        exchange: Option<Py<PyAny>>,
-    ) -> PyResult<PyEngine> {
+    fn start(py: Python<'_>, rank: u32, size: u32, settings: &str, exchange: Option<Py<PyAny>>) -> PyResult<PyEngine> {
         let settings = Settings::parse(settings).map_err(python_error)?;
         let mut raised = None;
         let engine = py.detach(|| match exchange {
@@ -192,7 +186,11 @@ impl PyCommunicator {
             op: parse("op", op, &ReduceOp::ALL, ReduceOp::name)?,
             inputs: &inputs,
             outputs: &outputs,
-            root: if from_anybody { 0 } else { u32::try_from(root).map_err(|_| user_error(format!("root: {root} is no rank")))? },
+            root: if from_anybody {
+                0
+            } else {
+                u32::try_from(root).map_err(|_| user_error(format!("root: {root} is no rank")))?
+            },
             tag,
             sends,
             from_anybody,

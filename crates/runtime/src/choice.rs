@@ -158,13 +158,8 @@ fn trials() -> [Trial; 4] {
     let ring = |cut| Plan::new("ring", Some(cut));
     let (whole, parts) = (CutBytes::Whole, |kib: u64| CutBytes::Bytes(kib * KIB));
     let tiny = vec![doubling(whole), halving(whole)];
-    let small = vec![
-        doubling(whole),
-        doubling(parts(16)),
-        halving(whole),
-        halving(parts(32)),
-        ring(CutBytes::PerWorker),
-    ];
+    let small =
+        vec![doubling(whole), doubling(parts(16)), halving(whole), halving(parts(32)), ring(CutBytes::PerWorker)];
     let large = vec![doubling(parts(64)), halving(parts(64)), halving(parts(128)), ring(parts(64))];
     let huge = vec![doubling(parts(64)), halving(parts(128)), halving(parts(256)), ring(parts(64))];
     [

@@ -99,7 +99,10 @@ impl Communicator {
             )));
         }
         let Some(me) = ranks.iter().position(|&rank| rank == shared.rank) else {
-            return Err(RunError::Usage(format!("group '{name}' of ranks {ranks:?} has no place for rank {}", shared.rank)));
+            return Err(RunError::Usage(format!(
+                "group '{name}' of ranks {ranks:?} has no place for rank {}",
+                shared.rank
+            )));
         };
         let id = group_id(name, &ranks);
         let topology = topology(shared, &ranks);

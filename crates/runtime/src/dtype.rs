@@ -22,15 +22,8 @@ pub enum Dtype {
 
 impl Dtype {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Dtype; 7] = [
-        Dtype::Float32,
-        Dtype::Float64,
-        Dtype::Float16,
-        Dtype::Bfloat16,
-        Dtype::Int32,
-        Dtype::Int64,
-        Dtype::Uint8,
-    ];
+    pub const ALL: [Dtype; 7] =
+        [Dtype::Float32, Dtype::Float64, Dtype::Float16, Dtype::Bfloat16, Dtype::Int32, Dtype::Int64, Dtype::Uint8];
 
     /// Bytes of an element.
     #[must_use]

@@ -60,7 +60,11 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
         for (id, memory) in memory.iter().enumerate() {
             for (i, element) in memory.chunks(8).enumerate() {
                 let sum: i64 = (0..size).map(|r| value(r, id, i)).sum();
-                assert_eq!(i64::from_ne_bytes(element.try_into().unwrap()), sum, "{name} {size} {transport:?} {id} {i}");
+                assert_eq!(
+                    i64::from_ne_bytes(element.try_into().unwrap()),
+                    sum,
+                    "{name} {size} {transport:?} {id} {i}"
+                );
             }
         }
         handles.iter().map(|handle| handle.result()).collect::<Vec<_>>()

@@ -223,7 +223,8 @@ impl Watch {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {
                         continue;
                     }
-                    let others = ranks.iter().copied().filter(|&r| r != shared.rank && waiting.peer.is_none_or(|p| p == r));
+                    let others =
+                        ranks.iter().copied().filter(|&r| r != shared.rank && waiting.peer.is_none_or(|p| p == r));
                     let others: Vec<u32> = others.collect();
                     match self.look_at(waiting, id, &others, shared, now) {
                         Finding::Fine => {}

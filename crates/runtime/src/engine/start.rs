@@ -57,8 +57,10 @@ fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> R
     let blobs = exchange(blob)?;
     let parse = |(rank, blob): (usize, &Vec<u8>)| {
         serde_json::from_slice(blob).map_err(|e| {
-            RunError::Failed(format!("rank {rank} introduced itself in a way this version does not know ({e}); use the \
-                same version of paceline on all ranks"))
+            RunError::Failed(format!(
+                "rank {rank} introduced itself in a way this version does not know ({e}); use the \
+                same version of paceline on all ranks"
+            ))
         })
     };
     blobs.iter().enumerate().map(parse).collect()
@@ -66,7 +68,9 @@ fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> R
 
 pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
     if size == 0 || rank >= size || size > u32::from(u16::MAX) / 2 {
-        return Err(RunError::Usage(format!("rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767")));
+        return Err(RunError::Usage(format!(
+            "rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767"
+        )));
     }
     let deadline = Instant::now() + settings.start_timeout();
     check_exposure(&settings.interface, settings.secret.is_some())?;
@@ -80,7 +84,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
                 (None, 1) => "127.0.0.1:1".into(),
                 (None, _) => {
                     return Err(RunError::Usage(
-                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0".into(),
+                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0"
+                            .into(),
                     ));
                 }
             };
@@ -106,7 +111,10 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
 
     let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
     let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
-        RunError::Failed(format!("shared memory of {} ranks cannot be reserved: {e}; is there enough memory?", local.len()))
+        RunError::Failed(format!(
+            "shared memory of {} ranks cannot be reserved: {e}; is there enough memory?",
+            local.len()
+        ))
     })?;
     let bell = Bell::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
     let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;

@@ -1,11 +1,11 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
+use super::Over;
 use super::aside::Aside;
 use super::live::{Begin, Between, Live};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::wires::Wires;
-use super::Over;
 use crate::error::RunError;
 use crate::program::Transfer;
 use crate::tag::{Call, Tag};

@@ -116,7 +116,8 @@ impl Live {
             .into_iter()
             .map(|(role, space)| {
                 let barriers = program.barriers(role);
-                let (lanes, first, parked, released) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0, false);
+                let (lanes, first, parked, released) =
+                    (VecDeque::with_capacity(total.min(window) as usize), 0, 0, false);
                 Part { role, space, total, first, lanes, window, barriers, parked, released }
             })
             .collect();
@@ -150,5 +151,4 @@ impl Live {
             done += (run.len() / dtype.size()) as u64;
         }
     }
-
 }

@@ -54,7 +54,9 @@ fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<(Peers
     match live.program.step(role, number, lane.pc) {
         Step::Recv { from, slot, op, piece } => Some((from, slot, op, piece, u64::MAX)),
         Step::Send { to, piece: outgoing, .. } if to.count == 1 => {
-            let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else { return None };
+            let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else {
+                return None;
+            };
             let apart = piece.off + piece.len <= outgoing.off || outgoing.off + outgoing.len <= piece.off;
             let limit = match (apart, piece == outgoing) {
                 (true, _) => u64::MAX,

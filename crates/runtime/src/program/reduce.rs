@@ -64,9 +64,7 @@ impl Program for ReduceScatter {
             }
         }
         match of(self.own) {
-            Some(piece) if left == 0 => {
-                Step::Recv { from: Peers::others(role, size), slot: 0, op: Op::Reduce, piece }
-            }
+            Some(piece) if left == 0 => Step::Recv { from: Peers::others(role, size), slot: 0, op: Op::Reduce, piece },
             _ => Step::Done,
         }
     }

@@ -22,9 +22,8 @@ impl Mapping {
     /// Maps the first `len` bytes.
     pub fn new(file: impl AsFd, len: usize) -> std::io::Result<Mapping> {
         // SAFETY: a new mapping at an address the system chooses aliases nothing.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast()).ok_or_else(|| std::io::Error::other("mmap gave address 0"))?;
         Ok(Mapping { base, len })
     }

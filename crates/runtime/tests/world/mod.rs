@@ -37,8 +37,7 @@ fn socket_pair() -> (TcpStream, TcpStream) {
 pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
     let segments: Vec<_> = (0..size).map(|_| Segment::create(size).unwrap()).collect();
     let bells: Vec<_> = segments.iter().map(|(segment, ..)| Bell::new(segment.clone()).unwrap()).collect();
-    let mut all: Vec<Vec<Option<Box<dyn Channel>>>> =
-        (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
+    let mut all: Vec<Vec<Option<Box<dyn Channel>>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
     for a in 0..size {
         for b in a + 1..size {
             let shm = match transport {
