@@ -48,6 +48,7 @@ def measure(
     result: dict[str, dict[str, list[float | None]]] = {
         system.name: {str(size): [] for size in sizes} for system in chosen
     }
+    busy: list[float] = []
     abouts: dict[str, str] = {}
     rates: dict[str, list[float]] = {str(size): [] for size in sizes}
     least: dict[str, list[float | None]] = {str(size): [] for size in sizes}
@@ -57,6 +58,9 @@ def measure(
         for size, (rate, limit) in limits.measure(sizes, ranks).items():
             rates[str(size)].append(rate)
             least[str(size)].append(limit)
+        busy.append(systems.busy())
+        if busy[-1] > 0.1:
+            say(f"other work keeps {100 * busy[-1]:.0f} % of the cores' time busy: these figures are indicative only")
         turn = number % len(chosen)  # nobody always follows the same one first
         for system in [*chosen[turn:], *chosen[:turn]]:
             start = time.monotonic()
@@ -71,7 +75,7 @@ def measure(
             if results:
                 abouts[system.name] = results[0]["about"]
             say(f"{ranks} ranks, round {number + 1}/{rounds}: {system.name} {time.monotonic() - start:.1f} s")
-    return {"times": result, "about": abouts, "limit": least, "copied_per_core": rates}
+    return {"times": result, "about": abouts, "limit": least, "copied_per_core": rates, "busy": busy}
 
 
 def by_size(rounds: dict[str, list[float | None]]) -> dict[int, list[float | None]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,11 @@ copy one load and one store per byte; so (3n - 1) S / (2 c r) with c cores that 
 The peers are at their defaults, which nothing here cripples: Open MPI takes `ob1` over `sm` with single copies by
 `process_vm_readv` (`smsc/cma`) and binds ranks to cores; MPICH copies likewise (without that both are 1.5 to 2 times
 slower from 4 MiB on). *TCP* is `--mca pml ob1 --mca btl tcp,self`. Two settings beat the defaults at small sizes and
-are shown beside them: Open MPI on UCX (`--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any`),
-and MPICH without thread support (`mpi4py.rc.thread_level = "single"`), which is slower from 64 KiB on and makes no headway
-with more ranks than cores. gloo and paceline run with `OMP_NUM_THREADS=1`, as under torchrun."""
+are shown beside them: Open MPI on UCX (`--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices
+any`), and MPICH without thread support (`mpi4py.rc.thread_level = "single"`), which is slower from 64 KiB on and makes
+no headway with more ranks than cores. gloo and paceline run with `OMP_NUM_THREADS=1`, as under torchrun.
+
+Before each round other work kept {busy} of the cores' time busy."""
 
 
 def machine() -> dict[str, Any]:
@@ -54,7 +56,6 @@ def machine() -> dict[str, Any]:
         "cpu": " ".join(sorted(names)).replace("(R)", ""),
         "cores": systems.cores(),
         "kernel": platform.release().split("-")[0],
-        "load": round(os.getloadavg()[0], 2),
     }
 
 
@@ -72,8 +73,14 @@ def tables(content: dict[str, Any]) -> list[summary.Table]:
 def section(content: dict[str, Any]) -> str:
     """The Markdown, from its heading on."""
     abouts = {about for measured in content.get("all_reduce", {}).values() for about in measured["about"].values()}
-    known = content["machine"] | {"versions": ", ".join(sorted(abouts)), "rounds": content.get("rounds", "no")}
-    text = TEXT.format(**known, seconds=content.get("seconds", 0))
+    busy = [share for measured in content.get("all_reduce", {}).values() for share in measured["busy"]]
+    known = {
+        "versions": ", ".join(sorted(abouts)),
+        "rounds": content.get("rounds", "no"),
+        "seconds": content.get("seconds", 0),
+        "busy": f"{100 * statistics.median(busy):.0f} % (at most {100 * max(busy):.0f} %)" if busy else "0 %",
+    }
+    text = TEXT.format(**content["machine"], **known)
     blocks = [HEADING, text, *(table.markdown() for table in tables(content))]
     if "all_reduce" in content:
         blocks.append(f"![Time and bus bandwidth of all-reduce by size]({IMAGE})")

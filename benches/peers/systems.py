@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +109,20 @@ def launches(system: System, ranks: int, arguments: list[str]) -> list[tuple[lis
     }
     own = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)} for rank in range(ranks)]
     return [([sys.executable, *words], shared | each) for each in own]
+
+
+def busy(seconds: float = 0.5) -> float:
+    """The share of all cores' time that other work takes, while this process sleeps."""
+    before = _idle()
+    time.sleep(seconds)
+    idle, total = (after - first for after, first in zip(_idle(), before, strict=True))
+    return 1 - idle / total if total else 0.0
+
+
+def _idle() -> tuple[int, int]:
+    """Ticks that the cores were idle, and all ticks (user to steal; the guests' are part of the user's)."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def cores() -> int:
