@@ -19,7 +19,8 @@ HEADING = "## The runtime against its peers"
 IMAGE = "images/peers.png"
 TEXT = """\
 `python benches/peers/run.py` measures all of this side by side (part of `make bench`; `--quick` takes four minutes),
-and `--markdown` writes this section. Made in {made} on {cores} cores of an {cpu}, Linux {kernel}: {versions}.
+and `--markdown` writes this section. Made in {made} on {cores} cores of an {cpu}, Linux {kernel}:
+{versions}.
 The MPIs are wheels from PyPI in environments of their own (`.venv-bench`), started by their own launchers.
 
 Systems take turns ({rounds} rounds, in each the next one begins), every turn a fresh job of some seconds, because the

@@ -51,7 +51,12 @@ def _words(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def measure(arguments: argparse.Namespace, content: dict[str, Any]) -> None:
-    """The parts that were asked for, into the document."""
+    """The parts that were asked for, into the document, which is kept after each."""
+
+    def keep() -> None:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+
     rounds = arguments.rounds or (2 if arguments.quick else 5)
     sizes = allreduce.QUICK_SIZES if arguments.quick else allreduce.SIZES
     content["machine"] = document.machine()
@@ -65,10 +70,13 @@ def measure(arguments: argparse.Namespace, content: dict[str, Any]) -> None:
                 content.setdefault("all_reduce", {})[str(count)] = allreduce.measure(
                     chosen, count, sizes, rounds=rounds, seconds=arguments.seconds, say=say
                 )
+                keep()
         if "training" in arguments.parts:
             content["training"] = training.measure(rounds, 5 if arguments.quick else 10, say)
+            keep()
         if "idle" in arguments.parts:
             content["idle"] = idle.measure(3 if arguments.quick else 10, say)
+            keep()
 
 
 def main() -> None:
@@ -78,8 +86,6 @@ def main() -> None:
     content: dict[str, Any] = json.loads(kept.read_text()) if kept and kept.is_file() else {}
     if not arguments.source:
         measure(arguments, content)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(content, indent=1) + "\n")
     for table in document.tables(content):
         show.table(table)
     for reason in content.get("skipped", {}).values():
