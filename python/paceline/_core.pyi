@@ -63,21 +63,30 @@ class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
     `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp), interface, secret, rendezvous
-    ("host:port" of rank 0 where there is no `exchange`), timeout_s, strategy, chunk, inside, servers, streams. `exchange`
-    gives what every rank called it with, in rank order (an all-gather of small blobs, by torch's store for example).
+    ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s, strategy, chunk, inside, servers,
+    streams. `exchange` gives what every rank called it with, in rank order (an all-gather of small blobs, by torch's
+    store for example).
     """
 
     @staticmethod
-    def start(rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None) -> Engine: ...
-    def world(self) -> Communicator: ...
+    def start(
+        rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None
+    ) -> Engine: ...
+    def world(self) -> Communicator:
+        """All ranks. They call it together: unless a strategy was named, they measure what is fastest for each size."""
     def group(self, ranks: Sequence[int], name: str) -> Communicator:
-        """A communicator of these ranks of the job, in this order; every one of them calls it with the same name."""
+        """A communicator of these ranks of the job, in this order; each of them calls it with the same name.
+
+        It waits for the others, and a group of a shape not seen before measures as world() does.
+        """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
     def status(self) -> str:
         """JSON: transports by peer, operations in flight, bytes moved, the strategy chosen by size."""
     def close(self) -> None:
         """Says goodbye to the other ranks and ends the threads. Operations in flight fail. May be called twice."""
+    def forget_after_fork(self) -> None:
+        """In a forked child: lets go of the parent's connections, so that others see its end. All else refuses."""
 
 class Communicator:
     """A group of ranks. Each of them calls the same operations in the same order."""
@@ -104,10 +113,12 @@ class Communicator:
         timeout_s: float | None = None,
         keep: object = None,
         notify: int | None = None,
+        background: bool = True,
     ) -> Operation:
         """Begin an operation. Buffers are (address, elements), taken one after the other as if they were one.
 
-        `keep` is held until the operation has finished: the owner of the memory. `notify` asks for a notice.
+        `keep` is held until the operation has finished: the owner of the memory. `notify` asks for a notice. With
+        `background=False` nothing moves until somebody waits: for callers that do so at once.
 
         | call | inputs | outputs | else |
         | --- | --- | --- | --- |
@@ -121,6 +132,10 @@ class Communicator:
         | send | elements | none | root: to whom; tag |
         | recv | none | elements | root: from whom, -1: anybody; tag |
         """
+    def all_reduce(self, address: int, elements: int, dtype: str, op: str) -> None:
+        """All-reduce one buffer and wait for it. If that is interrupted, the communicator fails at all ranks."""
+    def choices(self) -> list[tuple[int, str]]:
+        """Sizes in bytes, in rising order, and what all-reduces up to each take."""
 
 class Operation:
     """An operation in flight."""

@@ -1,0 +1,169 @@
+"""A job from Python, without torch: join it, and combine and exchange numpy arrays with the other ranks.
+
+    import numpy as np
+    import paceline
+
+    with paceline.job.join() as job:
+        total = job.all_reduce(np.full(1000, job.rank, "float32"))
+
+`paceline run -np 4 -- python script.py` starts the ranks; docs/running.md says how other launchers do. numpy is needed
+only for what is given: any object with `__array_interface__` or the buffer protocol will do.
+
+| module | holds |
+| --- | --- |
+| job | joining and leaving |
+| job_group | groups; all_reduce, broadcast, reduce, barrier, send, recv; handles |
+| job_exchange | all_gather, gather, scatter, reduce_scatter, all_to_all |
+| job_arrays | from arrays to memory |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, cast
+
+from paceline._core import Communicator, Engine, JobError, UserError
+from paceline.environment import RankEnvironment, rank_environment
+from paceline.job_exchange import Exchanges
+from paceline.job_group import Collectives, Handle
+from paceline.settings import Settings
+
+__all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
+
+
+class Group(Collectives, Exchanges):
+    """Some ranks of the job, in an order of their own. Each may be in many groups."""
+
+
+class Job(Group):
+    """This process's part of a job; also the group of all ranks.
+
+    Leaving the `with` block, `close`, the end of the interpreter and that of the last reference all leave the job.
+    Several threads may use a job; those that use one group at the same time must have the same order at every rank.
+    """
+
+    def __init__(self, engine: Engine, place: RankEnvironment, communicator: Communicator) -> None:
+        """Use `join`."""
+        super().__init__(self, communicator, "world")
+        self.local_rank = place.local_rank
+        """Among the ranks of this host; None where the launcher does not say."""
+        self.local_size = place.local_size
+        self._engine = engine
+        self._names: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._ended: str | None = None
+        self._finalizer = weakref.finalize(self, engine.close)
+        _jobs.add(self)
+
+    def group(self, ranks: Sequence[int], name: str = "group") -> Group:
+        """A group of these ranks of the job, in this order. Each of them calls this with the same ranks and name.
+
+        They wait for each other, so ranks that make several groups make them in the same order. Called again with the
+        same ranks and name, it is another group. Raises UserError for ranks that do not exist or come twice, or without
+        this one.
+        """
+        self.check()
+        members = tuple(int(rank) for rank in ranks)
+        if not members or min(members) < 0:
+            raise UserError(f"group '{name}': {list(members)} are no ranks of a job of {self.size}")
+        again = self._names.get((name, members), 0)
+        communicator = self._engine.group(members, f"{name}#{again}" if again else name)
+        self._names[name, members] = again + 1
+        return Group(self, communicator, name)
+
+    def status(self) -> dict[str, Any]:
+        """Transports by rank, operations in flight, bytes sent and received: for people and tests."""
+        self.check()
+        return cast("dict[str, Any]", json.loads(self._engine.status()))
+
+    def close(self) -> None:
+        """Leave the job: operations in flight fail, here and where others wait for them. May be called twice."""
+        self._ended = self._ended or "the job has been closed; join again"
+        self._finalizer()
+
+    def check(self) -> None:
+        """Raise JobError if the job has been closed here, or if this process was forked from the one that joined."""
+        if self._ended is not None:
+            raise JobError(self._ended)
+
+    def __enter__(self) -> Job:
+        """Leave the job at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job."""
+        self.close()
+
+    def _forked(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        self._ended = (
+            f"this process was forked from rank {self.rank}, and is no rank itself; start processes with the 'spawn' "
+            "method, or fork before the job is joined"
+        )
+        self._engine.forget_after_fork()
+
+
+def join(**settings: object) -> Job:
+    """Join the job that this process was started for: wait for all ranks and connect to them.
+
+    Rank and size come from the launcher (docs/running.md); without one it is a job of one rank. `settings` are those of
+    `paceline.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`. Unless a
+    strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
+    not come, and UserError, a ValueError, for what cannot be.
+    """
+    place = rank_environment()
+    known = Settings.from_environment(None, **settings)
+    rendezvous = known.rendezvous or place.rendezvous
+    exchange: Callable[[bytes], list[bytes]] | None = None
+    secret = known.secret
+    if place.launcher == "torchrun" and rendezvous is None:
+        exchange, secret = _through_torchrun(place, known)
+    known = replace(known, rendezvous=rendezvous, secret=secret)
+    engine = Engine.start(place.rank, place.size, known.to_json(), exchange)
+    try:
+        world = engine.world()
+    except BaseException:
+        engine.close()
+        raise
+    job = Job(engine, place, world)
+    if known.verbose and job.rank == 0:
+        for most, strategy in job.choices():
+            size = "of every size" if most >= 1 << 63 else f"up to {most} bytes"
+            print(f"paceline: all-reduces {size}: {strategy}", file=sys.stderr)
+    return job
+
+
+def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:
+    """torchrun names no rendezvous of ours, but has a store of its own; torch is there, for it is torch's launcher."""
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore
+
+    from paceline.torch.exchange import StoreExchange, share_secret
+
+    if place.master_address is None or place.master_port is None:
+        raise UserError("MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS")
+    serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
+    limit = settings.start_timeout_s
+    store = TCPStore(place.master_address, place.master_port, place.size, serves, timedelta(seconds=limit))
+    exchange = StoreExchange(store, place.rank, place.size, limit)
+    return exchange, share_secret(exchange, settings.secret)
+
+
+_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for job in list(_jobs):
+        job._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
