@@ -152,7 +152,7 @@ impl Choice {
 /// A size, the size up to which its winner is taken, and what is tried.
 type Trial = (u64, u64, Vec<Plan>);
 
-fn trials() -> [Trial; 4] {
+fn trials(ranks: u32) -> [Trial; 4] {
     let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
@@ -160,8 +160,13 @@ fn trials() -> [Trial; 4] {
     let tiny = vec![doubling(whole), halving(whole)];
     let small =
         vec![doubling(whole), doubling(parts(16)), halving(whole), halving(parts(32)), ring(CutBytes::PerWorker)];
-    let large = vec![doubling(parts(64)), halving(parts(64)), halving(parts(128)), ring(parts(64))];
-    let huge = vec![doubling(parts(64)), halving(parts(128)), halving(parts(256)), ring(parts(64))];
+    let mut large = vec![halving(parts(64)), halving(parts(128)), ring(parts(64))];
+    let mut huge = vec![halving(parts(128)), halving(parts(256)), ring(parts(64)), ring(parts(128))];
+    if ranks == 2 {
+        // Whole vectors are exchanged: of two ranks that moves no more than halves do.
+        large.push(doubling(parts(64)));
+        huge.push(doubling(parts(64)));
+    }
     [
         (4 * KIB, 12 * KIB, tiny),
         (64 * KIB, 192 * KIB, small),
@@ -171,7 +176,7 @@ fn trials() -> [Trial; 4] {
 }
 
 /// Runs of a candidate: at least, and as many more as fit into this time.
-const LEAST_RUNS: u32 = 3;
+const LEAST_RUNS: u32 = 5;
 const LONG_ENOUGH: Duration = Duration::from_millis(2);
 
 pub(crate) fn tune(world: &Communicator) -> Result<()> {
@@ -191,7 +196,7 @@ pub(crate) fn tune(world: &Communicator) -> Result<()> {
     }
     let mut memory = vec![0f32; (8192 * KIB / 4) as usize];
     let mut table = Vec::new();
-    for (bytes, most, plans) in trials() {
+    for (bytes, most, plans) in trials(world.size()) {
         let plans: Vec<_> =
             plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
         let mut times = Vec::with_capacity(plans.len());
@@ -210,7 +215,7 @@ pub(crate) fn tune(world: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// The shortest time of several runs: noise only adds.
+/// The median time of several runs.
 fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
     all_reduce(world, memory, ReduceOp::Sum)?;
     let once = Instant::now();
@@ -218,13 +223,14 @@ fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
     // Every rank must run as often as the others.
     let mut more = [(LONG_ENOUGH.as_secs_f32() / once.elapsed().as_secs_f32().max(1e-7)).min(200.0)];
     all_reduce(world, &mut more, ReduceOp::Max)?;
-    let mut best = Duration::MAX;
+    let mut times = Vec::new();
     for _ in 0..LEAST_RUNS.max(more[0] as u32) {
         let begin = Instant::now();
         all_reduce(world, memory, ReduceOp::Sum)?;
-        best = best.min(begin.elapsed());
+        times.push(begin.elapsed());
     }
-    Ok(best)
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
 }
 
 #[allow(unsafe_code, reason = "the memory is a slice that lives until the operation is over")]

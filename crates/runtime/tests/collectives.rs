@@ -214,7 +214,7 @@ fn transfers_match_by_rank_and_tag_in_their_order() {
             for _ in 0..4 {
                 let mut memory = vec![0; 4 * LONG];
                 let any = transfer(executor, &mut memory, None, 3, false);
-                drive(executor, &[any.clone()]);
+                drive(executor, std::slice::from_ref(&any));
                 let from = any.source();
                 let expected = message(from, 3, next[from as usize]);
                 assert!(values(&memory).iter().all(|&v| v == expected), "{transport:?} from {from}");
@@ -244,7 +244,7 @@ fn who_calls_something_else_is_told() {
         let signature = signature(Call::Broadcast, Dtype::Int32, ReduceOp::Sum, len);
         let roles = vec![(rank, space(&mut memory, Dtype::Int32, 100))];
         let handle = begin(executor, signature, Box::new(Broadcast { size: 2, root: 0, len, chunk: 64 }), roles);
-        drive(executor, &[handle.clone()]);
+        drive(executor, std::slice::from_ref(&handle));
         handle.result().err().map(|e| e.to_string())
     });
     let text = texts[1].as_ref().unwrap();

@@ -18,14 +18,17 @@ struct Patience {
     spins: u32,
     /// Looks between which others may have the core.
     yields: u32,
+    /// Looks after which fragments are put aside that nobody wants yet and that block others: mostly they are wanted a
+    /// moment later, and the copy would have been for nothing.
+    aside: u32,
 }
 
-/// A core for every rank: about 100 µs of spinning.
-const ALONE: Patience = Patience { spins: 2000, yields: 20 };
+/// A core for every rank: some 100 µs of spinning.
+const ALONE: Patience = Patience { spins: 2000, yields: 20, aside: 100 };
 /// More ranks than cores: a peer that is waited for may need this very core.
-const CROWDED: Patience = Patience { spins: 20, yields: 300 };
+const CROWDED: Patience = Patience { spins: 4, yields: 2000, aside: 30 };
 /// The progress thread.
-const BACKGROUND: Patience = Patience { spins: 100, yields: 10 };
+const BACKGROUND: Patience = Patience { spins: 100, yields: 10, aside: 20 };
 /// After so long without progress, fragments are put aside whatever is held already.
 const FORCE_ASIDE: Duration = Duration::from_secs(1);
 /// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event could cost.
@@ -127,10 +130,7 @@ impl Shared {
                 continue;
             }
             idle += 1;
-            if idle == 1 {
-                continue;
-            }
-            if idle == 2 && core.put_aside(false) {
+            if idle == patience.aside && core.put_aside(false) {
                 idle = 0;
             } else if idle < patience.spins {
                 std::hint::spin_loop();
@@ -151,7 +151,7 @@ impl Shared {
                     return;
                 }
                 // What woke us is mostly one fragment of several: look a little before sleeping again.
-                idle = patience.spins / 2 + 3;
+                idle = patience.spins / 2;
             }
         }
     }
