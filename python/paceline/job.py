@@ -54,7 +54,8 @@ class Job(Group):
         self.local_rank = place.local_rank
         """Among the ranks of this host; None where the launcher does not say."""
         self.local_size = place.local_size
-        self._engine = engine
+        self._engine: Engine | None = engine
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet([self])
         self._names: dict[tuple[str, tuple[int, ...]], int] = {}
         self._ended: str | None = None
         self._finalizer = weakref.finalize(self, engine.close)
@@ -67,29 +68,39 @@ class Job(Group):
         same ranks and name, it is another group. Raises UserError for ranks that do not exist or come twice, or without
         this one.
         """
-        self.check()
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
             raise UserError(f"group '{name}': {list(members)} are no ranks of a job of {self.size}")
         again = self._names.get((name, members), 0)
-        communicator = self._engine.group(members, f"{name}#{again}" if again else name)
+        communicator = self._joined().group(members, f"{name}#{again}" if again else name)
         self._names[name, members] = again + 1
-        return Group(self, communicator, name)
+        group = Group(self, communicator, name)
+        self._groups.add(group)
+        return group
 
     def status(self) -> dict[str, Any]:
         """Transports by rank, operations in flight, bytes sent and received: for people and tests."""
-        self.check()
-        return cast("dict[str, Any]", json.loads(self._engine.status()))
+        return cast("dict[str, Any]", json.loads(self._joined().status()))
 
     def close(self) -> None:
         """Leave the job: operations in flight fail, here and where others wait for them. May be called twice."""
         self._ended = self._ended or "the job has been closed; join again"
         self._finalizer()
+        # Connections and shared memory end with the last reference.
+        self._engine = None
+        for group in list(self._groups):
+            group._communicator = None
 
     def check(self) -> None:
         """Raise JobError if the job has been closed here, or if this process was forked from the one that joined."""
         if self._ended is not None:
             raise JobError(self._ended)
+
+    def _joined(self) -> Engine:
+        self.check()
+        if self._engine is None:
+            raise JobError("the job has been closed; join again")
+        return self._engine
 
     def __enter__(self) -> Job:
         """Leave the job at the end of the block."""
@@ -107,7 +118,8 @@ class Job(Group):
             f"this process was forked from rank {self.rank}, and is no rank itself; start processes with the 'spawn' "
             "method, or fork before the job is joined"
         )
-        self._engine.forget_after_fork()
+        if self._engine is not None:
+            self._engine.forget_after_fork()
 
 
 def join(**settings: object) -> Job:

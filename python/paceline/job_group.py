@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
-from paceline._core import Communicator, Operation, UserError
+from paceline._core import Communicator, JobError, Operation, UserError
 from paceline.job_arrays import FLOATS, Array, Memory, check_apart, memory
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class How(TypedDict, total=False):
 class Handle(Generic[A]):
     """An operation in flight. Its arrays are held, and must be left alone, until it is over."""
 
-    __slots__ = ("_job", "_operation", "_receives", "_result")
+    __slots__ = ("_from_anybody", "_job", "_operation", "_result")
 
-    def __init__(self, operation: Operation, result: A, job: Job, receives: bool = False) -> None:
+    def __init__(self, operation: Operation, result: A, job: Job, from_anybody: bool = False) -> None:
         """Made by operations with `async_=True`."""
-        self._operation, self._result, self._job, self._receives = operation, result, job, receives
+        self._operation, self._result, self._job, self._from_anybody = operation, result, job, from_anybody
 
     def wait(self, timeout_s: float | None = None) -> A:
         """What the operation gives without `async_`, once it is over.
@@ -53,7 +53,7 @@ class Handle(Generic[A]):
         self._job.check()
         if not self._operation.wait(timeout_s):
             raise TimeoutError(f"not over after {timeout_s:g} s; it goes on")
-        return self._operation.source() if self._receives else self._result  # type: ignore[return-value]
+        return self._operation.source() if self._from_anybody else self._result  # type: ignore[return-value]
 
     def done(self) -> bool:
         """Whether it is over, or has failed: wait() returns or raises at once."""
@@ -65,7 +65,8 @@ class GroupBase:
 
     def __init__(self, job: Job, communicator: Communicator, name: str) -> None:
         """Made by `Job.group`."""
-        self._job, self._communicator = job, communicator
+        self._job = job
+        self._communicator: Communicator | None = communicator
         self.name = name
         self.rank: int = communicator.rank
         """This process's place in the group."""
@@ -75,18 +76,23 @@ class GroupBase:
 
     def choices(self) -> list[tuple[int, str]]:
         """Which strategy all-reduces of up to so many bytes take, unless they name one."""
-        return self._communicator.choices()
+        return self._live().choices()
+
+    def _live(self) -> Communicator:
+        self._job.check()
+        if self._communicator is None:
+            raise JobError("the job has been closed; join again")
+        return self._communicator
 
     def _begin(
         self, call: str, result: A, inputs: Memory | None, outputs: Memory | None, **how: Unpack[How]
     ) -> Handle[A]:
-        self._job.check()
-        some = inputs or outputs
+        communicator, some = self._live(), inputs or outputs
         if inputs and outputs:
             if inputs.dtype != outputs.dtype:
                 raise UserError(f"{call}: array is {inputs.dtype}, out is {outputs.dtype}; give them one dtype")
             check_apart(inputs, outputs, call)
-        operation = self._communicator.submit(
+        operation = communicator.submit(
             call,
             inputs=inputs.regions if inputs else (),
             outputs=outputs.regions if outputs else (),
@@ -94,7 +100,7 @@ class GroupBase:
             keep=(inputs, outputs),
             **how,
         )
-        return Handle(operation, result, self._job, receives=call == "recv")
+        return Handle(operation, result, self._job, from_anybody=how.get("root") == -1)
 
     def _end(self, handle: Handle[A], async_: bool) -> A | Handle[A]:
         return handle if async_ else handle.wait()
@@ -154,8 +160,7 @@ class Collectives(GroupBase):
         given = memory(array, "array", dtype=dtype, writable=True)
         if op in _NATIVE and len(given.regions) == 1 and not (async_ or strategy or name):
             # The short way: half of the time that a small all-reduce takes would be spent in Python.
-            self._job.check()
-            self._communicator.all_reduce(*given.regions[0], given.dtype, op)
+            self._live().all_reduce(*given.regions[0], given.dtype, op)
             return array
         how = How(strategy=strategy, label=name, background=async_)
         how["op"], how["postscale"] = self._combine("all_reduce", op, given.dtype)
@@ -257,7 +262,7 @@ class Collectives(GroupBase):
         """Receive into `array` from `source`, or from whoever sends first; gives the rank that it came from."""
         root = -1 if source is None else self._other("source", source)
         given = memory(array, "array", dtype=dtype, writable=True)
-        begun = self._begin("recv", 0, None, given, root=root, tag=_tag(tag), label=name, background=async_)
+        begun = self._begin("recv", root, None, given, root=root, tag=_tag(tag), label=name, background=async_)
         return self._end(begun, async_)
 
 

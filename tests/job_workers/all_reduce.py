@@ -1,0 +1,48 @@
+"""Every strategy, dtype and op over the transports named, one job after the other, each rank against numpy.
+
+Words: transports separated by commas, lengths likewise, and `async` to have all of a strategy's operations in flight.
+"""
+
+import sys
+
+import paceline
+
+from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, holdings, said, tell, values
+
+STRATEGIES = [entry.name for entry in paceline.all_strategies()]
+
+
+def everything(job, lengths, in_flight, digest):
+    for strategy in STRATEGIES:
+        begun = []
+        for length in lengths:
+            for dtype in DTYPES:
+                for number, op in enumerate(OPS):
+                    if op == "average" and dtype not in FLOATS:
+                        continue
+                    seeds = [(rank, number) for rank in range(job.size)]
+                    array = values(dtype, length, job.rank, number)
+                    handle = job.all_reduce(array, op, strategy=strategy, async_=in_flight, **said(dtype))
+                    begun.append((handle, array, op, dtype, seeds))
+        for handle, array, op, dtype, seeds in begun:
+            if in_flight:
+                assert handle.wait() is array
+                assert handle.done()
+            check_combined(array, op, dtype, seeds, strategy)
+            digest.add(array)
+
+
+def main(transports, lengths, in_flight):
+    before, digests = holdings(), {}
+    for transport in transports:
+        digest = Digest()
+        with paceline.job.join(transport=transport) as job:
+            everything(job, lengths, in_flight, digest)
+            if job.size > 1 and transport != "auto":
+                assert set(job.status()["transports"]) - {"self"} == {transport}, job.status()
+        digests[transport] = digest.text()
+    tell(digests=digests, before=before, after=holdings())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(","), [int(word) for word in sys.argv[2].split(",")], "async" in sys.argv)

@@ -1,0 +1,143 @@
+"""Starts the ranks of a job as processes of their own, and sees to it that nothing of them stays behind."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+LIMIT_S = 100
+
+
+@dataclass
+class Outcome:
+    """What came of a rank: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self):
+        """The JSON documents that it printed, one a line."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+
+def clean():
+    """The environment of a user who has set nothing."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Ranks:
+    """Processes `python -m job_workers.<module> <words>`, one a rank. Ends them when the block ends."""
+
+    def __init__(self, folder, size, module, *words, env=None, env_of=None, command=(), start=None):
+        """`env_of` gives a rank variables of its own; `start` says which ranks are started, if not all."""
+        self.folder, self.size = Path(folder), size
+        self.mark = secrets.token_hex(8)
+        common = {
+            **clean(),
+            "PACELINE_RENDEZVOUS": f"127.0.0.1:{free_port()}",
+            "PACELINE_SECRET": secrets.token_hex(16),
+            "PACELINE_STRATEGY": "ring",
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "JOB_TEST_MARK": self.mark,
+            **(env or {}),
+        }
+        self.processes = {}
+        for rank in range(size) if start is None else start:
+            environ = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **((env_of or {}).get(rank, {}))}
+            with self._file(rank, "out").open("w") as out, self._file(rank, "err").open("w") as err:
+                words_of = [*command, sys.executable, "-m", f"job_workers.{module}", *map(str, words)]
+                streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+                self.processes[rank] = subprocess.Popen(words_of, cwd=TESTS, env=environ, **streams)
+
+    def _file(self, rank, kind):
+        return self.folder / f"{self.mark}-{rank}.{kind}"
+
+    def pid(self, rank):
+        return self.processes[rank].pid
+
+    def err(self, rank):
+        return self._file(rank, "err").read_text()
+
+    def wait_for(self, rank, text, within=30, kind="out"):
+        """Until a rank has printed something."""
+        end = time.monotonic() + within
+        while text not in self._file(rank, kind).read_text():
+            assert time.monotonic() < end, f"rank {rank} did not print {text!r}: {self.outcomes(0)}"
+            time.sleep(0.01)
+
+    def outcomes(self, limit_s=LIMIT_S):
+        """What came of every rank. One that does not end in time is killed."""
+        end = time.monotonic() + limit_s
+        found = {}
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.01, end - time.monotonic()))
+        for rank, process in self.processes.items():
+            late = process.poll() is None
+            if late:
+                process.kill()
+                process.wait()
+            note = f"\nkilled: did not end within {limit_s} s" if late else ""
+            found[rank] = Outcome(process.returncode, self._file(rank, "out").read_text(), self.err(rank) + note)
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        if kind is None:
+            assert not left_over(self.mark), "processes stayed behind"
+
+
+def left_over(mark, within=2.0):
+    """Processes that were started with this mark and are still there."""
+    end = time.monotonic() + within
+    while True:
+        found = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark.encode())]
+        if not found or time.monotonic() >= end:
+            return found
+        time.sleep(0.02)
+
+
+def _has(path, mark):
+    try:
+        return mark in path.read_bytes()
+    except OSError:
+        return False
+
+
+def run(folder, size, module, *words, limit_s=LIMIT_S, **how):
+    """What the ranks said, all of which must end with exit code 0: the last JSON document of each, in order."""
+    with Ranks(folder, size, module, *words, **how) as ranks:
+        outcomes = ranks.outcomes(limit_s)
+    bad = {rank: outcome for rank, outcome in outcomes.items() if outcome.code != 0}
+    assert not bad, "\n".join(f"rank {r} ended with {o.code}:\n{o.out[-2000:]}{o.err[-6000:]}" for r, o in bad.items())
+    return [outcomes[rank].said[-1] for rank in sorted(outcomes)]
+
+
+def end(process, how=signal.SIGKILL):
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(how)
