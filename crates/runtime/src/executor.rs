@@ -16,6 +16,7 @@ mod step;
 mod wires;
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use live::{Begin, Between, Finish};
@@ -51,6 +52,8 @@ pub struct Over {
 pub struct Executor {
     wires: Wires,
     groups: Vec<Group>,
+    /// Communicators that were dropped.
+    gone: HashSet<u32>,
     aside: Aside,
     /// Operations that have ended since the caller last looked.
     pub over: Vec<Over>,
@@ -62,7 +65,8 @@ impl Executor {
     /// Over these channels.
     #[must_use]
     pub fn new(wires: Wires) -> Executor {
-        Executor { wires, groups: Vec::new(), aside: Aside::default(), over: Vec::new(), failures: Vec::new() }
+        let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::default());
+        Executor { wires, groups, gone, aside, over: Vec::new(), failures: Vec::new() }
     }
 
     /// The channels.
@@ -113,7 +117,11 @@ impl Executor {
         let mut any = false;
         while let Some(tag) = self.wires.front(rank) {
             let mut group = self.groups.iter_mut().find(|g| g.id == tag.group);
-            let found = group.as_mut().map_or(Found::Later, |g| g.find(&tag));
+            let found = match &mut group {
+                Some(group) => group.find(&tag),
+                None if self.gone.contains(&tag.group) => Found::Past,
+                None => Found::Later,
+            };
             match (found, group) {
                 (Found::Live(place), Some(group)) => match group.deliver(place, &tag, rank, &mut self.wires) {
                     Ok(true) => {
@@ -174,8 +182,8 @@ impl Executor {
 
     /// Drops a communicator; what still comes for it is discarded.
     pub fn remove_group(&mut self, id: u32) {
-        if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
-            group.fail(&RunError::Failed("the communicator was destroyed".into()), &mut self.aside, &mut self.over);
-        }
+        self.fail_group(id, &RunError::Failed("the communicator was destroyed".into()));
+        self.groups.retain(|group| group.id != id);
+        self.gone.insert(id);
     }
 }

@@ -269,7 +269,11 @@ impl Watch {
             let text = format!("the data connection to {} broke: {why}; {what}", peers[*rank as usize].describe());
             return Finding::Fail(RunError::Failed(text));
         }
-        for &rank in others {
+        let gone = |&&rank: &&u32| matches!(self.fates[rank as usize], Fate::Left(_));
+        // A receive from anybody can still be satisfied by whoever is left.
+        let hopeless =
+            waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
+        for &rank in others.iter().filter(|_| hopeless) {
             let Fate::Left(called) = &self.fates[rank as usize] else { continue };
             let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
             if never || stalled > GRACE {
