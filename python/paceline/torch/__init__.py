@@ -5,7 +5,6 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 
 import torch.distributed
 
-from paceline import _core
 from paceline.torch.clock import Clock, CpuClock, CudaClock
 from paceline.torch.errors import RecordingError
 from paceline.torch.overhead import Overhead
@@ -14,7 +13,7 @@ from paceline.torch.summary import Summary
 
 __all__ = ["Clock", "CpuClock", "CudaClock", "Overhead", "Recorder", "RecordingError", "Summary", "record"]
 
-if torch.distributed.is_available() and hasattr(_core, "Engine"):
+if torch.distributed.is_available():
     from paceline.torch.backend import register as _register
     from paceline.torch.hook import strategy_hook
 

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from paceline.torch.job import Job
+from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import NAME, PacelineBackend, PacelineProcessGroup
 
 _default: Job | None = None
@@ -23,6 +24,7 @@ _default: Job | None = None
 def register() -> None:
     """Make the backend known to torch.distributed. May be called twice."""
     if NAME.upper() not in dist.Backend._plugins:
+        keep_out()
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 

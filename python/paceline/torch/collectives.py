@@ -46,7 +46,7 @@ class Collectives(Group):
         """Reduce in place on every rank. `strategy` and `prescale` are Paceline's own (see `hook`)."""
         call, tensor = "all_reduce", one("all_reduce", tensors)
         check(call, "tensor", [tensor])
-        how = plan(call, operator_of(opts, op), tensor.dtype)
+        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
         where = [region(how.update(memory, tensor))]
         todo = how.call(inputs=where, strategy=strategy)
@@ -76,10 +76,9 @@ class Collectives(Group):
         """Reduce into the root's tensor; the others' keep their values."""
         call, tensor, target = "reduce", one("reduce", tensors), root_of(opts, root)
         check(call, "tensor", [tensor])
-        how = plan(call, operator_of(opts, op), tensor.dtype)
+        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
-        # The runtime may use the memory of the others for partial sums.
-        dense = how.update(memory, tensor) if self._comm.rank == target else how.scratch(memory, tensor)
+        dense = how.update(memory, tensor) if self._comm.rank == target else how.read(memory, tensor)
         return self._begin(call, memory, timeout or opts, **how.call(inputs=[region(dense)], root=target))
 
     def allgather(
@@ -151,7 +150,7 @@ class Collectives(Group):
         check(call, "output", [tensor])
         check(call, "input", inputs, tensor.dtype)
         self._own_part(call, "input", inputs, tensor)
-        how = plan(call, operator_of(opts, op), tensor.dtype)
+        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
         parted = [region(how.read(memory, part)) for part in inputs]
         into = [region(how.write(memory, tensor))]

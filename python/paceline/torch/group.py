@@ -19,7 +19,7 @@ operator, a root or a timeout in their place; and a tensor or a list that holds 
 
 
 class Call(TypedDict, total=False):
-    """The arguments of `Communicator.submit` that say what to do."""
+    """The arguments of `Communicator.submit`."""
 
     inputs: Sequence[Region]
     outputs: Sequence[Region]
@@ -32,6 +32,10 @@ class Call(TypedDict, total=False):
     prescale: float
     postscale: float
     strategy: str | None
+    label: str
+    timeout_s: float | None
+    keep: object
+    notify: int | None
 
 
 class Group:
@@ -56,10 +60,11 @@ class Group:
         job = self._job
         job.check()
         label = self._label(call, memory.named)
-        token = job.token() if job.futures_wanted and getattr(options, "asyncOp", True) else None
-        operation = self._comm.submit(
-            call, label=label, timeout_s=self._limit_s(options), keep=memory.keep, notify=token, **what
-        )
+        # Whoever does not want a handle waits at once, and moves the bytes while it waits.
+        background = getattr(options, "asyncOp", True) or self._gathered is not None
+        token = job.token() if background and job.futures_wanted else None
+        what |= {"label": label, "timeout_s": self._limit_s(options), "keep": memory.keep, "notify": token}
+        operation = self._comm.submit(call, background=background, **what)
         work = Work(job, operation, label, memory, token)
         if self._gathered is not None:
             self._gathered.append(work)

@@ -1,7 +1,6 @@
 """A DDP communication hook that reduces each bucket by a strategy chosen by its size."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: DDP looks at the hook's.
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import itertools
 import os
 import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
@@ -19,8 +19,6 @@ from paceline.torch.exchange import StoreExchange, share_secret
 if TYPE_CHECKING:
     from paceline.torch.work import Work
 
-START_LIMIT_S = 60.0
-"""For how long ranks wait for each other at the start, unless init_process_group says."""
 NOTICE_WAIT_S = 1.0
 """How long the completer sleeps at most; the end of the engine wakes it."""
 
@@ -28,11 +26,10 @@ NOTICE_WAIT_S = 1.0
 class Job:
     """The engine of one default process group (or of a group of its own), and who waits for its operations."""
 
-    def __init__(self, engine: Engine, rank: int, size: int) -> None:
+    def __init__(self, engine: Engine, world: Communicator) -> None:
         """Use `start`."""
-        self.engine = engine
-        self.rank, self.size = rank, size
-        self.world: Communicator = engine.world()
+        self.engine, self.world = engine, world
+        self.rank, self.size = world.rank, world.size
         self.broken: str | None = None
         """Why nothing can be begun any more."""
         self.futures_wanted = False
@@ -50,13 +47,17 @@ class Job:
 
         Raises JobError naming the ranks that did not come, and UserError for a setting that cannot be.
         """
-        settings = Settings.from_environment(timeout_s=timeout_s)
-        exchange = StoreExchange(store, rank, size, timeout_s if timeout_s is not None else START_LIMIT_S)
-        secret = share_secret(exchange, settings.secret)
-        settings = Settings.from_environment(timeout_s=timeout_s, secret=secret)
+        settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
+        exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
+        settings = replace(settings, secret=share_secret(exchange, settings.secret))
         engine = Engine.start(rank, size, settings.to_json(), exchange)
         exchange.finish()
-        return cls(engine, rank, size)
+        try:
+            world = engine.world()
+        except BaseException:
+            engine.close()
+            raise
+        return cls(engine, world)
 
     def group(self, ranks: list[int], name: str) -> Communicator:
         """A communicator of these ranks of the job. Each of them calls this equally often with the same name."""
@@ -110,12 +111,15 @@ class Job:
                 if self.broken is not None:
                     break
                 continue
-            work = self._expected.pop(notice[0], None)
-            if work is not None:
-                work.settle()
-        for work in list(self._expected.values()):
+            self._settle(notice[0])
+        for token in list(self._expected):
+            self._settle(token)
+
+    def _settle(self, token: int) -> None:
+        # In a function of its own: the completer holds no tensor while it waits for the next notice.
+        work = self._expected.pop(token, None)
+        if work is not None:
             work.settle()
-        self._expected.clear()
 
     # The end.
 
@@ -135,8 +139,7 @@ class Job:
             f"this process was forked from rank {self.rank} after init_process_group, and the connections are its "
             "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
         )
-        # Never released: its end would wait for threads that a fork does not copy.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.engine))
+        self.engine.forget_after_fork()
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()

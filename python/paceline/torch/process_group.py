@@ -71,10 +71,13 @@ class PacelineBackend(Operations, C10dBackend):
         self._join(job, comm, name, timeout_s)
         self._owns_job = owns_job
 
-    @property
-    def supports_splitting(self) -> bool:
-        """Whether split_group works."""
-        return True
+    # All of c10d's questions are answered here: on torch 2.15 the inherited answer to one calls itself without end.
+    supports_splitting = True
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
 
     @property
     def options(self) -> C10dBackend.Options:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, name_of
+from paceline.torch.buffers import REDUCIBLE, Memory, name_of
 from paceline.torch.group import Call, Loose
 
 _NAMES: dict[Any, str] = {
@@ -46,15 +46,17 @@ _BOOL = {"sum": "max", "max": "max", "bor": "max", "product": "min", "min": "min
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What the runtime is asked for: `op` on elements of `dtype`, inputs multiplied by `prescale` first."""
+    """What the runtime is asked for: `op` on elements of `dtype`, and factors of the inputs and of the result."""
 
     op: str
     dtype: torch.dtype
     prescale: float = 1.0
+    postscale: float = 1.0
 
     def call(self, **more: Unpack[Call]) -> Call:
         """The arguments of `submit` that say so, and more."""
-        return {"op": self.op, "dtype": REDUCIBLE[self.dtype], "prescale": self.prescale, **more}
+        named: Call = {"op": self.op, "dtype": REDUCIBLE[self.dtype]}
+        return {**named, "prescale": self.prescale, "postscale": self.postscale, **more}
 
     def read(self, memory: Memory, tensor: Tensor) -> Tensor:
         """The values of `tensor` in this dtype."""
@@ -79,12 +81,6 @@ class Reduction:
         memory.back.append((tensor, cast))
         return cast
 
-    def scratch(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """The values of `tensor` in this dtype, in memory that may be overwritten."""
-        copy = dense_copy(self._cast(tensor))
-        memory.keep.append(copy)
-        return copy
-
     def _cast(self, tensor: Tensor) -> Tensor:
         viewed = _viewed(tensor)
         return viewed if viewed.dtype is self.dtype else viewed.detach().to(self.dtype)
@@ -99,27 +95,29 @@ def _viewed(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def plan(call: str, operator: Loose, dtype: torch.dtype) -> Reduction:
-    """Choose the reduction. Raises TypeError with the remedy if the runtime has none."""
+def plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
+    """Choose the reduction over `size` ranks. Raises TypeError with the remedy if the runtime has none."""
     kind = getattr(operator, "op", operator)
     op = _NAMES.get(kind)
     if op is None:
-        raise TypeError(
-            f"{call}: the reduction {operator!r} is unknown; known are {', '.join(sorted(_NAMES.values()))}"
-        )
-    prescale = 1.0
-    if op == "premul_sum":
-        factor = operator.factor
-        prescale, op = float(factor.item() if isinstance(factor, Tensor) else factor), "sum"
-    if dtype in REDUCIBLE and not op.startswith("b"):
-        return Reduction(op, dtype, prescale)
-    if dtype is torch.bool and op in _BOOL and prescale == 1.0:
-        return Reduction(_BOOL[op], torch.uint8)
-    if dtype.is_complex and op in ("sum", "avg"):
-        return Reduction(op, dtype.to_real(), prescale)
-    if dtype in _WIDER and prescale == 1.0 and op in ("sum", "min", "max", "product"):
+        raise TypeError(f"{call}: the reduction {operator!r} is unknown; known are {', '.join(_NAMES.values())}")
+    real = dtype.to_real() if dtype.is_complex else dtype
+    if op in ("sum", "avg", "premul_sum") and real.is_floating_point and real in REDUCIBLE:
+        factor = _factor(operator) if op == "premul_sum" else 1.0
+        return Reduction("sum", real, factor, 1.0 / size if op == "avg" else 1.0)
+    if op in ("sum", "min", "max", "product") and dtype in REDUCIBLE:
+        return Reduction(op, dtype)
+    if op in ("sum", "min", "max", "product") and dtype in _WIDER:
         return Reduction(op, _WIDER[dtype])
-    raise TypeError(f"{call}: {getattr(kind, 'name', kind)} of {name_of(dtype)} is not defined; {_remedy(op, dtype)}")
+    if dtype is torch.bool and op in _BOOL:
+        return Reduction(_BOOL[op], torch.uint8)
+    name = str(getattr(kind, "name", kind)).rpartition(".")[2]
+    raise TypeError(f"{call}: {name} of {name_of(dtype)} is not defined; {_remedy(op, dtype)}")
+
+
+def _factor(operator: Loose) -> float:
+    factor = operator.factor
+    return float(factor.item() if isinstance(factor, Tensor) else factor)
 
 
 def _remedy(op: str, dtype: torch.dtype) -> str:
@@ -129,4 +127,6 @@ def _remedy(op: str, dtype: torch.dtype) -> str:
         return "sum and average are"
     if dtype.is_floating_point:
         return "convert to bfloat16, float16 or float32 first"
+    if op in ("avg", "premul_sum"):
+        return "its result has fractions: take SUM and divide, or convert to a floating-point dtype first"
     return "convert to int32, int64 or a floating-point dtype first"

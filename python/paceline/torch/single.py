@@ -100,7 +100,7 @@ class Single(Collectives):
         check(call, "output", outputs)
         check(call, "input", inputs, outputs[0].dtype)
         self._world_times(call, inputs, outputs, ("input", "output"))
-        how = plan(call, operator_of(opts, op), outputs[0].dtype)
+        how = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
         memory = Memory(outputs, outputs)
         into = [region(how.write(memory, tensor)) for tensor in outputs]
         parted = self._by_rank([how.read(memory, tensor) for tensor in inputs], [count for _, count in into])
@@ -112,7 +112,7 @@ class Single(Collectives):
         for at in by_dtype(tensors):
             group = pick(tensors, at)
             check(call, "tensor", group)
-            how = plan(call, operator_of(opts), group[0].dtype)
+            how = plan(call, operator_of(opts), group[0].dtype, self._comm.size)
             memory = Memory(group, group)
             where = [region(how.update(memory, tensor)) for tensor in group]
             works.append(self._begin("all_reduce", memory, opts, **how.call(inputs=where)))

@@ -1,0 +1,68 @@
+"""The backend in scripts as users run them: under torchrun, without an import, and left without an end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--no-python"]
+
+
+def torchrun(*command, env=None):
+    """Run a command as two ranks; its output."""
+    variables = {**os.environ, **(env or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's sources takes longer than all of this
+    done = subprocess.run(
+        [*TORCHRUN, *command], env=variables, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_under_torchrun():
+    said = torchrun(sys.executable, "examples/ddp.py", "--steps", "4", "--batch", "8")
+    losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step")]
+    assert len(losses) == 4
+    assert "on 2 ranks; all weights are the same" in said
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+{before}
+dist.init_process_group("paceline")
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+future = dist.all_reduce(tensor, async_op=True).get_future()
+future.wait()
+print("sum %d\\n" % tensor[0], end="", flush=True)
+"""
+
+
+def test_a_script_that_does_not_end_its_group_ends_well():
+    said = torchrun(sys.executable, "-c", SCRIPT.format(before="import paceline.torch"))
+    assert said.count("sum 4") == 2
+    assert "Error" not in said
+
+
+def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
+    import torch.distributed
+
+    if not hasattr(torch.distributed.Backend, "_ensure_backend_registered"):
+        pytest.skip("this torch has no entry points for backends")
+    # What the installed package has; a checkout may have been installed before the entry point was there.
+    info = tmp_path / "paceline_entry-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paceline_entry\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[torch.distributed.backends]\npaceline = paceline.torch.backend:register\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    said = torchrun(sys.executable, "-c", SCRIPT.format(before=""), env={"PYTHONPATH": path})
+    assert said.count("sum 4") == 2
+
+
+def test_importing_torch_does_not_import_paceline():
+    code = "import sys, torch, torch.distributed; print(any(name.startswith('paceline') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,223 @@
+"""Every collective operation on every dtype, against numpy and torch."""
+
+import torch
+import torch.distributed as dist
+
+from torch_workers.values import MOVED, OPS, REDUCED, WIDENED, assert_reduced, assert_same_everywhere, same, tensor
+
+SHAPE = (3, 7)
+
+
+def reductions(rank, size):
+    """all_reduce, reduce and reduce_scatter of every operator and dtype that has them."""
+    for dtype in [*REDUCED, *WIDENED, torch.bool]:
+        for number, (name, op) in enumerate(OPS.items()):
+            if name == "avg" and not dtype.is_floating_point:
+                continue
+            parts = [tensor(dtype, SHAPE, source, number) for source in range(size)]
+            own = parts[rank].clone()
+            dist.all_reduce(own, op)
+            assert_reduced(own, name, parts, "all_reduce")
+            assert_same_everywhere(own)
+            own = parts[rank].clone()
+            dist.reduce(own, size - 1, op)
+            if rank == size - 1:
+                assert_reduced(own, name, parts, "reduce")
+            whole = [tensor(dtype, (size * 2, 5), source, number, 1) for source in range(size)]
+            mine = [part[2 * rank : 2 * rank + 2] for part in whole]
+            got = torch.empty(2, 5, dtype=dtype)
+            dist.reduce_scatter_tensor(got, whole[rank], op)
+            assert_reduced(got, name, mine, "reduce_scatter_tensor")
+            got = torch.empty(2, 5, dtype=dtype)
+            dist.reduce_scatter(got, list(whole[rank].chunk(size)), op)
+            assert_reduced(got, name, mine, "reduce_scatter")
+    for size_of_part in (1, 1000, 100_003):
+        parts = [tensor(torch.float32, (size_of_part,), source, 5) for source in range(size)]
+        own = parts[rank].clone()
+        dist.all_reduce(own)
+        assert_reduced(own, "sum", parts)
+        assert_same_everywhere(own)
+
+
+def special_reductions(rank, size):
+    """Complex sums, scaled sums, bitwise operators of bool, and the operators that a dtype does not have."""
+    parts = [tensor(torch.complex64, SHAPE, source) for source in range(size)]
+    own = parts[rank].clone()
+    dist.all_reduce(own)
+    torch.testing.assert_close(own, torch.stack(parts).sum(0))
+    parts = [tensor(torch.float32, SHAPE, source) for source in range(size)]
+    own = parts[rank].clone()
+    dist.all_reduce(own, dist._make_nccl_premul_sum(0.25))
+    torch.testing.assert_close(own, torch.stack(parts).sum(0) * 0.25)
+    flags = [tensor(torch.bool, (64,), source) for source in range(size)]
+    for op, want in ((dist.ReduceOp.BAND, torch.stack(flags).all(0)), (dist.ReduceOp.BOR, torch.stack(flags).any(0))):
+        own = flags[rank].clone()
+        dist.all_reduce(own, op)
+        assert torch.equal(own, want)
+
+
+def moves(rank, size):
+    """Everything that moves tensors, on all dtypes."""
+    for number, dtype in enumerate(MOVED):
+        parts = [tensor(dtype, SHAPE, source, number) for source in range(size)]
+        own, root = parts[rank], number % size
+        got = own.clone() if rank == root else torch.empty_like(own)
+        dist.broadcast(got, root)
+        assert same(got, parts[root]), ("broadcast", dtype)
+        outs = [torch.empty_like(own) for _ in range(size)]
+        dist.all_gather(outs, own)
+        assert all(map(same, outs, parts)), ("all_gather", dtype)
+        whole = torch.empty((size * 3, 7), dtype=dtype)
+        dist.all_gather_into_tensor(whole, own)
+        assert all(map(same, whole.chunk(size), parts)), ("all_gather_into_tensor", dtype)
+        outs = [torch.empty_like(own) for _ in range(size)] if rank == root else None
+        dist.gather(own, outs, root)
+        assert outs is None or all(map(same, outs, parts)), ("gather", dtype)
+        rows = [tensor(dtype, SHAPE, target, number, 2) for target in range(size)]
+        got = torch.empty_like(own)
+        dist.scatter(got, rows if rank == root else None, root)
+        assert same(got, rows[rank]), ("scatter", dtype)
+
+
+def single_gather(rank, size):
+    """gather_single, the newest of c10d's forms."""
+    if not hasattr(dist, "gather_single"):
+        return
+    own = torch.full((2, 3), float(rank))
+    whole = torch.empty(size * 2, 3) if rank == size - 1 else None
+    dist.gather_single(own, whole, size - 1)
+    assert whole is None or torch.equal(whole[:, 0], torch.arange(size).repeat_interleave(2).float())
+
+
+def all_to_all(rank, size):
+    """Lists and single tensors, in equal and in unequal parts, some of them empty."""
+    for dtype in (torch.float32, torch.int16, torch.bool):
+        sent = [[tensor(dtype, (a + 2 * b, 3), a, b) for b in range(size)] for a in range(size)]
+        outs = [torch.empty_like(sent[source][rank]) for source in range(size)]
+        dist.all_to_all(outs, list(sent[rank]))
+        assert all(same(out, sent[source][rank]) for source, out in enumerate(outs)), ("all_to_all", dtype)
+        splits = [rank + 2 * b for b in range(size)]
+        out_splits = [a + 2 * rank for a in range(size)]
+        got = torch.empty(sum(out_splits), 3, dtype=dtype)
+        dist.all_to_all_single(got, torch.cat(sent[rank]), out_splits, splits)
+        assert same(got, torch.cat(outs)), ("all_to_all_single, uneven", dtype)
+        rows = [tensor(dtype, (size * 2, 3), source) for source in range(size)]
+        got = torch.empty(size * 2, 3, dtype=dtype)
+        dist.all_to_all_single(got, rows[rank])
+        assert same(got, torch.cat([row[2 * rank : 2 * rank + 2] for row in rows])), ("all_to_all_single", dtype)
+
+
+def uneven_lists(rank, size):
+    """all_gather and reduce_scatter whose parts differ in size by rank."""
+    parts = [tensor(torch.float32, (source + 1, 2), source) for source in range(size)]
+    outs = [torch.empty_like(part) for part in parts]
+    dist.all_gather(outs, parts[rank])
+    assert all(map(torch.equal, outs, parts))
+    sent = [[tensor(torch.int32, (target + 1,), source, target) for target in range(size)] for source in range(size)]
+    got = torch.empty(rank + 1, dtype=torch.int32)
+    dist.reduce_scatter(got, sent[rank])
+    assert_reduced(got, "sum", [sent[source][rank] for source in range(size)])
+
+
+def layouts(rank, size):
+    """Transposed, strided, empty, zero-dimensional, lazily negated and gradient-requiring tensors."""
+    parts = [tensor(torch.float32, (4, 6), source) for source in range(size)]
+    total = torch.stack(parts).sum(0)
+    for view in (lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[1:3, 2:5], lambda t: t[0, 0]):
+        own = parts[rank].clone()
+        dist.all_reduce(view(own))
+        want = parts[rank].clone()
+        view(want).copy_(view(total))
+        torch.testing.assert_close(own, want)
+        got = torch.zeros(4, 6)
+        if rank == 0:
+            got.copy_(parts[0])
+        dist.broadcast(view(got), 0)
+        assert torch.equal(view(got), view(parts[0]))
+        outs = [view(torch.empty(4, 6)) for _ in range(size)]
+        dist.all_gather(outs, view(parts[rank]))
+        assert all(torch.equal(out, view(part)) for out, part in zip(outs, parts, strict=True))
+    images = torch.full((2, 3, 4, 4), float(rank)).to(memory_format=torch.channels_last)
+    dist.all_reduce(images)
+    assert torch.equal(images, torch.full((2, 3, 4, 4), float(sum(range(size)))))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    negated = torch.view_as_complex(parts[rank].clone().view(4, 3, 2)).conj().imag
+    assert negated.is_neg()
+    want = -torch.stack([part.view(4, 3, 2)[..., 1] for part in parts]).sum(0)
+    dist.all_reduce(negated)
+    torch.testing.assert_close(negated.resolve_neg(), want)
+    for shape in ((0,), (3, 0, 2)):
+        nothing = torch.empty(shape)
+        dist.all_reduce(nothing)
+        dist.broadcast(nothing, 0)
+        dist.all_gather([torch.empty(shape) for _ in range(size)], nothing)
+        dist.all_gather_into_tensor(torch.empty((size * shape[0], *shape[1:])), nothing)
+    weight = torch.nn.Parameter(torch.full((3,), float(rank)))
+    dist.broadcast(weight, size - 1)
+    assert torch.equal(weight, torch.full((3,), size - 1.0))
+    assert weight.requires_grad
+    assert weight.grad_fn is None
+
+
+def coalesced(rank, size):
+    """Several tensors in a call, of one dtype and of several."""
+    dtypes = [torch.float32, torch.float64, torch.float32, torch.int64]
+    parts = [[tensor(dtype, (n + 1, 2), source, n) for n, dtype in enumerate(dtypes)] for source in range(size)]
+    own = [part.clone() for part in parts[rank]]
+    dist.all_reduce_coalesced(own[::2])  # torch itself refuses several dtypes here, and takes them below
+    for n in (0, 2):
+        assert_reduced(own[n], "sum", [part[n] for part in parts])
+    own = [part.clone() for part in parts[rank]]
+    with dist._coalescing_manager():
+        for got in own:
+            dist.all_reduce(got)
+    for n, got in enumerate(own):
+        assert_reduced(got, "sum", [part[n] for part in parts])
+    outs = [torch.empty((size * (n + 1), 2), dtype=dtype) for n, dtype in enumerate(dtypes)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for out, part in zip(outs, parts[rank], strict=True):
+            dist.all_gather_into_tensor(out, part)
+    manager.wait()
+    for n, out in enumerate(outs):
+        assert torch.equal(out, torch.cat([part[n] for part in parts])), n
+    wholes = [[tensor(dtype, (size * 2, n + 1), a, n, 3) for n, dtype in enumerate(dtypes)] for a in range(size)]
+    outs = [torch.empty((2, n + 1), dtype=dtype) for n, dtype in enumerate(dtypes)]
+    with dist._coalescing_manager():
+        for out, whole in zip(outs, wholes[rank], strict=True):
+            dist.reduce_scatter_tensor(out, whole)
+    for n, out in enumerate(outs):
+        assert_reduced(out, "sum", [whole[n][2 * rank : 2 * rank + 2] for whole in wholes])
+    lists = [[torch.empty_like(part[n]) for n in (0, 2)] for part in parts]
+    dist.all_gather_coalesced(lists, parts[rank][::2])
+    assert all(torch.equal(lists[a][n // 2], parts[a][n]) for a in range(size) for n in (0, 2))
+
+
+def objects(rank, size):
+    """Pickled objects, through all the calls for them."""
+    everything = [None] * size
+    dist.all_gather_object(everything, {"rank": rank, "text": "x" * rank})
+    assert [thing["rank"] for thing in everything] == list(range(size))
+    given = [("a", 1), {2: 3}] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(given, size - 1)
+    assert given == [("a", 1), {2: 3}]
+    gathered = [None] * size if rank == 0 else None
+    dist.gather_object(rank * 10, gathered, 0)
+    assert gathered is None or gathered == [source * 10 for source in range(size)]
+    one = [None]
+    dist.scatter_object_list(one, [f"for {target}" for target in range(size)] if rank == 0 else None, 0)
+    assert one == [f"for {rank}"]
+    dist.barrier()
+    dist.monitored_barrier()
+
+
+ALL = [reductions, special_reductions, moves, single_gather, all_to_all, uneven_lists, layouts, coalesced, objects]
+
+
+def everything(rank, size):
+    """All of the above in one launch; says which one failed."""
+    for check in ALL:
+        try:
+            check(rank, size)
+        except BaseException as error:
+            error.add_note(f"in {check.__name__}")
+            raise
