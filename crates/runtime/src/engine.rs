@@ -12,11 +12,13 @@
 //! | `monitor` | the control connections: deaths, departures, stalls |
 //! | `start` | rendezvous, shared memory, connections, threads |
 //! | `peers` | who the other ranks are |
+//! | `placement` | two ranks that wait on one core |
 mod book;
 mod control;
 mod drive;
 mod monitor;
 mod peers;
+mod placement;
 mod start;
 
 use std::any::Any;
@@ -38,6 +40,7 @@ use crate::settings::Settings;
 use crate::shm::Bell;
 use book::{Book, Command, GroupBook, Waiting};
 use monitor::Monitor;
+use placement::Placement;
 
 /// Shared by all threads.
 pub(crate) struct Shared {
@@ -65,6 +68,7 @@ pub(crate) struct Shared {
     /// Owners of memory whose operations are over, for a thread that may drop them.
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
     monitor: Monitor,
+    placement: Placement,
     /// What communicators of a shape have measured to be fastest.
     pub tuned: Mutex<Vec<(Topology, Table)>>,
     /// How many threads want a core on this host, at most how many there are.

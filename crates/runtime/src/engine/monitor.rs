@@ -261,6 +261,7 @@ impl Watch {
         let moved = waiting.handle.moved.load(Ordering::Relaxed);
         if moved != waiting.moved.1 {
             waiting.moved = (now, moved);
+            waiting.asked = None;
         }
         let stalled = now - waiting.moved.0;
         let peers = &shared.peers;
@@ -281,8 +282,13 @@ impl Watch {
                 return Finding::Fail(RunError::Failed(text));
             }
         }
-        if stalled < ASK_EVERY {
+        if stalled < ASK_EVERY.min(waiting.timeout / 4) {
             return Finding::Fine;
+        }
+        // Whoever has not been asked cannot be called silent.
+        if waiting.asked.is_none() {
+            waiting.asked = Some(now);
+            return Finding::Ask;
         }
         let mine = waiting.signature.describe();
         for (&rank, answer) in &waiting.answers {

@@ -10,6 +10,7 @@ use super::book::Book;
 use super::control::Control;
 use super::monitor::{Monitor, Watch};
 use super::peers::Peer;
+use super::placement::Placement;
 use super::{Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
@@ -229,6 +230,11 @@ fn assemble(
     mesh: Mesh,
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
+    let neighbours = |lower: bool| {
+        let peers = (0u32..).zip(&opened).filter(move |&(peer, _)| (peer < rank) == lower);
+        peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
+    };
+    let placement = Placement::new(segment.clone(), neighbours(true), neighbours(false));
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
     for ((peer, streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
@@ -267,6 +273,7 @@ fn assemble(
         noticed: Condvar::new(),
         graveyard: Mutex::new(Vec::new()),
         monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
+        placement,
         tuned: Mutex::default(),
         crowded: local.len() > cores,
         sockets,

@@ -18,6 +18,8 @@ pub(super) const RING_HEAD: usize = 128;
 const HEAD: usize = 4096;
 /// Where the owner says that it sleeps.
 const SLEEPING: usize = 128;
+/// Where the owner says on which core it waits.
+const WAITS_ON: usize = 192;
 /// Where the token stands by which a peer knows that it has opened the right file.
 const TOKEN: usize = 64;
 /// Of all rings of a segment; with many ranks the fragments become smaller.
@@ -86,6 +88,12 @@ impl Segment {
     #[must_use]
     pub fn sleeping(&self) -> &AtomicU32 {
         self.map.word(SLEEPING)
+    }
+
+    /// The core on which the owner waits, plus 1; 0 while it does not.
+    #[must_use]
+    pub fn waits_on(&self) -> &AtomicU32 {
+        self.map.word(WAITS_ON)
     }
 
     /// Payload of a slot.
