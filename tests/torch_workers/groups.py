@@ -1,6 +1,8 @@
 """Groups within groups, meshes, functional collectives, other backends beside this one, and the life of a job."""
 
+import gc
 import time
+import weakref
 from datetime import timedelta
 
 import torch
@@ -177,6 +179,10 @@ def lives(store, rank, size):
         dist.destroy_process_group()
         assert not dist.is_initialized()
         raises(JobError, "destroyed", group.allreduce, [torch.ones(1)])
+        job = weakref.ref(group._job)
+        del group
+        gc.collect()
+        assert job() is None, f"the job is still held by {gc.get_referrers(job())}"
 
 
 def one_is_late(store, rank, size):

@@ -6,6 +6,7 @@ is needed. `torch.backends`, the other group of entry points, would load Pacelin
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 
 import torch
@@ -17,8 +18,8 @@ from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import NAME, PacelineBackend, PacelineProcessGroup
 
-_default: Job | None = None
-"""The job of the default group, if Paceline is in it."""
+_default: weakref.ref[Job] | None = None
+"""The job of the default group, if Paceline is in it. The group holds it: connections and memory go when that goes."""
 
 
 def register() -> None:
@@ -37,17 +38,17 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
     ranks = list(options.global_ranks_in_group) or list(range(size))
     timeout_s = explicit(options.timeout)
     is_default = not dist.is_initialized()
-    if is_default and _default is not None:
-        _default.close()
-        _default = None
-    if not is_default and _default is not None and _default.broken is None:
-        job, owns_job = _default, False
+    current = _default() if _default is not None else None
+    if is_default and current is not None:
+        current.close()
+    if not is_default and current is not None and current.broken is None:
+        job, owns_job = current, False
         comm = job.group(ranks, name)
     else:
         job, owns_job = Job.start(options.store, rank, size, timeout_s), True
         comm = job.world
         if is_default:
-            _default = job
+            _default = weakref.ref(job)
     if comm.rank != rank:
         raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
     if alone(options.process_group):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from paceline.torch.buffers import Memory, check, describe, elements, region
+from paceline.torch.buffers import REDUCIBLE, Memory, check, describe, elements, is_dense, region
 from paceline.torch.group import Group, Loose, one, parts
-from paceline.torch.reductions import plan
+from paceline.torch.reductions import AT_ONCE, plan
 from paceline.torch.work import Work
 
 
@@ -42,8 +43,13 @@ class Collectives(Group):
         op: Loose = None,
         strategy: str | None = None,
         prescale: float = 1.0,
-    ) -> Work:
-        """Reduce in place on every rank. `strategy` and `prescale` are Paceline's own (see `hook`)."""
+    ) -> Work | None:
+        """Reduce in place on every rank. `strategy` and `prescale` are Paceline's own (see `hook`).
+
+        None if the caller wanted no handle and the sum is there, as in c10d.
+        """
+        if timeout is None and op is None and strategy is None and self._reduced(tensors, opts):
+            return None
         call, tensor = "all_reduce", one("all_reduce", tensors)
         check(call, "tensor", [tensor])
         how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
@@ -52,6 +58,20 @@ class Collectives(Group):
         todo = how.call(inputs=where, strategy=strategy)
         todo["prescale"] *= prescale
         return self._begin(call, memory, timeout or opts, **todo)
+
+    def _reduced(self, tensors: Loose, opts: Loose) -> bool:
+        """Reduce at once if nothing about the call is special: small tensors take longer to prepare than to reduce."""
+        if not self._plain or getattr(opts, "asyncOp", True) or self._gathered is not None:
+            return False
+        tensor = tensors[0]
+        dtype = REDUCIBLE.get(tensor.dtype)
+        if dtype is None or len(tensors) != 1 or not tensor.is_cpu or tensor.layout is not torch.strided:
+            return False
+        operator = AT_ONCE.get(opts.reduceOp.op)
+        if operator is None or not is_dense(tensor) or self._job.broken is not None:
+            return False
+        self._comm.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, operator)
+        return True
 
     def broadcast(
         self, tensors: Loose, opts: Loose = None, timeout: timedelta | None = None, *, root: int | None = None

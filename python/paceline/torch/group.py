@@ -48,11 +48,14 @@ class Group:
     _timeout_s: float | None
     _extra_s: float
     _gathered: list[Work] | None
+    _plain: bool
+    """Whether operations have no limit in time but the job's."""
 
     def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None) -> None:
         self._job, self._comm, self._name = job, comm, name
         self._is_world = comm.size == job.size
-        self._timeout_s, self._extra_s = timeout_s, 0.0
+        self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
+        self._plain = self._timeout_s is None
         self._gathered = None
 
     def _begin(self, call: str, memory: Memory, options: Loose, **what: Unpack[Call]) -> Work:
@@ -100,7 +103,7 @@ class Group:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit of operations that have none of their own."""
-        self._timeout_s = timeout.total_seconds()
+        self._timeout_s, self._plain = timeout.total_seconds(), False
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.set_timeout(timeout)

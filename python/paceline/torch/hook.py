@@ -46,6 +46,7 @@ def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | 
         buffer = bucket.buffer()
         # Before the sum, as DDP does by itself: half precision overflows less.
         work = operations.allreduce(buffer, strategy=choose(bucket), prescale=1.0 / operations.size())
+        assert work is not None, "no options were given, so that there is a handle"
         return work.get_future_of(buffer)
 
     if isinstance(model_or_group, DistributedDataParallel):

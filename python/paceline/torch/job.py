@@ -26,9 +26,9 @@ NOTICE_WAIT_S = 1.0
 class Job:
     """The engine of one default process group (or of a group of its own), and who waits for its operations."""
 
-    def __init__(self, engine: Engine, world: Communicator) -> None:
+    def __init__(self, engine: Engine, world: Communicator, timeout_s: float) -> None:
         """Use `start`."""
-        self.engine, self.world = engine, world
+        self.engine, self.world, self.timeout_s = engine, world, timeout_s
         self.rank, self.size = world.rank, world.size
         self.broken: str | None = None
         """Why nothing can be begun any more."""
@@ -57,7 +57,7 @@ class Job:
         except BaseException:
             engine.close()
             raise
-        return cls(engine, world)
+        return cls(engine, world, settings.timeout_s)
 
     def group(self, ranks: list[int], name: str) -> Communicator:
         """A communicator of these ranks of the job. Each of them calls this equally often with the same name."""

@@ -35,6 +35,8 @@ _NAMES: dict[Any, str] = {
     ReduceOp.BXOR: "bxor",
     ReduceOp.PREMUL_SUM: "premul_sum",
 }
+AT_ONCE: dict[Any, str] = {kind: name for kind, name in _NAMES.items() if name in ("sum", "min", "max", "product")}
+"""Those that need no factor and no other dtype, if the runtime knows the tensor's."""
 _WIDER: dict[torch.dtype, torch.dtype] = {
     torch.int8: torch.int32,
     torch.int16: torch.int32,
@@ -74,6 +76,8 @@ class Reduction:
 
     def update(self, memory: Memory, tensor: Tensor) -> Tensor:
         """The values of `tensor` in this dtype, to be changed in place and brought back."""
+        if tensor.dtype is self.dtype:
+            return memory.update(tensor)
         cast = self._cast(tensor)
         if cast.dtype is _viewed(tensor).dtype:
             return memory.update(cast)
@@ -97,6 +101,19 @@ def _viewed(tensor: Tensor) -> Tensor:
 
 def plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
     """Choose the reduction over `size` ranks. Raises TypeError with the remedy if the runtime has none."""
+    kind = getattr(operator, "op", operator)
+    known = _planned.get((kind, dtype, size))
+    if known is None:
+        known = _plan(call, operator, dtype, size)
+        if _NAMES[kind] != "premul_sum":
+            _planned[kind, dtype, size] = known
+    return known
+
+
+_planned: dict[tuple[Any, torch.dtype, int], Reduction] = {}
+
+
+def _plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
     kind = getattr(operator, "op", operator)
     op = _NAMES.get(kind)
     if op is None:
