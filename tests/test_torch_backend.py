@@ -6,9 +6,6 @@ from hypothesis import strategies as st
 from torch_workers import collectives, groups, handles, random_calls
 from torch_workers.launch import run
 
-# Where groups overlap: see test_overlapping_groups_without_a_named_strategy.
-ONE_STRATEGY = {"PACELINE_STRATEGY": "ring"}
-
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_collective_on_every_dtype_gives_what_numpy_gives(ranks):
@@ -24,16 +21,11 @@ def test_ranks_that_call_different_things_are_told():
 
 
 def test_groups_meshes_and_functional_collectives():
-    run(4, groups.everything, env=ONE_STRATEGY)
-
-
-@pytest.mark.xfail(reason="ranks that measured such a shape in other groups do not agree on what is fastest")
-def test_overlapping_groups_without_a_named_strategy():
-    run(4, groups.overlapping_groups)
+    run(4, groups.everything)
 
 
 def test_overlapping_groups():
-    run(4, groups.overlapping_groups, env=ONE_STRATEGY)
+    run(4, groups.overlapping_groups)
 
 
 def test_a_group_in_a_job_of_gloo():
@@ -55,8 +47,11 @@ def test_a_rank_that_does_not_come_is_named():
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1 << 30), ranks=st.integers(2, 4))
 def test_random_collectives_on_random_groups(seed, ranks):
-    run(ranks, random_calls.play, seed, 40, env=ONE_STRATEGY)
+    run(ranks, random_calls.play, seed, 40)
 
 
 def test_sums_are_the_same_bits_on_all_ranks_and_in_every_job():
-    assert len({bits for _ in range(2) for bits in run(3, random_calls.all_agree, 8, env=ONE_STRATEGY)}) == 1
+    assert (
+        len({bits for _ in range(2) for bits in run(3, random_calls.all_agree, 8, env={"PACELINE_STRATEGY": "ring"})})
+        == 1
+    )

@@ -105,7 +105,7 @@ impl Planned {
 }
 
 /// Up to so many bytes, in rising order, a plan; the last has no bound.
-pub(crate) type Table = Vec<(u64, Arc<Planned>)>;
+type Table = Vec<(u64, Arc<Planned>)>;
 
 /// For each size a plan.
 pub struct Choice {
@@ -152,7 +152,10 @@ impl Choice {
 /// A size, the size up to which its winner is taken, and what is tried.
 type Trial = (u64, u64, Vec<Plan>);
 
-fn trials(ranks: u32) -> [Trial; 4] {
+/// Sizes at which candidates are measured.
+pub(crate) const TRIALS: usize = 4;
+
+fn trials(ranks: u32) -> [Trial; TRIALS] {
     let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
@@ -186,31 +189,38 @@ pub(crate) fn tune(world: &Communicator) -> Result<()> {
     let simple = Planned::new(Plan::new("recursive-doubling", Some(CutBytes::Whole)), world.topology())?;
     let use_only = |planned: &Arc<Planned>| lock(world.choice()).table = vec![(u64::MAX, planned.clone())];
     use_only(&simple);
-    // A group like one that was measured before takes what that one takes, if all its ranks remember it.
-    let known = lock(&world.shared.tuned).iter().find(|(topology, _)| topology == world.topology()).cloned();
-    let mut remembered = [if known.is_some() { 1.0 } else { 0.0 }];
-    all_reduce(world, &mut remembered, ReduceOp::Min)?;
-    if let Some((_, table)) = known.filter(|_| remembered[0] > 0.5) {
-        *lock(world.choice()) = Choice { table, settled: true };
-        return Ok(());
+    // The first rank decides whether such a group has been measured before: ranks that did so in different groups have
+    // different results.
+    let mut winners = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS];
+    if world.rank() == 0
+        && let Some((_, known)) = lock(&world.shared.tuned).iter().find(|(shape, _)| shape == world.topology())
+    {
+        winners = known.map(|index| index as f32);
     }
-    let mut memory = vec![0f32; (8192 * KIB / 4) as usize];
+    all_reduce(world, &mut winners, ReduceOp::Max)?;
+    let mut winners = winners.map(|index| if index < 0.0 { usize::MAX } else { index as usize });
+    let mut memory = Vec::new();
     let mut table = Vec::new();
-    for (bytes, most, plans) in trials(world.size()) {
+    for ((bytes, most, plans), winner) in trials(world.size()).into_iter().zip(&mut winners) {
         let plans: Vec<_> =
             plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
-        let mut times = Vec::with_capacity(plans.len());
-        for planned in &plans {
-            use_only(planned);
-            times.push(measure(world, &mut memory[..(bytes / 4) as usize])?.as_secs_f32());
+        if *winner >= plans.len() {
+            memory.resize((bytes / 4) as usize, 0f32);
+            let mut times = Vec::with_capacity(plans.len());
+            for planned in &plans {
+                use_only(planned);
+                times.push(measure(world, &mut memory)?.as_secs_f32());
+            }
+            // What is slow for one rank is slow for all; everybody sees the same figures and so takes the same.
+            use_only(&simple);
+            all_reduce(world, &mut times, ReduceOp::Max)?;
+            *winner = (0..plans.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
         }
-        // What is slow for one rank is slow for all; everybody sees the same figures and so takes the same.
-        use_only(&simple);
-        all_reduce(world, &mut times, ReduceOp::Max)?;
-        let best = (0..plans.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
-        table.push((most, plans[best].clone()));
+        table.push((most, plans[*winner].clone()));
     }
-    lock(&world.shared.tuned).push((world.topology().clone(), table.clone()));
+    let mut tuned = lock(&world.shared.tuned);
+    tuned.retain(|(shape, _)| shape != world.topology());
+    tuned.push((world.topology().clone(), winners));
     *lock(world.choice()) = Choice { table, settled: true };
     Ok(())
 }
@@ -220,11 +230,12 @@ fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
     all_reduce(world, memory, ReduceOp::Sum)?;
     let once = Instant::now();
     all_reduce(world, memory, ReduceOp::Sum)?;
-    // Every rank must run as often as the others.
+    // Every rank must run as often as the others; on a slow network once must do.
     let mut more = [(LONG_ENOUGH.as_secs_f32() / once.elapsed().as_secs_f32().max(1e-7)).min(200.0)];
     all_reduce(world, &mut more, ReduceOp::Max)?;
+    let least = if more[0] > 0.1 { LEAST_RUNS } else { 1 };
     let mut times = Vec::new();
-    for _ in 0..LEAST_RUNS.max(more[0] as u32) {
+    for _ in 0..least.max(more[0] as u32) {
         let begin = Instant::now();
         all_reduce(world, memory, ReduceOp::Sum)?;
         times.push(begin.elapsed());

@@ -31,7 +31,7 @@ pub use start::Exchange;
 
 use paceline_schedule::Topology;
 
-use crate::choice::Table;
+use crate::choice::TRIALS;
 use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
@@ -69,8 +69,8 @@ pub(crate) struct Shared {
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
     monitor: Monitor,
     placement: Placement,
-    /// What communicators of a shape have measured to be fastest.
-    pub tuned: Mutex<Vec<(Topology, Table)>>,
+    /// Which candidates were fastest in communicators of a shape.
+    pub tuned: Mutex<Vec<(Topology, [usize; TRIALS])>>,
     /// How many threads want a core on this host, at most how many there are.
     crowded: bool,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.

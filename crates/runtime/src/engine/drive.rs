@@ -282,6 +282,8 @@ impl Shared {
         self.write_book(&mut core);
         drop(core);
         self.monitor.leave();
+        // Whoever looks for notices has seen `closing`, or sleeps and is woken.
+        drop(lock(&self.notices));
         self.noticed.notify_all();
         let _turn = lock(&self.turn);
         self.changed.notify_all();
