@@ -176,8 +176,18 @@ impl Watch {
             Message::Bye(called) => self.fates[rank as usize] = Fate::Left(called.into_iter().collect()),
             Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
-                let answer = lock(&shared.book).groups.get(&group).map_or(Answer::Later(0), |g| g.answer(seq));
-                self.send(rank, &Message::Tell { group, seq, answer });
+                let (answer, failed) = lock(&shared.book)
+                    .groups
+                    .get(&group)
+                    .map_or((Answer::Later(0), None), |g| (g.answer(seq), g.failed.clone()));
+                // Who asks has not been told, perhaps because it made the group after it had failed here.
+                let reply = match (answer, failed) {
+                    (Answer::Later(_) | Answer::Live(..), Some(error)) => {
+                        Message::Abort { group, why: error.to_string() }
+                    }
+                    (answer, _) => Message::Tell { group, seq, answer },
+                };
+                self.send(rank, &reply);
             }
             Message::Tell { group, seq, answer } => {
                 if let Some(group) = lock(&shared.book).groups.get_mut(&group)
@@ -274,6 +284,13 @@ impl Watch {
         // A receive from anybody can still be satisfied by whoever is left.
         let hopeless =
             waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
+        for &rank in others {
+            // It died before this communicator was made; else `bury` has failed it.
+            if let Fate::Dead(how) = &self.fates[rank as usize] {
+                let text = format!("{} died: {how}; {what} waited for it", peers[rank as usize].describe());
+                return Finding::Fail(RunError::Failed(text));
+            }
+        }
         for &rank in others.iter().filter(|_| hopeless) {
             let Fate::Left(called) = &self.fates[rank as usize] else { continue };
             let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
