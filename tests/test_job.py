@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from job_workers.launch import run
-from job_workers.values import LENGTHS
+from job_workers.values import LENGTHS, LONG
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 
@@ -20,18 +20,41 @@ def same_everywhere(results):
         assert result["before"] == result["after"], result
 
 
-@pytest.mark.parametrize(("size", "transports"), [(2, "shm,tcp,auto"), (3, "shm,tcp,shm")])
-def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, size, transports):
-    same_everywhere(run(tmp_path, size, "all_reduce", transports, listed(LENGTHS)))
+slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "tcp"), (3, "shm"), (5, "auto")])
+@pytest.mark.parametrize(
+    ("size", "transports", "way"),
+    [
+        (2, "shm,tcp", "sync"),
+        (3, "auto,tcp,tcp", "async"),
+        pytest.param(3, "shm,shm", "sync", marks=slow),
+        pytest.param(4, "tcp,shm", "async", marks=slow),
+        pytest.param(5, "auto,tcp", "async", marks=slow),
+        pytest.param(8, "auto,tcp", "async", marks=slow),
+    ],
+)
+def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, size, transports, way):
+    same_everywhere(run(tmp_path, size, "all_reduce", transports, listed(LENGTHS), way))
+
+
+@pytest.mark.parametrize(
+    ("size", "transport"), [(2, "tcp"), pytest.param(3, "shm", marks=slow), pytest.param(7, "auto", marks=slow)]
+)
+def test_all_reduce_of_many_elements(tmp_path, size, transport):
+    same_everywhere(run(tmp_path, size, "all_reduce", transport, LONG, "sync"))
+
+
+@pytest.mark.parametrize(
+    ("size", "transport"),
+    [(2, "shm"), (3, "tcp"), pytest.param(5, "auto", marks=slow), pytest.param(8, "auto", marks=slow)],
+)
 def test_every_other_operation(tmp_path, size, transport):
     same_everywhere(run(tmp_path, size, "calls", transport))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=slow) for seed in range(6, 40))])
 def test_random_operations_on_random_groups(tmp_path, seed):
-    size, transport = 2 + seed % 4, ("auto", "tcp")[seed % 2]
+    size, transport = 2 + seed % (3 if seed < 6 else 7), ("auto", "tcp")[seed // 3 % 2]
     results = run(tmp_path, size, "groups", seed, 150, transport)
     assert len({result["digest"] for result in results}) == 1

@@ -80,6 +80,12 @@ def check_combined(got, op, dtype, seeds, what=""):
     assert good, f"{what} {op} {dtype} x {got.size}: {have[:8]} instead of {want[:8]}"
 
 
+def forget():
+    """All values that were made so far."""
+    _values.cache_clear()
+    _combined.cache_clear()
+
+
 class Digest:
     """Of all results so far."""
 

@@ -1,0 +1,189 @@
+"""What goes wrong in a job, one kind a start; each rank says what it got, and when. Words: the kind, its arguments."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import paceline
+from paceline.job import JobError, UserError
+
+from job_workers.values import holdings, tell
+
+VICTIM = 1
+
+
+@contextlib.contextmanager
+def failing(**more):
+    """Says what the block raised, when (on the clock that all processes share), and how long closing took."""
+    try:
+        yield
+    except (JobError, UserError, KeyboardInterrupt) as error:
+        tell(kind=type(error).__name__, error=str(error), at=time.monotonic(), **more)
+    else:
+        tell(kind="none", error="", at=time.monotonic(), **more)
+
+
+def train(job, steps=10**9, length=10_000):
+    """All-reduces without end."""
+    gradient = np.ones(length, "float32")
+    for step in range(steps):
+        gradient[:] = 1
+        job.all_reduce(gradient, name="layer1.weight")
+        if step == 20:
+            tell(training=True)
+
+
+def die_while_training(job, how):
+    """Rank 1 ends in the middle of it, in one of several ways; the others train on."""
+    if job.rank == VICTIM:
+        train(job, 30)
+        tell(ends_at=time.monotonic())
+        if how == "exit":
+            sys.exit(0)
+        if how == "_exit":
+            os._exit(7)
+        if how == "exception":
+            raise RuntimeError("out of cheese")
+        if how == "close":
+            job.close()
+            time.sleep(3)
+            return
+        os.kill(os.getpid(), getattr(signal, how))
+    with failing():
+        train(job)
+    again = time.monotonic()
+    with failing(again=True):
+        job.barrier()
+    job.close()
+    tell(closed_in=time.monotonic() - again, **holdings())
+
+
+def die_before_calling(job):
+    """The others wait in an operation that rank 1 never calls."""
+    job.barrier()
+    if job.rank == VICTIM:
+        time.sleep(0.3)
+        tell(ends_at=time.monotonic())
+        os.kill(os.getpid(), signal.SIGKILL)
+    with failing():
+        job.broadcast(np.zeros(5), VICTIM, name="weights")
+
+
+def die_before_a_group_is_made(job):
+    """The others learn it when they use the group."""
+    job.barrier()
+    if job.rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    tell(ends_at=time.monotonic())
+    with failing():
+        job.group(range(job.size), "new").barrier(name="first")
+
+
+def late(job, seconds):
+    """Rank 1 is busy elsewhere for so long."""
+    if job.rank == VICTIM:
+        time.sleep(float(seconds))
+    with failing():
+        job.all_reduce(np.zeros(5, "int64"), name="counters")
+
+
+def mismatch(job):
+    """In each group rank 1 calls something else than the others. The job itself goes on."""
+    mine = job.rank == VICTIM
+
+    def strategy(group):
+        group.all_reduce(np.ones(1000, "float32"), strategy="tree" if mine else "ring", name="w")
+
+    def transfer(group):
+        if group.rank == 0:
+            group.send(np.ones(3), VICTIM)
+        elif mine:
+            group.recv(np.ones(4, "float32"), 0)
+
+    cases = {
+        "length": lambda g: g.all_reduce(np.ones(11 if mine else 10, "float32"), name="w"),
+        "dtype": lambda g: g.all_reduce(np.ones(10, "int32" if mine else "float32"), name="w"),
+        "op": lambda g: g.all_reduce(np.ones(10, "float32"), "max" if mine else "sum", name="w"),
+        "call": lambda g: g.barrier() if mine else g.all_reduce(np.ones(10, "float32"), name="w"),
+        "root": lambda g: g.broadcast(np.ones(10, "float32"), 1 if mine else 2, name="w"),
+        "reduce root": lambda g: g.reduce(np.ones(10, "float32"), root=1 if mine else 2, name="w"),
+        "counts": lambda g: g.all_gather(np.ones(3), np.ones(10 if mine else 9), counts=[3, 3, 4 if mine else 3]),
+        "long": lambda g: g.all_reduce(np.ones(300_000 if mine else 299_999, "float64"), name="w"),
+        "nothing": lambda g: g.all_reduce(np.ones(0 if mine else 10, "float32"), name="w"),
+        "strategy": strategy,
+        "transfer": transfer,
+    }
+    for name, case in cases.items():
+        group = job.group(range(job.size), name)
+        begin = time.monotonic()
+        with failing(case=name, begin=begin):
+            case(group)
+            # Who was through already learns it here.
+            group.barrier()
+        job.barrier()
+    tell(done=True)
+
+
+def fork(job):
+    """A child forked after joining is no rank; it changes nothing for the others, and outlives its parent."""
+    if job.rank == VICTIM:
+        child = os.fork()
+        if child == 0:
+            with failing(child=True):
+                job.all_reduce(np.ones(3))
+            with failing(child=True):
+                job.group([0, 1])
+            job.close()
+            sys.exit(0)  # Through the end of the interpreter, with all that is registered there.
+        assert os.waitpid(child, 0)[1] == 0
+    job.barrier()
+    if job.rank == VICTIM:
+        if os.fork() == 0:
+            time.sleep(4)
+            os._exit(0)
+        tell(ends_at=time.monotonic())
+        os.kill(os.getpid(), signal.SIGKILL)
+    with failing():
+        job.barrier()
+
+
+def interrupted(job, way):
+    """Ctrl-C ends a wait; what was begun asynchronously can be waited for again."""
+    side = job.group([0, 1], "side")
+    if job.rank == VICTIM:
+        # Not before rank 0 has been interrupted.
+        side.recv(bytearray(1), 0)
+        with failing():
+            job.all_reduce(np.ones(4, "float32"), name="named" if way == "async" else "")
+        return
+    ones = np.ones(4, "float32")
+    begin, handle = time.monotonic(), None
+    tell(waiting=True)
+    try:
+        if way == "async":
+            handle = job.all_reduce(ones, name="named", async_=True)
+            handle.wait()
+        else:
+            job.all_reduce(ones)
+    except KeyboardInterrupt:
+        tell(interrupted_after=time.monotonic() - begin)
+    side.send(b"x", VICTIM)
+    with failing():
+        if handle is None:
+            job.barrier()
+        else:
+            assert (handle.wait() == job.size).all()
+
+
+def main(kind, *words):
+    with failing(joining=True):
+        job = paceline.job.join()
+        globals()[kind](job, *words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

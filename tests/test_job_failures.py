@@ -1,0 +1,198 @@
+"""paceline.job in real processes: what goes wrong is said on every rank, in time, and nothing stays behind."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from job_workers.launch import TESTS, Ranks, clean, left_over
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+
+HOST = re.escape(socket.gethostname())
+DEATH_S = 2.0
+
+
+def raised(outcomes, rank, number=0):
+    """The errors that a rank said, of which the first is meant."""
+    errors = [said for said in outcomes[rank].said if "error" in said]
+    assert errors, f"rank {rank} said nothing: {outcomes[rank]}"
+    return errors[number]
+
+
+def ended_at(outcomes, rank=1):
+    return next(said["ends_at"] for said in outcomes[rank].said if "ends_at" in said)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        (
+            "SIGKILL",
+            -9,
+            r"rank 1 \(host {host}, pid {pid}\) died: .*; all_reduce\(float32, 10000 elements, sum\) of "
+            r"'layer1.weight', operation \d+ waited for it",
+        ),
+        ("_exit", 7, r"rank 1 \(host {host}, pid {pid}\) died"),
+        (
+            "exit",
+            0,
+            r"rank 1 \(host {host}, pid {pid}\) has left the job; all_reduce\(.*\) of 'layer1.weight', operation",
+        ),
+        ("exception", 1, r"rank 1 \(host {host}, pid {pid}\) has left the job"),
+        ("close", 0, r"rank 1 \(host {host}, pid {pid}\) has left the job"),
+    ],
+)
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.slow)])
+def test_the_end_of_a_rank_is_seen_within_two_seconds(tmp_path, how, code, message, transport):
+    with Ranks(tmp_path, 3, "failures", "die_while_training", how, env={"PACELINE_TRANSPORT": transport}) as ranks:
+        outcomes = ranks.outcomes(30)
+        pid = ranks.pid(1)
+    assert outcomes[1].code == code, outcomes[1]
+    if how == "exception":
+        assert "RuntimeError: out of cheese" in outcomes[1].err
+    for rank in (0, 2):
+        first, again, last = raised(outcomes, rank), raised(outcomes, rank, 1), outcomes[rank].said[-2]
+        assert re.match(message.format(host=HOST, pid=pid), first["error"]), first
+        assert first["at"] - ended_at(outcomes) < DEATH_S
+        assert first["kind"] == again["kind"] == "JobError"
+        assert "the job cannot go on" in again["error"] and first["error"] in again["error"]
+        assert last["closed_in"] < 2.0
+        assert outcomes[rank].code == 0
+
+
+def test_a_rank_that_dies_before_it_calls(tmp_path):
+    with Ranks(tmp_path, 4, "failures", "die_before_calling") as ranks:
+        outcomes = ranks.outcomes(30)
+    for rank in (0, 2, 3):
+        first = raised(outcomes, rank)
+        assert re.match(rf"rank 1 \(host {HOST}, pid \d+\) died: .*; broadcast\(.*\) of 'weights'", first["error"]), (
+            first
+        )
+        assert first["at"] - ended_at(outcomes) < DEATH_S
+
+
+def test_a_rank_that_died_before_a_group_is_made(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "die_before_a_group_is_made") as ranks:
+        outcomes = ranks.outcomes(30)
+    for rank in (0, 2):
+        first = raised(outcomes, rank)
+        assert re.match(rf"rank 1 \(host {HOST}, pid \d+\) died: .*; barrier\(\) of 'first'", first["error"]), first
+        assert first["at"] - ended_at(outcomes, rank) < DEATH_S
+
+
+@pytest.mark.parametrize("transport", [pytest.param("shm", marks=pytest.mark.slow), "tcp"])
+def test_a_stopped_rank_is_reported_and_then_an_error(tmp_path, transport):
+    env = {"PACELINE_TIMEOUT": "3", "PACELINE_TRANSPORT": transport}
+    with Ranks(tmp_path, 3, "failures", "die_while_training", "SIGSTOP", env=env) as ranks:
+        for rank in (0, 2):
+            ranks.wait_for(rank, '"error"')
+        ranks.processes[1].send_signal(signal.SIGKILL)
+        outcomes = ranks.outcomes(30)
+    stall = rf"has waited \d s for rank 1 \(host {HOST}, pid \d+\), silent: stopped, or its host cannot be reached"
+    for rank in (0, 2):
+        first = raised(outcomes, rank)
+        assert re.search(stall + r"\. The limit is 3 s without progress; PACELINE_TIMEOUT", first["error"]), first
+        assert "of 'layer1.weight'" in first["error"]
+        assert 2.5 < first["at"] - ended_at(outcomes) < 5.5
+    # Before: who waits for whom, at least on one rank (the others may wait for one that waits).
+    assert any(re.search(r"^paceline: rank \d: .*" + stall, outcomes[rank].err, re.M) for rank in (0, 2)), outcomes
+
+
+def test_a_late_rank_is_reported_and_waited_for(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "late", "4", env={"PACELINE_TIMEOUT": "6"}) as ranks:
+        outcomes = ranks.outcomes(30)
+    for rank in (0, 2):
+        assert raised(outcomes, rank)["kind"] == "none"
+        report = rf"paceline: rank {rank}: all_reduce\(int64, 5 elements, sum\) of 'counters', operation 1 has waited "
+        report += rf"\d s for rank 1 \(host {HOST}, pid \d+\), which has not called it \(it has called 0 so far\)\n"
+        assert re.search(report, outcomes[rank].err), outcomes[rank]
+    assert outcomes[1].err == ""
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_too_late(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "late", "5", env={"PACELINE_TIMEOUT": "2"}) as ranks:
+        outcomes = ranks.outcomes(30)
+    for rank in range(3):
+        assert re.search(r"for rank 1 \(.*\), which has not called it", raised(outcomes, rank)["error"]), outcomes[rank]
+
+
+def test_ranks_that_call_different_things_all_say_what(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "mismatch", env={"PACELINE_TIMEOUT": "8"}) as ranks:
+        outcomes = ranks.outcomes(90)
+    expected = {
+        "length": ["11 elements", "10 elements"],
+        "dtype": ["int32", "float32"],
+        "op": ["max", "sum"],
+        "call": ["barrier", "all_reduce"],
+        "root": ["root 1", "root 2"],
+        "reduce root": ["root 1", "root 2"],
+        "counts": ["10 elements", "9 elements"],
+        "long": ["300000 elements", "299999 elements"],
+        "nothing": ["0 elements", "10 elements"],
+        "strategy": ["different strategies"],
+        "transfer": ["float64, 3", "float32, 4"],
+    }
+    for case, words in expected.items():
+        for rank in range(3):
+            said = next(said for said in outcomes[rank].said if said.get("case") == case)
+            assert said["kind"] in ("JobError", "UserError"), (case, rank, said)
+            assert all(word in said["error"] for word in words), (case, rank, said)
+            assert re.search(r"rank[s]? \d", said["error"]), (case, rank, said)
+            assert said["kind"] == "JobError"
+            assert said["at"] - said["begin"] < 5, (case, rank, said)
+    assert all(outcome.code == 0 and outcome.said[-1]["error"] == "" for outcome in outcomes.values())
+
+
+def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "fork") as ranks:
+        for rank in (0, 2):
+            ranks.wait_for(rank, '"error"')
+        outcomes = ranks.outcomes(30)
+        # The second child sleeps on.
+        end = time.monotonic() + 10
+        while left_over(ranks.mark, 0):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    refusals = [said for said in outcomes[1].said if said.get("child")]
+    assert len(refusals) == 2
+    assert all("this process was forked from rank 1, and is no rank itself" in said["error"] for said in refusals)
+    for rank in (0, 2):
+        first = raised(outcomes, rank)
+        assert re.match(r"rank 1 \(.*\) died", first["error"]), first
+        assert first["at"] - ended_at(outcomes) < DEATH_S
+
+
+@pytest.mark.parametrize("way", ["async", "short"])
+def test_ctrl_c_ends_a_wait(tmp_path, way):
+    with Ranks(tmp_path, 2, "failures", "interrupted", way) as ranks:
+        ranks.wait_for(0, "waiting")
+        time.sleep(0.3)
+        sent = time.monotonic()
+        ranks.processes[0].send_signal(signal.SIGINT)
+        ranks.wait_for(0, "interrupted_after")
+        assert time.monotonic() - sent < 1.0
+        outcomes = ranks.outcomes(30)
+    for rank in (0, 1):
+        said = raised(outcomes, rank)
+        assert said["kind"] == ("none" if way == "async" else "JobError"), said
+        assert way == "async" or "interrupted" in said["error"]
+
+
+def test_the_launcher_names_the_rank_that_was_killed():
+    command = [sys.executable, "-m", "paceline.cli", "run", "-np", "3", "--strategy", "ring", "--"]
+    command += [sys.executable, "-m", "job_workers.failures", "die_while_training", "SIGKILL"]
+    env = {**clean(), "JOB_TEST_MARK": "killed-under-the-launcher"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env, cwd=TESTS)
+    assert result.returncode == 1
+    pid = re.search(r"paceline: error: rank 1 \(pid (\d+)\) was killed by SIGKILL", result.stderr)[1]
+    for rank in (0, 2):
+        error = (
+            rf'\[rank {rank}\] {{"kind": "JobError", "error": "rank 1 \(host {HOST}, pid {pid}\) died: .*layer1.weight'
+        )
+        assert re.search(error, result.stdout), result.stdout
+    assert not left_over(env["JOB_TEST_MARK"])
