@@ -20,5 +20,5 @@ def test_session(command: str, output: str):
 
 
 def test_python():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code, {})

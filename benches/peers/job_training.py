@@ -31,7 +31,7 @@ def resnet18() -> tuple[nn.Module, torch.Tensor]:
 
 parser = argparse.ArgumentParser()
 parser.add_argument("backend")
-parser.add_argument("model", choices=["mlp", "resnet18"])
+parser.add_argument("model", choices=["mlp", "mlp-views", "resnet18"])
 parser.add_argument("--warmup", type=int, default=3)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--out", type=Path, required=True)
@@ -42,8 +42,9 @@ if options.backend == "paceline":
     importlib.import_module("paceline.torch")
 dist.init_process_group(options.backend)
 torch.manual_seed(rank)
-model, data = {"mlp": mlp, "resnet18": resnet18}[options.model]()
-trained = DistributedDataParallel(model)
+model, data = {"mlp": mlp, "mlp-views": mlp, "resnet18": resnet18}[options.model]()
+# With views gradients lie in DDP's buckets; without, copying them there and back takes longer than reducing them.
+trained = DistributedDataParallel(model, gradient_as_bucket_view=options.model == "mlp-views")
 optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
 before = [parameter.detach().clone() for parameter in model.parameters()]
 seconds = []

@@ -48,7 +48,11 @@ TARGETS = [
     Target("gloo, ours on TCP, every size", 2, "torch-paceline-tcp", ("gloo",), lambda _: True, 1.5),
     Target("gloo, ours on TCP, every size", 4, "torch-paceline-tcp", ("gloo",), lambda _: True, 1.5),
 ]
-TRAINING = {"mlp": ("gloo, training the MLP", 1.5), "resnet18": ("gloo, training ResNet-18", 1.0)}
+TRAINING = {
+    "mlp": ("gloo, training the MLP", 1.5),
+    "mlp-views": ("gloo, training the MLP, gradients as bucket views", 1.5),
+    "resnet18": ("gloo, training ResNet-18", 1.0),
+}
 
 
 def table(content: dict[str, Any]) -> summary.Table:

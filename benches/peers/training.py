@@ -14,7 +14,11 @@ from environments import SkippedError
 from systems import System
 
 BACKENDS = ("gloo", "paceline")
-MODELS = {"mlp": "MLP, 100 MB, 4 samples a rank", "resnet18": "ResNet-18, 16 images of 64 px a rank"}
+MODELS = {
+    "mlp": "MLP, 100 MB, 4 samples a rank",
+    "mlp-views": "the same, gradient_as_bucket_view",
+    "resnet18": "ResNet-18, 16 images of 64 px a rank",
+}
 RANKS = 2
 _PATIENCE_S = 240
 

@@ -31,7 +31,7 @@ const ALONE: Patience = Patience { spin: Duration::from_micros(50), offer: Durat
 /// More ranks than cores: a peer that is waited for may need this very core.
 const CROWDED: Patience = Patience { spin: Duration::ZERO, offer: Duration::from_millis(10), aside: 30 };
 /// The progress thread, which shares its core with the training.
-const BACKGROUND: Patience = Patience { spin: Duration::from_micros(5), offer: Duration::from_micros(50), aside: 20 };
+const BACKGROUND: Patience = Patience { spin: Duration::from_micros(5), offer: Duration::from_millis(1), aside: 20 };
 /// Looks before the clock is asked.
 const AT_ONCE: u32 = 4;
 /// After so long without progress, fragments are put aside whatever is held already.
