@@ -50,14 +50,14 @@ def test_threads(tmp_path):
     run(tmp_path, 3, "starts", "threads")
 
 
-@pytest.mark.parametrize("missing", [0, 2])
+@pytest.mark.parametrize("missing", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_missing_rank_is_named(tmp_path, missing):
     errors = refused(tmp_path, 3, env=SHORT, start=[rank for rank in range(3) if rank != missing])
     for error in errors.values():
         assert re.search(rf"rank[s]? {missing}\b", error), error
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize("wrong", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_wrong_secret(tmp_path, wrong):
     errors = refused(tmp_path, 3, env=SHORT, env_of={wrong: {"PACELINE_SECRET": "not what the others know"}})
     for rank, error in errors.items():
@@ -90,7 +90,7 @@ def test_ranks_that_were_told_different_things(tmp_path):
     ("limit", "message"),
     [
         ("FSIZE=65536", "shared memory of 3 ranks cannot be reserved: .*; is there enough memory"),
-        ("NOFILE=9", "(?i)too many open files"),
+        pytest.param("NOFILE=9", "(?i)too many open files", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_rank_cannot_get(tmp_path, limit, message, limited):

@@ -37,9 +37,9 @@ def main(transports, lengths, in_flight):
     for transport in transports:
         digest = Digest()
         with paceline.job.join(transport=transport) as job:
-            everything(job, lengths, in_flight, digest)
             if job.size > 1 and transport != "auto":
                 assert set(job.status()["transports"]) - {"self"} == {transport}, job.status()
+            everything(job, lengths, in_flight, digest)
         digests[transport] = digest.text()
     tell(digests=digests, before=before, after=holdings())
 

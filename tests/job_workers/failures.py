@@ -49,7 +49,7 @@ def die_while_training(job, how):
             raise RuntimeError("out of cheese")
         if how == "close":
             job.close()
-            time.sleep(3)
+            time.sleep(1.5)
             return
         os.kill(os.getpid(), getattr(signal, how))
     with failing():
@@ -143,7 +143,7 @@ def fork(job):
     job.barrier()
     if job.rank == VICTIM:
         if os.fork() == 0:
-            time.sleep(4)
+            time.sleep(3)
             os._exit(0)
         tell(ends_at=time.monotonic())
         os.kill(os.getpid(), signal.SIGKILL)
