@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::{UserError, user_error};
 
-create_exception!(_core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
+create_exception!(paceline._core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
 
 /// Waits are cut into such pieces, between which Ctrl-C is looked at.
 const SLICE: Duration = Duration::from_millis(100);
@@ -199,9 +199,10 @@ impl PyCommunicator {
             prescale,
             postscale,
             strategy,
+            label,
             notify,
         };
-        let how = Submission { label: label.into(), timeout: timeout_s.map(seconds), background };
+        let how = Submission { timeout: timeout_s.map(seconds), background };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
         // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map_err(python_error)?;

@@ -173,13 +173,13 @@ fn trials(ranks: u32) -> [Trial; TRIALS] {
     [
         (4 * KIB, 12 * KIB, tiny),
         (64 * KIB, 192 * KIB, small),
-        (1024 * KIB, 4096 * KIB, large),
-        (8192 * KIB, u64::MAX, huge),
+        (1024 * KIB, 2048 * KIB, large),
+        (4096 * KIB, u64::MAX, huge),
     ]
 }
 
 /// Runs of a candidate: at least, and as many more as fit into this time.
-const LEAST_RUNS: u32 = 5;
+const LEAST_RUNS: u32 = 3;
 const LONG_ENOUGH: Duration = Duration::from_millis(2);
 
 pub(crate) fn tune(world: &Communicator) -> Result<()> {
@@ -233,7 +233,7 @@ fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
     // Every rank must run as often as the others; on a slow network once must do.
     let mut more = [(LONG_ENOUGH.as_secs_f32() / once.elapsed().as_secs_f32().max(1e-7)).min(200.0)];
     all_reduce(world, &mut more, ReduceOp::Max)?;
-    let least = if more[0] > 0.1 { LEAST_RUNS } else { 1 };
+    let least = if more[0] > 0.2 { LEAST_RUNS } else { 1 };
     let mut times = Vec::new();
     for _ in 0..least.max(more[0] as u32) {
         let begin = Instant::now();

@@ -50,6 +50,8 @@ pub struct Request<'a> {
     pub postscale: f64,
     /// Of an all-reduce; none: the job's, or by size.
     pub strategy: Option<&'a str>,
+    /// The user's name of the tensors, for messages.
+    pub label: &'a str,
     /// The caller wants to be told by [`Engine::next_notice`](crate::engine::Engine::next_notice).
     pub notify: Option<u64>,
 }
@@ -71,6 +73,7 @@ impl Default for Request<'_> {
             prescale: 1.0,
             postscale: 1.0,
             strategy: None,
+            label: "",
             notify: None,
         }
     }
@@ -198,7 +201,8 @@ impl Communicator {
             }
         };
         let handle = Arc::new(Handle::new(request.notify));
-        let begin = Begin { signature, program, roles, transfer, finish, handle, keep };
+        let label = request.label.to_owned();
+        let begin = Begin { signature, program, roles, transfer, finish, label, handle, keep };
         self.shared.submit(self.id, begin, how)
     }
 

@@ -75,9 +75,9 @@ impl Dtype {
 pub enum ReduceOp {
     /// a + b; integers wrap.
     Sum,
-    /// The smaller; a NaN wins.
+    /// The smaller, -0 before +0; a NaN wins.
     Min,
-    /// The larger; a NaN wins.
+    /// The larger, +0 after -0; a NaN wins.
     Max,
     /// a * b; integers wrap.
     Product,

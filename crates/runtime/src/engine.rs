@@ -277,7 +277,7 @@ impl Shared {
             let error = match error {
                 RunError::Usage(text) | RunError::Failed(text) => text.clone(),
             };
-            return Err(RunError::Failed(format!("{error} (the job cannot go on)")));
+            return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
         }
         let seq = begin.transfer.is_none().then(|| {
             entry.next = entry.next.wrapping_add(1);
@@ -288,7 +288,7 @@ impl Shared {
         entry.live.push_back(Waiting {
             seq,
             signature: begin.signature,
-            label: how.label,
+            label: begin.label.clone(),
             peer,
             timeout: how.timeout.unwrap_or_else(|| self.settings.timeout()),
             handle: handle.clone(),
@@ -316,8 +316,6 @@ impl Shared {
 /// What is not part of an operation, but of how it is submitted.
 #[derive(Default)]
 pub struct Submission {
-    /// The user's name of the tensors.
-    pub label: String,
     /// Silence after which it fails; none: the job's.
     pub timeout: Option<Duration>,
     /// Somebody drives it even if nobody waits.

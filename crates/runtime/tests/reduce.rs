@@ -33,20 +33,10 @@ fn combined(dtype: Dtype, op: ReduceOp, a: &[u8], b: &[u8]) -> Vec<u8> {
                 ReduceOp::Sum => a + b,
                 ReduceOp::Product => a * b,
                 _ if a.is_nan() || b.is_nan() => <$wide>::NAN,
-                ReduceOp::Min => {
-                    if a < b {
-                        a
-                    } else {
-                        b
-                    }
-                }
-                ReduceOp::Max => {
-                    if a > b {
-                        a
-                    } else {
-                        b
-                    }
-                }
+                // -0 is less than +0.
+                ReduceOp::Min if a < b || (a == b && a.is_sign_negative()) => a,
+                ReduceOp::Max if a > b || (a == b && a.is_sign_positive()) => a,
+                ReduceOp::Min | ReduceOp::Max => b,
             };
             (if result.is_nan() { $nan } else { narrow(result) }).to_ne_bytes().to_vec()
         }};
@@ -279,4 +269,28 @@ fn wrong_lengths_are_refused() {
     }
     catch_unwind(|| copy(&mut [0; 3], &[0; 2])).unwrap_err();
     catch_unwind(|| copy_streaming(&mut [0; 3], &[0; 2])).unwrap_err();
+}
+
+/// Two ranks that exchange values combine them the other way round.
+#[test]
+fn the_order_of_two_values_does_not_matter() {
+    let values = [0.0f32, -0.0, 1.0, -1.0, f32::NAN, -f32::NAN, f32::from_bits(0x7fc0_1234), f32::INFINITY];
+    for dtype in [Dtype::Float32, Dtype::Float64, Dtype::Float16, Dtype::Bfloat16] {
+        let bytes = |value: f32| match dtype {
+            Dtype::Float32 => value.to_ne_bytes().to_vec(),
+            Dtype::Float64 => f64::from(value).to_ne_bytes().to_vec(),
+            Dtype::Float16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
+            _ => half::bf16::from_f32(value).to_ne_bytes().to_vec(),
+        };
+        // Long enough for whole vectors and a rest.
+        let pairs: Vec<(f32, f32)> = values.iter().flat_map(|&a| values.map(|b| (a, b))).collect();
+        let left: Vec<u8> = pairs.iter().flat_map(|&(a, _)| bytes(a)).collect();
+        let right: Vec<u8> = pairs.iter().flat_map(|&(_, b)| bytes(b)).collect();
+        for op in ReduceOp::ALL {
+            let (mut one, mut other) = (left.clone(), right.clone());
+            kernel(dtype, op)(&mut one, &right);
+            kernel(dtype, op)(&mut other, &left);
+            assert_eq!(one, other, "{} {}", dtype.name(), op.name());
+        }
+    }
 }

@@ -58,7 +58,11 @@ impl Control {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e),
+                Err(e) => {
+                    // Nobody will read it any more.
+                    self.outgoing.clear();
+                    return Err(e);
+                }
             }
         }
         Ok(())

@@ -162,6 +162,11 @@ impl Shared {
                 }
                 std::thread::yield_now();
             } else {
+                // The clock may come here before so many looks were made: where offering the core takes long.
+                if core.put_aside(false) {
+                    (idle, asleep) = (0, None);
+                    continue;
+                }
                 let stuck = now - *asleep.get_or_insert(since);
                 if stuck > FORCE_ASIDE && core.put_aside(true) {
                     (idle, asleep) = (0, None);
@@ -280,6 +285,8 @@ impl Shared {
         }
         core.fail_all(&crate::error::RunError::Failed("the job was left: the engine is closed".into()));
         self.write_book(&mut core);
+        // Connections and shared memory end here, not when the last reference to the engine does.
+        core.wires().disconnect();
         drop(core);
         self.monitor.leave();
         // Whoever looks for notices has seen `closing`, or sleeps and is woken.

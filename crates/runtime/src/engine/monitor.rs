@@ -276,7 +276,10 @@ impl Watch {
         let stalled = now - waiting.moved.0;
         let peers = &shared.peers;
         let what = waiting.describe();
-        if let Some((rank, why, _)) = self.lost.iter().find(|(r, _, at)| others.contains(r) && now - *at > GRACE) {
+        // Who leaves or dies loses its connections, too; that is told below, or has been.
+        let here = |rank: u32| matches!(self.fates[rank as usize], Fate::Here);
+        let broken = |(r, _, at): &&(u32, String, Instant)| others.contains(r) && here(*r) && now - *at > GRACE;
+        if let Some((rank, why, _)) = self.lost.iter().find(broken) {
             let text = format!("the data connection to {} broke: {why}; {what}", peers[*rank as usize].describe());
             return Finding::Fail(RunError::Failed(text));
         }
@@ -314,9 +317,10 @@ impl Watch {
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {
                 let text = format!(
-                    "operation {} differs between ranks: rank {rank} called {theirs}, rank {} called {mine}{}; all \
+                    "operation {}{} differs between ranks: rank {rank} called {theirs}, rank {} called {mine}{}; all \
                      ranks must call the same operations in the same order, with the same shapes and dtypes",
                     waiting.seq.unwrap_or(0) + 1,
+                    if waiting.label.is_empty() { String::new() } else { format!(" of '{}'", waiting.label) },
                     shared.rank,
                     if *theirs == mine { " with another strategy" } else { "" }
                 );

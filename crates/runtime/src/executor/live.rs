@@ -46,6 +46,8 @@ pub struct Begin {
     pub transfer: Option<Between>,
     /// Afterwards.
     pub finish: Option<Finish>,
+    /// The user's name of the tensors, or nothing.
+    pub label: String,
     /// For the caller.
     pub handle: Arc<Handle>,
     /// The owner of the memory, held until the end.
@@ -96,6 +98,7 @@ pub(super) struct Live {
     pub parts: Vec<Part>,
     pub transfer: Option<Between>,
     finish: Option<Finish>,
+    pub label: String,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
     /// Fragments moved.
@@ -107,7 +110,7 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(seq: u32, begin: Begin) -> Live {
-        let Begin { signature, program, roles, transfer, finish, handle, keep } = begin;
+        let Begin { signature, program, roles, transfer, finish, label, handle, keep } = begin;
         let total = program.lanes();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
         let held = (0..program.roles()).any(|role| program.barriers(role) > 0);
@@ -123,7 +126,7 @@ impl Live {
             .collect();
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
-        Live { seq, signature, program, kernel, parts, transfer, finish, handle, keep, moved, arrived, notes }
+        Live { seq, signature, program, kernel, parts, transfer, finish, label, handle, keep, moved, arrived, notes }
     }
 
     pub fn over(&self) -> bool {

@@ -129,6 +129,11 @@ impl Wires {
         false
     }
 
+    /// Ends all connections.
+    pub fn disconnect(&mut self) {
+        self.channels.iter_mut().for_each(|channel| *channel = None);
+    }
+
     /// Adds what to watch while sleeping.
     pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
         for channel in self.channels.iter().flatten() {

@@ -34,15 +34,23 @@ macro_rules! float {
                 self * other
             }
 
-            // The comparisons are false where `other` is NaN, and the standard library's own min and max drop NaNs.
+            // Two ranks that exchange values call it with the arguments the other way round and must get the same bits:
+            // equal values differ at most in the sign of zero, and all NaNs become one. (The standard library's own min
+            // and max drop NaNs.)
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                if self.is_nan() | (self < other) { self } else { other }
+                let smaller = if self < other { self } else { other };
+                let equal = <$float>::from_bits(self.to_bits() | other.to_bits());
+                let number = if self == other { equal } else { smaller };
+                if self.is_nan() | other.is_nan() { <$float>::NAN } else { number }
             }
 
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                if self.is_nan() | (self > other) { self } else { other }
+                let larger = if self > other { self } else { other };
+                let equal = <$float>::from_bits(self.to_bits() & other.to_bits());
+                let number = if self == other { equal } else { larger };
+                if self.is_nan() | other.is_nan() { <$float>::NAN } else { number }
             }
 
             #[inline(always)]

@@ -125,7 +125,16 @@ pub fn begin(
     roles: Vec<(u32, Space)>,
 ) -> Arc<Handle> {
     let handle = Arc::new(Handle::new(None));
-    let begin = Begin { signature, program, roles, transfer: None, finish: None, handle: handle.clone(), keep: None };
+    let begin = Begin {
+        signature,
+        program,
+        roles,
+        transfer: None,
+        finish: None,
+        label: String::new(),
+        handle: handle.clone(),
+        keep: None,
+    };
     executor.begin(0, begin);
     handle
 }

@@ -1,9 +1,9 @@
 //! Binary16 with the machine's own conversions, which the compiler does not find in a loop over `u16`.
 #![allow(unsafe_code, reason = "a trait's methods cannot require features")]
 use std::arch::x86_64::{
-    __m256, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x,
-    _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_max_ps, _mm256_min_ps,
-    _mm256_mul_ps, _mm256_set1_ps,
+    __m256, _CMP_EQ_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x,
+    _mm256_add_ps, _mm256_and_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_set1_ps,
 };
 
 use super::super::block::Block;
@@ -36,9 +36,15 @@ fn combine<O: Op>(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
     narrow(match O::OP {
         ReduceOp::Sum => _mm256_add_ps(a, b),
         ReduceOp::Product => _mm256_mul_ps(a, b),
-        // Where either is NaN the machine takes `b`.
-        ReduceOp::Min => select(is_nan(a), a, _mm256_min_ps(a, b)),
-        ReduceOp::Max => select(is_nan(a), a, _mm256_max_ps(a, b)),
+        // Where either is NaN the machine takes `b`. Equal values differ at most in the sign of zero.
+        ReduceOp::Min => {
+            let smaller = select(is_nan(a), a, _mm256_min_ps(a, b));
+            select(_mm256_cmp_ps::<_CMP_EQ_OQ>(a, b), _mm256_or_ps(a, b), smaller)
+        }
+        ReduceOp::Max => {
+            let larger = select(is_nan(a), a, _mm256_max_ps(a, b));
+            select(_mm256_cmp_ps::<_CMP_EQ_OQ>(a, b), _mm256_and_ps(a, b), larger)
+        }
     })
 }
 
