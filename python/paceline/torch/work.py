@@ -33,6 +33,7 @@ class Work(C10dWork):
         self._token = token
         self._lock = threading.Lock()
         self._future: Future[list[Tensor] | Tensor] | None = None
+        self._over: Future[JobError | None] | None = None
         self._settled = False
         if token is not None:
             job.expect(token, self)
@@ -94,8 +95,10 @@ class Work(C10dWork):
         with self._lock:
             if self._future is not None:
                 return self._future
-            future: Future[list[Tensor] | Tensor] = torch.futures.Future()
-            self._future = future
+            self._over = torch.futures.Future()
+            # A callback that raises is the only way from Python to an error that torch's C++ understands: the result of
+            # `set_exception` is a value to it, and DDP takes it for a tensor and crashes.
+            self._future = future = self._over.then(self._outcome)
         if self._operation.done():
             self.settle()
         elif self._token is None:
@@ -118,15 +121,18 @@ class Work(C10dWork):
         else:
             error = JobError(f"{self._label}: was in flight when the process group was destroyed")
         with self._lock:
-            future = self._future
-            if future is None or self._settled:
+            over = self._over
+            if over is None or self._settled:
                 return
             self._settled = True
         # Outside of the lock, for this runs the callbacks.
-        if error is None:
-            future.set_result(self._value)
-        else:
-            future.set_exception(error)  # type: ignore[arg-type]  # torch's hint names the value's type
+        over.set_result(error)
+
+    def _outcome(self, over: Future[JobError | None]) -> list[Tensor] | Tensor:
+        error = over.value()
+        if error is not None:
+            raise error
+        return self._value
 
     def _copy_back(self) -> None:
         with self._lock:
