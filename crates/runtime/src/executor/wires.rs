@@ -16,6 +16,7 @@ pub struct Lost {
 /// A channel for each rank of the job.
 pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
+    names: Vec<&'static str>,
     unflushed: bool,
     /// Ranks whose front fragment has partly gone to where it is wanted.
     partial: Vec<bool>,
@@ -30,18 +31,19 @@ impl Wires {
     #[must_use]
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
+        let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
         let partial = vec![false; channels.len()];
-        Wires { channels, unflushed: false, partial, bytes: [0; 2], lost: Vec::new() }
+        Wires { channels, names, unflushed: false, partial, bytes: [0; 2], lost: Vec::new() }
     }
 
     pub(super) fn len(&self) -> u32 {
         self.channels.len() as u32
     }
 
-    /// What the channels are, by rank; `lost` for those that are.
+    /// What the channels are, or were, by rank.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        self.channels.iter().map(|c| c.as_ref().map_or("lost", |c| c.name())).collect()
+        self.names.clone()
     }
 
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
