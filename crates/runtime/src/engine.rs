@@ -259,6 +259,8 @@ impl Shared {
         let mut book = lock(&self.book);
         if let Some(group) = book.groups.get_mut(&id) {
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
+            // Its number is not used again; its history would be kept for nothing.
+            group.recent = std::collections::VecDeque::new();
         }
         book.inbox.push(Command::Remove(id));
         drop(book);
