@@ -9,8 +9,7 @@ from typing import Any
 import allreduce
 import idle
 import summary
-
-KIB, MIB = 1 << 10, 1 << 20
+from summary import KIB, MIB
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from torch_workers.checks import run_all
 from torch_workers.values import MOVED, OPS, REDUCED, WIDENED, assert_reduced, assert_same_everywhere, same, tensor
 
 SHAPE = (3, 7)
@@ -215,9 +216,4 @@ ALL = [reductions, special_reductions, moves, single_gather, all_to_all, uneven_
 
 def everything(rank, size):
     """All of the above in one launch; says which one failed."""
-    for check in ALL:
-        try:
-            check(rank, size)
-        except BaseException as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_all(ALL, rank, size)

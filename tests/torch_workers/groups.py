@@ -12,6 +12,7 @@ from paceline._core import JobError
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from torch_workers.checks import run_all
 from torch_workers.handles import raises
 from torch_workers.values import assert_same_everywhere
 
@@ -127,12 +128,7 @@ ALL = [new_groups, many_in_flight, splits, meshes, functional_collectives]
 
 def everything(rank, size):
     """All of the above in one launch."""
-    for check in ALL:
-        try:
-            check(rank, size)
-        except BaseException as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_all(ALL, rank, size)
 
 
 def beside_gloo(rank, size):

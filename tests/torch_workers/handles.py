@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from paceline._core import JobError
 
+from torch_workers.checks import run_all
+
 
 def works(rank, size):
     """wait, is_completed, is_success, exception, result, and handles that nobody waits for."""
@@ -235,9 +237,4 @@ ALL = [works, nothing_leaks, futures, point_to_point, timeouts, refusals, forked
 
 def everything(rank, size):
     """All of the above that leave the job usable."""
-    for check in ALL:
-        try:
-            check(rank, size)
-        except BaseException as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_all(ALL, rank, size)

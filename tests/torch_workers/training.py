@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_workers.checks import run_all
 from torch_workers.handles import raises
 from torch_workers.values import assert_same_everywhere
 
@@ -225,9 +226,4 @@ ALL = [ddp, unused, no_sync, uneven, mixed_precision, hooks, sharded_optimizer, 
 
 def everything(rank, size):
     """All of the above but the compiler, in one launch."""
-    for check in ALL:
-        try:
-            check(rank, size)
-        except BaseException as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_all(ALL, rank, size)

@@ -141,10 +141,6 @@ impl PyCommunicator {
         PyList::new(py, self.inner.ranks())
     }
 
-    /// Already done when the communicator was made.
-    #[expect(clippy::unused_self, reason = "a method of the contract")]
-    fn tune(&self) {}
-
     /// What an all-reduce of up to so many bytes takes.
     fn choices(&self) -> Vec<(u64, String)> {
         self.inner.choices()

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use paceline_schedule::{Chunk, Inside as ScheduleInside, Knob, Knobs, Schedule, Topology, build, look_up};
 
 use crate::communicator::{Communicator, Request};
+use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Submission, lock};
 use crate::error::{Result, RunError};
@@ -65,7 +66,7 @@ impl Plan {
     /// What ranks compare.
     fn digest(&self) -> u32 {
         let text = format!("{} {:?} {}", self.strategy, self.cut, self.inside_root);
-        text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+        digest(text.bytes())
     }
 
     fn describe(&self) -> String {

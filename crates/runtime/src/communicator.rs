@@ -2,11 +2,12 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paceline_schedule::{Bucket, Topology};
 
 use crate::choice::{Choice, Plan, Planned};
+use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Shared, Submission, lock};
 use crate::error::{Result, RunError};
@@ -248,12 +249,6 @@ impl Communicator {
             }
         }
     }
-
-    /// Silence after which an operation fails.
-    #[must_use]
-    pub fn timeout(&self) -> Duration {
-        self.shared.settings.timeout()
-    }
 }
 
 impl Drop for Communicator {
@@ -262,10 +257,9 @@ impl Drop for Communicator {
     }
 }
 
-/// FNV-1a of name and ranks: what every member computes alike.
+/// What every member computes alike.
 fn group_id(name: &str, ranks: &[u32]) -> u32 {
-    let bytes = name.bytes().chain(ranks.iter().flat_map(|rank| rank.to_le_bytes()));
-    bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    digest(name.bytes().chain(ranks.iter().flat_map(|rank| rank.to_le_bytes())))
 }
 
 /// Ranks per node, if neighbouring ranks share hosts and all hosts but the last have as many; else a rank a node.

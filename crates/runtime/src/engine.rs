@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     placement: Placement,
     /// Which candidates were fastest in communicators of a shape.
     pub tuned: Mutex<Vec<(Topology, [usize; TRIALS])>>,
-    /// How many threads want a core on this host, at most how many there are.
+    /// More ranks on this host than cores.
     crowded: bool,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.
     sockets: Vec<i32>,
@@ -176,7 +176,7 @@ impl Engine {
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],
             "in_flight": in_flight,
-            "closed": book.closed,
+            "closed": self.shared.closing.load(Ordering::SeqCst),
         })
     }
 
@@ -276,9 +276,6 @@ impl Shared {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
         if let Some(error) = &entry.failed {
-            let error = match error {
-                RunError::Usage(text) | RunError::Failed(text) => text.clone(),
-            };
             return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
         }
         let seq = begin.transfer.is_none().then(|| {

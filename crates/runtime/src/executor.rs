@@ -88,12 +88,6 @@ impl Executor {
         group.begin(begin, &mut self.over);
     }
 
-    /// Whether an operation is in flight.
-    #[must_use]
-    pub fn busy(&self) -> bool {
-        self.groups.iter().any(Group::busy)
-    }
-
     /// Does what can be done now; whether anything was.
     pub fn progress(&mut self) -> bool {
         let mut any = false;
@@ -103,10 +97,7 @@ impl Executor {
         for group in &mut self.groups {
             match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
                 Ok(moved) => any |= moved,
-                Err(error) => {
-                    group.fail(&error, &mut self.aside, &mut self.over);
-                    self.failures.push(Failure { group: group.id, error });
-                }
+                Err(error) => self.failures.push(group.give_up(error, &mut self.aside, &mut self.over)),
             }
         }
         any | self.wires.flush()
@@ -123,23 +114,19 @@ impl Executor {
                 None => Found::Later,
             };
             match (found, group) {
-                (Found::Live(place), Some(group)) => match group.deliver(place, &tag, rank, &mut self.wires) {
-                    Ok(true) => {
-                        any = true;
-                        match group.advance(place, &mut self.wires, &mut self.aside, &mut self.over) {
-                            Ok(()) => {}
-                            Err(error) => {
-                                group.fail(&error, &mut self.aside, &mut self.over);
-                                self.failures.push(Failure { group: group.id, error });
-                            }
+                (Found::Live(place), Some(group)) => {
+                    let taken = match group.deliver(place, &tag, rank, &mut self.wires) {
+                        Ok(false) => break,
+                        Ok(true) => {
+                            any = true;
+                            group.advance(place, &mut self.wires, &mut self.aside, &mut self.over)
                         }
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = taken {
+                        self.failures.push(group.give_up(error, &mut self.aside, &mut self.over));
                     }
-                    Ok(false) => break,
-                    Err(error) => {
-                        group.fail(&error, &mut self.aside, &mut self.over);
-                        self.failures.push(Failure { group: group.id, error });
-                    }
-                },
+                }
                 (Found::Past, _) => {
                     if !self.wires.discard(rank) {
                         break;

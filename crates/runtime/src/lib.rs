@@ -18,6 +18,7 @@
 pub mod channel;
 pub mod choice;
 pub mod communicator;
+mod digest;
 pub mod dtype;
 pub mod engine;
 pub mod error;

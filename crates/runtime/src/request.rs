@@ -85,7 +85,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
     if (request.call.rooted() || (request.call == Call::Transfer && !request.from_anybody)) && root >= size {
         return usage(format!("{}: rank {root} of a group of {size}", request.call.name()));
     }
-    let mut lay = |memory: &[Memory]| {
+    let lay = |space: &mut Space, memory: &[Memory]| {
         for &(address, elements) in memory {
             // SAFETY: promised by the caller.
             unsafe { space.push(address as *mut u8, elements) };
@@ -99,24 +99,21 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
     };
     match request.call {
         Call::AllReduce => {
-            lay(request.inputs);
+            lay(&mut space, request.inputs);
             prepared(None, space, inputs, scaled(0, inputs))
         }
         Call::Broadcast => {
-            lay(request.inputs);
+            lay(&mut space, request.inputs);
             let program = Broadcast { size, root, len: inputs, chunk };
             prepared(Some(Box::new(program) as Box<dyn Program>), space, inputs, None)
         }
         Call::Reduce => {
-            lay(request.inputs);
-            // What is not the root's must not change.
-            if !is_root && request.prescale != 1.0 {
-                let mut copy = Space::new(element);
-                copy.push_scratch(inputs);
-                copy.copy_from(&mut space);
-                space = copy;
+            lay(&mut space, request.inputs);
+            if is_root {
+                prescale(&mut space, request);
+            } else {
+                space = contribution(space, request);
             }
-            prescale(&mut space, request);
             let program = Reduce { size, root, len: inputs, chunk };
             prepared(Some(Box::new(program)), space, inputs, if is_root { scaled(0, inputs) } else { None })
         }
@@ -124,8 +121,8 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             let gathers = request.call == Call::AllGather || is_root;
             let count = if request.call == Call::AllGather { outputs } else { 0 };
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
-            lay(request.outputs);
-            lay(request.inputs);
+            lay(&mut space, request.outputs);
+            lay(&mut space, request.inputs);
             let own = Piece { off: outputs, len: inputs };
             if gathers {
                 let counts = shares(request, request.counts, outputs, size, "output")?;
@@ -144,8 +141,8 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
         }
         Call::Scatter => {
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
-            lay(request.inputs);
-            lay(request.outputs);
+            lay(&mut space, request.inputs);
+            lay(&mut space, request.outputs);
             if is_root {
                 let counts = shares(request, request.counts, inputs, size, "input")?;
                 expect(request, "output", outputs, counts[me as usize])?;
@@ -159,32 +156,21 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
         Call::ReduceScatter => {
             let counts = shares(request, request.counts, inputs, size, "input")?;
             expect(request, "output", outputs, counts[me as usize])?;
-            if request.prescale == 1.0 {
-                lay(request.inputs);
-            } else {
-                let mut given = Space::new(element);
-                for &(address, elements) in request.inputs {
-                    // SAFETY: promised by the caller.
-                    unsafe { given.push(address as *mut u8, elements) };
-                }
-                space.push_scratch(inputs);
-                space.copy_from(&mut given);
-                prescale(&mut space, request);
-                for &(address, elements) in request.outputs {
-                    // SAFETY: promised by the caller.
-                    unsafe { space.push(address as *mut u8, elements) };
-                }
-                return Ok(reduce_scatter(space, &counts, (inputs, outputs), me, chunk, scaled(inputs, outputs)));
-            }
-            lay(request.outputs);
-            Ok(reduce_scatter(space, &counts, (inputs, outputs), me, chunk, scaled(inputs, outputs)))
+            lay(&mut space, request.inputs);
+            space = contribution(space, request);
+            lay(&mut space, request.outputs);
+            let parts = pieces(0, &counts);
+            space.copy_within(parts[me as usize].off, inputs, outputs);
+            let own = Piece { off: inputs, len: outputs };
+            let program = ReduceScatter { parts, own, chunk };
+            prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))
         }
         Call::AllToAll => {
             let sent = shares(request, request.counts, inputs, size, "input")?;
             let received = shares(request, request.out_counts, outputs, size, "output")?;
             expect(request, "part for itself", sent[me as usize], received[me as usize])?;
-            lay(request.inputs);
-            lay(request.outputs);
+            lay(&mut space, request.inputs);
+            lay(&mut space, request.outputs);
             let (sends, recvs) = (pieces(0, &sent), pieces(inputs, &received));
             space.copy_within(sends[me as usize].off, recvs[me as usize].off, sent[me as usize]);
             prepared(exchange(me, size, sends, recvs, chunk), space, 0, None)
@@ -192,7 +178,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
         Call::Barrier => prepared(Some(Box::new(Barrier { size })), space, 0, None),
         Call::Transfer => {
             let (memory, len) = if request.sends { (request.inputs, inputs) } else { (request.outputs, outputs) };
-            lay(memory);
+            lay(&mut space, memory);
             let peer = (!request.from_anybody).then_some(root);
             if peer == Some(me) {
                 return usage(format!("send/recv: rank {me} with itself"));
@@ -212,19 +198,17 @@ fn exchange(me: u32, size: u32, sends: Vec<Piece>, recvs: Vec<Piece>, chunk: u64
     Some(Box::new(Exchange { me, sends, recvs, chunk }))
 }
 
-fn reduce_scatter(
-    mut space: Space,
-    counts: &[u64],
-    (inputs, outputs): (u64, u64),
-    me: u32,
-    chunk: u64,
-    finish: Option<Finish>,
-) -> Prepared {
-    let parts = pieces(0, counts);
-    space.copy_within(parts[me as usize].off, inputs, outputs);
-    let own = Piece { off: inputs, len: outputs };
-    let program = Some(Box::new(ReduceScatter { parts, own, chunk }) as Box<dyn Program>);
-    Prepared { program, space, count: inputs, finish, transfer: None }
+/// What this rank contributes, multiplied: in a copy, because what the caller gave is not to be changed.
+fn contribution(mut given: Space, request: &Request<'_>) -> Space {
+    #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
+    if request.prescale == 1.0 {
+        return given;
+    }
+    let mut copy = Space::new(given.element());
+    copy.push_scratch(given.len());
+    copy.copy_from(&mut given);
+    prescale(&mut copy, request);
+    copy
 }
 
 /// Multiplies this rank's contribution.

@@ -120,7 +120,6 @@ pub(super) struct Book {
     pub groups: HashMap<u32, GroupBook>,
     /// Failures for the thread that drives: group, error.
     pub alarms: Vec<(u32, RunError)>,
-    pub closed: bool,
 }
 
 impl Book {

@@ -273,7 +273,6 @@ impl Shared {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
-        lock(&self.book).closed = true;
         self.announce();
         self.wake_progress_thread();
         // Whoever drives sees `closing` and lets go.

@@ -259,10 +259,7 @@ impl Watch {
         }
         for (id, error) in failures {
             let ranks = lock(&shared.book).groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
-            let why = error.to_string();
-            for rank in ranks {
-                self.send(rank, &Message::Abort { group: id, why: why.clone() });
-            }
+            shared.monitor.tell_failed(id, &ranks, &error);
             fail(shared, id, &error);
         }
     }
@@ -329,7 +326,7 @@ impl Watch {
         }
         let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
         if stalled < waiting.timeout && stalled < report_after {
-            let due = waiting.asked.is_none_or(|at| now - at >= ASK_EVERY);
+            let due = waiting.asked.is_some_and(|at| now - at >= ASK_EVERY);
             if due {
                 waiting.asked = Some(now);
                 return Finding::Ask;

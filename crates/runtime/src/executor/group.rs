@@ -1,11 +1,11 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
-use super::Over;
 use super::aside::Aside;
 use super::live::{Begin, Between, Live};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::wires::Wires;
+use super::{Failure, Over};
 use crate::error::RunError;
 use crate::program::Transfer;
 use crate::tag::{Call, Tag};
@@ -258,6 +258,12 @@ impl Group {
         true
     }
 
+    /// Ends everything because of an error found here, which others must hear of.
+    pub fn give_up(&mut self, error: RunError, aside: &mut Aside, over: &mut Vec<Over>) -> Failure {
+        self.fail(&error, aside, over);
+        Failure { group: self.id, error }
+    }
+
     pub fn fail(&mut self, error: &RunError, aside: &mut Aside, over: &mut Vec<Over>) {
         self.broken.get_or_insert_with(|| error.clone());
         let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
@@ -298,11 +304,7 @@ fn run_part(
 
 /// The barrier: the first role that has one counts, and releases all.
 fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
-    if live.parts.iter().all(|part| part.barriers == 0) {
-        return false;
-    }
-    let members: Vec<u32> = (0..live.program.roles()).filter(|&role| live.program.barriers(role) > 0).collect();
-    let counts = members[0];
+    let Some(&counts) = live.meeting.first() else { return false };
     let mut any = false;
     for index in 0..live.parts.len() {
         let part = &mut live.parts[index];
@@ -313,9 +315,9 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
             any = true;
         }
     }
-    if live.arrived == members.len() as u32 {
+    if live.arrived == live.meeting.len() as u32 {
         live.arrived += 1;
-        live.notes.extend(members.iter().map(|&role| (role, Note::Release)));
+        live.notes.extend(live.meeting.iter().map(|&role| (role, Note::Release)));
         any = true;
     }
     let from = live.parts.iter().find(|part| part.barriers > 0).map_or(0, |part| part.role);

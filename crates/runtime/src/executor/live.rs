@@ -103,6 +103,8 @@ pub(super) struct Live {
     pub keep: Option<Box<dyn Any + Send>>,
     /// Fragments moved.
     pub moved: u64,
+    /// Roles that meet at the barrier.
+    pub meeting: Vec<u32>,
     /// Of the barrier: roles that have come (at the role that counts), and notes still to be sent to roles.
     pub arrived: u32,
     pub notes: Vec<(u32, super::step::Note)>,
@@ -112,9 +114,9 @@ impl Live {
     pub fn new(seq: u32, begin: Begin) -> Live {
         let Begin { signature, program, roles, transfer, finish, label, handle, keep } = begin;
         let total = program.lanes();
+        let meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
-        let held = (0..program.roles()).any(|role| program.barriers(role) > 0);
-        let window = if held { total } else { WINDOW };
+        let window = if meeting.is_empty() { WINDOW } else { total };
         let parts = roles
             .into_iter()
             .map(|(role, space)| {
@@ -126,7 +128,22 @@ impl Live {
             .collect();
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
-        Live { seq, signature, program, kernel, parts, transfer, finish, label, handle, keep, moved, arrived, notes }
+        Live {
+            seq,
+            signature,
+            program,
+            kernel,
+            parts,
+            transfer,
+            finish,
+            label,
+            handle,
+            keep,
+            moved,
+            meeting,
+            arrived,
+            notes,
+        }
     }
 
     pub fn over(&self) -> bool {
