@@ -200,6 +200,13 @@ def test_settings_of_the_environment_and_of_the_script():
     assert Settings.from_environment({}, chunk="per-worker").chunk == "per-worker"
 
 
+@pytest.mark.parametrize(("variable", "value", "transport"), [("STREAMS", "2", "shm"), ("SINGLE_COPY", "0", "tcp")])
+def test_a_knob_of_another_transport_is_refused(variable, value, transport):
+    variable = f"PACELINE_{variable}"
+    with pytest.raises(UserError, match=f"{variable}: has no effect with transport {transport}"):
+        Settings.from_environment({variable: value, "PACELINE_TRANSPORT": transport})
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
@@ -212,6 +219,7 @@ def test_settings_of_the_environment_and_of_the_script():
         ("PACELINE_SERVERS", "two", ["whole number"]),
         ("PACELINE_INSIDE", "rign", ["did you mean ring"]),
         ("PACELINE_STREAMS", "1e3", ["whole number"]),
+        ("PACELINE_SINGLE_COPY", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_TIMEOUT", "0", ["seconds"]),
         ("PACELINE_TIMEOUT", "nan", ["seconds"]),
         ("PACELINE_TIMEOUT", "inf", ["seconds"]),

@@ -39,10 +39,11 @@ def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, size, transports, w
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"), [(2, "tcp"), pytest.param(3, "shm", marks=slow), pytest.param(7, "auto", marks=slow)]
+    ("size", "transports"),
+    [(2, "tcp,shm,copied"), pytest.param(3, "copied,shm", marks=slow), pytest.param(7, "auto", marks=slow)],
 )
-def test_all_reduce_of_many_elements(tmp_path, size, transport):
-    same_everywhere(run(tmp_path, size, "all_reduce", transport, LONG, "sync"))
+def test_all_reduce_of_many_elements(tmp_path, size, transports):
+    same_everywhere(run(tmp_path, size, "all_reduce", transports, LONG, "sync"))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ started, world = engine.start()
 
 
 def prepare(buffer: np.ndarray) -> measure.Call:
-    submit, inputs = world.submit, [(buffer.ctypes.data, buffer.size)]
-    return lambda: submit("all_reduce", inputs=inputs, dtype="float32", op="sum").wait()
+    all_reduce, address, elements = world.all_reduce, buffer.ctypes.data, buffer.size
+    return lambda: all_reduce(address, elements, "float32", "sum")
 
 
 measure.all_reduce(options, world.rank, world.size, prepare, f"paceline {paceline.__version__}")

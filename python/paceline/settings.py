@@ -8,6 +8,7 @@
 | PACELINE_SERVERS | servers | parameter servers | 1 |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
+| PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
 | PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
 | PACELINE_START_TIMEOUT | start_timeout_s | seconds for which ranks wait for each other at the start | 60 |
 | PACELINE_INTERFACE | interface | interface (eth0), network (10.0.0.0/24) or address of this machine | 127.0.0.1 |
@@ -51,6 +52,7 @@ VARIABLES = {
     "PACELINE_SERVERS": "servers",
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
+    "PACELINE_SINGLE_COPY": "single_copy",
     "PACELINE_TIMEOUT": "timeout_s",
     "PACELINE_START_TIMEOUT": "start_timeout_s",
     "PACELINE_INTERFACE": "interface",
@@ -74,6 +76,7 @@ class Settings:
     servers: int = 1
     inside: str = "ring"
     streams: int = 1
+    single_copy: bool = True
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
     interface: str = "127.0.0.1"
@@ -110,6 +113,9 @@ class Settings:
             sources["secret"] = "the secret"
         checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
         settings = cls(**checked)
+        for name, transport in (("streams", "shm"), ("single_copy", "tcp")):
+            if name in checked and settings.transport == transport:
+                raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
         if settings.strategy is not None:
             given = [name for name in ("servers", "chunk", "inside") if name in checked]
             for name in given:
@@ -273,6 +279,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "servers": _whole(MOST_SERVERS),
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
+    "single_copy": _flag,
     "timeout_s": _seconds,
     "start_timeout_s": _seconds,
     "interface": _interface,

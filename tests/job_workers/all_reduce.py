@@ -1,6 +1,7 @@
 """Every strategy, dtype and op over the transports named, one job after the other, each rank against numpy.
 
-Words: transports separated by commas, lengths likewise, and `async` to have all of a strategy's operations in flight.
+Words: transports separated by commas (`copied` is shm without single copies), lengths likewise, and `async` to have
+all of a strategy's operations in flight.
 """
 
 import sys
@@ -34,13 +35,15 @@ def everything(job, lengths, in_flight, digest):
 
 def main(transports, lengths, in_flight):
     before, digests = holdings(), {}
-    for transport in transports:
+    for word in transports:
         digest = Digest()
-        with paceline.job.join(transport=transport) as job:
+        settings = {"single_copy": False} if word == "copied" else {}
+        transport = "shm" if word == "copied" else word
+        with paceline.job.join(transport=transport, **settings) as job:
             if job.size > 1 and transport != "auto":
                 assert set(job.status()["transports"]) - {"self"} == {transport}, job.status()
             everything(job, lengths, in_flight, digest)
-        digests[transport] = digest.text()
+        digests[word] = digest.text()
     tell(digests=digests, before=before, after=holdings())
 
 

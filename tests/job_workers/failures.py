@@ -36,10 +36,10 @@ def train(job, steps=10**9, length=10_000):
             tell(training=True)
 
 
-def die_while_training(job, how):
+def die_while_training(job, how, length=10_000):
     """Rank 1 ends in the middle of it, in one of several ways; the others train on."""
     if job.rank == VICTIM:
-        train(job, 30)
+        train(job, 30, int(length))
         tell(ends_at=time.monotonic())
         if how == "exit":
             sys.exit(0)
@@ -53,7 +53,7 @@ def die_while_training(job, how):
             return
         os.kill(os.getpid(), getattr(signal, how))
     with failing():
-        train(job)
+        train(job, length=int(length))
     again = time.monotonic()
     with failing(again=True):
         job.barrier()

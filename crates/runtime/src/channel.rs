@@ -1,9 +1,9 @@
 //! What a transport offers to the executor: fragments, in order, to and from one peer.
 //!
-//! A channel never blocks. It is bounded: when `send` refuses, the executor does something else and comes again. What
-//! multicast, MPI, gRPC or a device library need beyond it (sending to several, asking whether an earlier send is
-//! over) fits behind the same four calls, because a fragment is handed over with its tag and belongs to the channel
-//! from then on.
+//! A channel never blocks. It is bounded: when `send` refuses, the executor does something else and comes again. A
+//! fragment is handed over with its tag; what is sent belongs to the channel from then on, what is *lent* stays where
+//! it is and must not change until the channel says that it has been returned. Shared memory lends so that the peer
+//! copies once; a multicast, MPI, gRPC or a device library, whose sends are over later than they begin, do the same.
 use std::io;
 
 use rustix::event::PollFd;
@@ -14,9 +14,15 @@ use crate::tag::Tag;
 pub enum Sink<'a> {
     /// Is copied here; exactly as long as the payload.
     Into(&'a mut [u8]),
-    /// Is shown, whole, at an arbitrary alignment.
-    Show(&'a mut dyn FnMut(&[u8])),
+    /// Is shown in order, in parts of whole elements at an arbitrary alignment, with the byte at which a part begins.
+    Show(&'a mut dyn FnMut(usize, &[u8])),
+    /// Is thrown away.
+    Drop,
 }
+
+/// A fragment that was lent, for the channel that lent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(pub u32);
 
 /// A bounded, ordered, reliable connection to one peer.
 pub trait Channel: Send {
@@ -25,6 +31,27 @@ pub trait Channel: Send {
     /// # Errors
     /// The connection is lost.
     fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool>;
+
+    /// Most bytes of a fragment that can be lent; 0: none can.
+    fn lends(&self) -> usize {
+        0
+    }
+
+    /// Lends the payload, or refuses it because there is no room (`None`).
+    ///
+    /// # Errors
+    /// The connection is lost.
+    fn lend(&mut self, _tag: &Tag, _payload: &[u8]) -> io::Result<Option<Ticket>> {
+        Ok(None)
+    }
+
+    /// Whether the peer has what was lent, so that it may change.
+    fn returned(&mut self, _ticket: Ticket) -> bool {
+        true
+    }
+
+    /// Takes back what was lent and not returned: the peer will not complete an operation with it.
+    fn revoke(&mut self, _ticket: Ticket) {}
 
     /// The tag of the next fragment to be received, if its head has come.
     ///

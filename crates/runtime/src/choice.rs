@@ -1,6 +1,6 @@
 //! Which strategy an all-reduce takes: the one that was named, else for each size what measured fastest.
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paceline_schedule::{Chunk, Inside as ScheduleInside, Knob, Knobs, Schedule, Topology, build, look_up};
 
@@ -20,6 +20,8 @@ pub struct Plan {
     /// None: the strategy's own.
     pub cut: Option<CutBytes>,
     inside_root: bool,
+    /// Whether large pieces are lent rather than copied; ranks need not agree on it.
+    pub lends: bool,
 }
 
 /// How a bucket is cut.
@@ -35,7 +37,7 @@ pub enum CutBytes {
 
 impl Plan {
     fn new(strategy: &str, cut: Option<CutBytes>) -> Plan {
-        Plan { strategy: strategy.into(), cut, inside_root: false }
+        Plan { strategy: strategy.into(), cut, inside_root: false, lends: true }
     }
 
     /// The strategy of this name, cut as the job's settings say.
@@ -70,12 +72,13 @@ impl Plan {
     }
 
     fn describe(&self) -> String {
-        match self.cut {
+        let cut = match self.cut {
             None => self.strategy.clone(),
             Some(CutBytes::Whole) => format!("{}, whole", self.strategy),
             Some(CutBytes::PerWorker) => format!("{}, a piece per worker", self.strategy),
             Some(CutBytes::Bytes(bytes)) => format!("{}, pieces of {} KiB", self.strategy, bytes >> 10),
-        }
+        };
+        if self.lends { cut } else { format!("{cut}, copied twice") }
     }
 }
 
@@ -145,6 +148,11 @@ impl Choice {
         self.table[index.min(self.table.len() - 1)].1.clone()
     }
 
+    /// Whether operations that have no plan lend.
+    pub(crate) fn lends(&self) -> bool {
+        self.table.last().is_none_or(|(_, planned)| planned.plan.lends)
+    }
+
     pub(crate) fn describe(&self) -> Vec<(u64, String)> {
         self.table.iter().map(|(most, planned)| (*most, planned.plan.describe())).collect()
     }
@@ -156,20 +164,26 @@ type Trial = (u64, u64, Vec<Plan>);
 /// Sizes at which candidates are measured.
 pub(crate) const TRIALS: usize = 4;
 
-fn trials(ranks: u32) -> [Trial; TRIALS] {
+fn trials(ranks: u32, lends: bool) -> [Trial; TRIALS] {
     let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
+    let copied = |plan| Plan { lends: false, ..plan };
     let (whole, parts) = (CutBytes::Whole, |kib: u64| CutBytes::Bytes(kib * KIB));
-    let tiny = vec![doubling(whole), halving(whole)];
-    let small =
-        vec![doubling(whole), doubling(parts(16)), halving(whole), halving(parts(32)), ring(CutBytes::PerWorker)];
-    let mut large = vec![halving(parts(64)), halving(parts(128)), ring(parts(64))];
-    let mut huge = vec![halving(parts(128)), halving(parts(256)), ring(parts(64)), ring(parts(128))];
+    let tiny = vec![doubling(whole), copied(halving(whole))];
+    let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(CutBytes::PerWorker)];
+    let mut large = vec![copied(halving(parts(64))), copied(halving(parts(128))), copied(ring(parts(64)))];
+    let mut huge = vec![copied(halving(parts(128))), copied(ring(parts(128)))];
     if ranks == 2 {
         // Whole vectors are exchanged: of two ranks that moves no more than halves do.
-        large.push(doubling(parts(64)));
-        huge.push(doubling(parts(64)));
+        large.push(copied(doubling(parts(64))));
+    }
+    if lends {
+        large.extend([halving(parts(512)), ring(parts(512))]);
+        huge.extend([halving(parts(512)), halving(parts(1024)), ring(parts(512))]);
+    } else {
+        large.extend([copied(halving(parts(512))), copied(ring(parts(128)))]);
+        huge.extend([copied(halving(parts(512))), copied(ring(parts(64)))]);
     }
     [
         (4 * KIB, 12 * KIB, tiny),
@@ -179,10 +193,6 @@ fn trials(ranks: u32) -> [Trial; TRIALS] {
     ]
 }
 
-/// Runs of a candidate: at least, and as many more as fit into this time.
-const LEAST_RUNS: u32 = 3;
-const LONG_ENOUGH: Duration = Duration::from_millis(2);
-
 pub(crate) fn tune(world: &Communicator) -> Result<()> {
     if lock(world.choice()).settled || world.size() == 1 {
         return Ok(());
@@ -190,32 +200,32 @@ pub(crate) fn tune(world: &Communicator) -> Result<()> {
     let simple = Planned::new(Plan::new("recursive-doubling", Some(CutBytes::Whole)), world.topology())?;
     let use_only = |planned: &Arc<Planned>| lock(world.choice()).table = vec![(u64::MAX, planned.clone())];
     use_only(&simple);
-    // The first rank decides whether such a group has been measured before: ranks that did so in different groups have
-    // different results.
-    let mut winners = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS];
+    // Whether any two can lend; and the first rank decides whether such a group has been measured before: ranks that did
+    // so in different groups have different results.
+    let mut told = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS + 1];
+    told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.lends[rank as usize])));
     if world.rank() == 0
         && let Some((_, known)) = lock(&world.shared.tuned).iter().find(|(shape, _)| shape == world.topology())
     {
-        winners = known.map(|index| index as f32);
+        told[..TRIALS].copy_from_slice(&known.map(|index| index as f32));
     }
-    all_reduce(world, &mut winners, ReduceOp::Max)?;
-    let mut winners = winners.map(|index| if index < 0.0 { usize::MAX } else { index as usize });
+    all_reduce(world, &mut told, ReduceOp::Max)?;
+    let lends = told[TRIALS] > 0.0;
+    let mut winners = [usize::MAX; TRIALS];
+    for (winner, told) in winners.iter_mut().zip(told).filter(|(_, told)| *told >= 0.0) {
+        *winner = told as usize;
+    }
     let mut memory = Vec::new();
     let mut table = Vec::new();
-    for ((bytes, most, plans), winner) in trials(world.size()).into_iter().zip(&mut winners) {
+    for ((bytes, most, plans), winner) in trials(world.size(), lends).into_iter().zip(&mut winners) {
         let plans: Vec<_> =
             plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
         if *winner >= plans.len() {
             memory.resize((bytes / 4) as usize, 0f32);
-            let mut times = Vec::with_capacity(plans.len());
-            for planned in &plans {
-                use_only(planned);
-                times.push(measure(world, &mut memory)?.as_secs_f32());
-            }
-            // What is slow for one rank is slow for all; everybody sees the same figures and so takes the same.
-            use_only(&simple);
-            all_reduce(world, &mut times, ReduceOp::Max)?;
-            *winner = (0..plans.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
+            let times = measure(world, &mut memory, &plans, use_only)?;
+            // Lending gains more the larger the buffer is, and in huge pages: close to a tie it wins.
+            let cost = |index: &usize| times[*index] * if plans[*index].plan.lends { LENDING_BONUS } else { 1.0 };
+            *winner = (0..plans.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
         }
         table.push((most, plans[*winner].clone()));
     }
@@ -226,23 +236,64 @@ pub(crate) fn tune(world: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// The median time of several runs.
-fn measure(world: &Communicator, memory: &mut [f32]) -> Result<Duration> {
-    all_reduce(world, memory, ReduceOp::Sum)?;
-    let once = Instant::now();
-    all_reduce(world, memory, ReduceOp::Sum)?;
-    // Every rank must run as often as the others; on a slow network once must do.
-    let mut more = [(LONG_ENOUGH.as_secs_f32() / once.elapsed().as_secs_f32().max(1e-7)).min(200.0)];
-    all_reduce(world, &mut more, ReduceOp::Max)?;
-    let least = if more[0] > 0.2 { LEAST_RUNS } else { 1 };
-    let mut times = Vec::new();
-    for _ in 0..least.max(more[0] as u32) {
+/// A candidate is measured for so long, in so many turns: what disturbs the machine for a moment disturbs one of them.
+const LONG_ENOUGH_S: f32 = 0.010;
+const TURNS: usize = 5;
+/// What takes longer than this has its first time: the network is slow, and so would be the start.
+const SLOW_S: f32 = 0.02;
+/// By what the time of a plan that lends is multiplied.
+const LENDING_BONUS: f32 = 0.9;
+/// What took so many times as long as the fastest at first is not tried again.
+const HOPELESS: f32 = 3.0;
+
+/// The time of each plan on the slowest rank: the median of the turns' medians. All ranks see the same figures.
+fn measure(
+    world: &Communicator,
+    memory: &mut [f32],
+    plans: &[Arc<Planned>],
+    use_only: impl Fn(&Arc<Planned>),
+) -> Result<Vec<f32>> {
+    let once = |memory: &mut [f32]| {
         let begin = Instant::now();
-        all_reduce(world, memory, ReduceOp::Sum)?;
-        times.push(begin.elapsed());
+        all_reduce(world, memory, ReduceOp::Sum).map(|()| begin.elapsed().as_secs_f32())
+    };
+    let agree = |times: &mut [f32]| {
+        // The same for all, whatever the plan.
+        use_only(&plans[0]);
+        all_reduce(world, times, ReduceOp::Max)
+    };
+    let mut first = Vec::with_capacity(plans.len());
+    for plan in plans {
+        use_only(plan);
+        let cold = once(memory)?;
+        first.push(cold.min(once(memory)?));
     }
-    times.sort_unstable();
-    Ok(times[times.len() / 2])
+    agree(&mut first)?;
+    let fastest = first.iter().copied().fold(f32::INFINITY, f32::min);
+    let mut turns: Vec<Vec<f32>> = first.iter().map(|_| Vec::new()).collect();
+    for _ in 0..TURNS {
+        for (index, plan) in plans.iter().enumerate() {
+            if first[index] > (HOPELESS * fastest).min(SLOW_S) {
+                continue;
+            }
+            use_only(plan);
+            let runs = (LONG_ENOUGH_S / TURNS as f32 / first[index].max(1e-7)).clamp(1.0, 100.0) as usize;
+            let mut times = (0..runs).map(|_| once(memory)).collect::<Result<Vec<_>>>()?;
+            turns[index].push(median(&mut times));
+        }
+    }
+    let mut times: Vec<f32> = first
+        .iter()
+        .zip(&mut turns)
+        .map(|(&first, turns)| if turns.is_empty() { first } else { median(turns) })
+        .collect();
+    agree(&mut times)?;
+    Ok(times)
+}
+
+fn median(times: &mut [f32]) -> f32 {
+    times.sort_unstable_by(f32::total_cmp);
+    times[times.len() / 2]
 }
 
 #[allow(unsafe_code, reason = "the memory is a slice that lives until the operation is over")]

@@ -180,6 +180,7 @@ impl Communicator {
         if request.call.rooted() {
             signature.root = request.root as u16;
         }
+        let lends = plan.as_ref().map_or_else(|| lock(&self.choice).lends(), |planned| planned.plan.lends);
         let program = match program {
             Some(program) => {
                 roles.push((self.me, space));
@@ -203,7 +204,7 @@ impl Communicator {
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
-        let begin = Begin { signature, program, roles, transfer, finish, label, handle, keep };
+        let begin = Begin { signature, program, roles, lends, transfer, finish, label, handle, keep };
         self.shared.submit(self.id, begin, how)
     }
 

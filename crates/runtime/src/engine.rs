@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     placement: Placement,
     /// Which candidates were fastest in communicators of a shape.
     pub tuned: Mutex<Vec<(Topology, [usize; TRIALS])>>,
+    /// By rank: whether its memory can be read from here.
+    pub lends: Vec<bool>,
     /// More ranks on this host than cores.
     crowded: bool,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.

@@ -97,7 +97,9 @@ impl Executor {
         for group in &mut self.groups {
             match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
                 Ok(moved) => any |= moved,
-                Err(error) => self.failures.push(group.give_up(error, &mut self.aside, &mut self.over)),
+                Err(error) => {
+                    self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over))
+                }
             }
         }
         any | self.wires.flush()
@@ -124,7 +126,7 @@ impl Executor {
                         Err(error) => Err(error),
                     };
                     if let Err(error) = taken {
-                        self.failures.push(group.give_up(error, &mut self.aside, &mut self.over));
+                        self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over));
                     }
                 }
                 (Found::Past, _) => {
@@ -156,14 +158,14 @@ impl Executor {
     /// Ends all operations of a group with an error; later ones fail at once.
     pub fn fail_group(&mut self, id: u32, error: &RunError) {
         if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
-            group.fail(error, &mut self.aside, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
         }
     }
 
     /// Ends everything.
     pub fn fail_all(&mut self, error: &RunError) {
         for group in &mut self.groups {
-            group.fail(error, &mut self.aside, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
         }
     }
 

@@ -35,7 +35,8 @@ impl Channel for Loopback {
         let Some((_, payload)) = self.queue.pop_front() else { return Ok(false) };
         match sink {
             Sink::Into(to) => to.copy_from_slice(&payload),
-            Sink::Show(show) => show(&payload),
+            Sink::Show(show) => show(0, &payload),
+            Sink::Drop => {}
         }
         self.spare.push(payload);
         Ok(true)

@@ -10,8 +10,11 @@ use crate::reduce::scale;
 use crate::space::Space;
 use crate::tag::Call;
 
-/// Bytes of a piece of the operations that are no all-reduce: a fragment of shared memory.
-const PIECE_BYTES: u64 = 64 << 10;
+/// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
+/// memory.
+const PASSED_BYTES: u64 = 64 << 10;
+/// Bytes of a piece of what goes both ways, where all are busy anyway: worth lending.
+const EXCHANGED_BYTES: u64 = 256 << 10;
 
 /// An operation ready to begin.
 pub(crate) struct Prepared {
@@ -77,7 +80,7 @@ fn expect(request: &Request<'_>, what: &str, is: u64, wanted: u64) -> Result<()>
 /// As for [`Communicator::submit`](crate::communicator::Communicator::submit).
 pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Result<Prepared> {
     let element = request.dtype.size();
-    let chunk = PIECE_BYTES / element as u64;
+    let (passed, exchanged) = (PASSED_BYTES / element as u64, EXCHANGED_BYTES / element as u64);
     let mut space = Space::new(element);
     let (inputs, outputs) = (elements(request.inputs), elements(request.outputs));
     let root = request.root;
@@ -104,7 +107,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
         }
         Call::Broadcast => {
             lay(&mut space, request.inputs);
-            let program = Broadcast { size, root, len: inputs, chunk };
+            let program = Broadcast { size, root, len: inputs, chunk: passed };
             prepared(Some(Box::new(program) as Box<dyn Program>), space, inputs, None)
         }
         Call::Reduce => {
@@ -114,7 +117,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             } else {
                 space = contribution(space, request);
             }
-            let program = Reduce { size, root, len: inputs, chunk };
+            let program = Reduce { size, root, len: inputs, chunk: passed };
             prepared(Some(Box::new(program)), space, inputs, if is_root { scaled(0, inputs) } else { None })
         }
         Call::AllGather | Call::Gather => {
@@ -137,7 +140,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             } else if !is_root {
                 sends[root as usize] = own;
             }
-            prepared(exchange(me, size, sends, recvs, chunk), space, count, None)
+            prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)
         }
         Call::Scatter => {
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
@@ -151,7 +154,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             } else {
                 recvs[root as usize] = Piece { off: inputs, len: outputs };
             }
-            prepared(exchange(me, size, sends, recvs, chunk), space, 0, None)
+            prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
         }
         Call::ReduceScatter => {
             let counts = shares(request, request.counts, inputs, size, "input")?;
@@ -162,7 +165,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             let parts = pieces(0, &counts);
             space.copy_within(parts[me as usize].off, inputs, outputs);
             let own = Piece { off: inputs, len: outputs };
-            let program = ReduceScatter { parts, own, chunk };
+            let program = ReduceScatter { parts, own, chunk: exchanged };
             prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))
         }
         Call::AllToAll => {
@@ -173,7 +176,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             lay(&mut space, request.outputs);
             let (sends, recvs) = (pieces(0, &sent), pieces(inputs, &received));
             space.copy_within(sends[me as usize].off, recvs[me as usize].off, sent[me as usize]);
-            prepared(exchange(me, size, sends, recvs, chunk), space, 0, None)
+            prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
         }
         Call::Barrier => prepared(Some(Box::new(Barrier { size })), space, 0, None),
         Call::Transfer => {

@@ -75,6 +75,8 @@ pub struct Settings {
     pub servers: u32,
     /// Connections between two ranks.
     pub streams: u32,
+    /// Ranks of a host may copy large pieces straight from each other's memory.
+    pub single_copy: bool,
     /// Says on standard error what was chosen.
     pub verbose: bool,
 }
@@ -93,6 +95,7 @@ impl Default for Settings {
             inside: Inside::Ring,
             servers: 1,
             streams: 1,
+            single_copy: true,
             verbose: false,
         }
     }

@@ -4,8 +4,12 @@
 //! file (`memfd_create`), which peers open through `/proc/PID/fd`: nothing has a name in `/dev/shm`, whose size does
 //! not matter, and nothing can be left behind, however a process ends. Its pages are reserved when it is made, so that
 //! a lack of memory is an error then and no signal later.
+//!
+//! A small fragment is copied into a slot and out of it. A large one can be lent: the slot says where it lies in the
+//! sender's memory, and the receiver copies it from there (`process_vm_readv`), where the system lets it.
 mod bell;
 mod mapping;
+mod peer;
 mod ring;
 mod segment;
 

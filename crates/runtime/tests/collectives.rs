@@ -174,6 +174,7 @@ fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: 
             program: Box::new(Transfer { peer: peer.unwrap_or(0), sends, len }),
             // The role of a receive from anybody is this rank's all the same.
             roles: vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))],
+            lends: true,
             transfer: Some(Between { peer, tag, sends }),
             finish: None,
             label: String::new(),

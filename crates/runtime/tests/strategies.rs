@@ -54,7 +54,11 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
         let handles: Vec<_> = memory
             .iter_mut()
             .enumerate()
-            .map(|(id, memory)| start(executor, &schedule, rank, id as u32, memory, 100 + 37 * rank as usize))
+            .map(|(id, memory)| {
+                // In small runs, of other lengths on other ranks, or in one.
+                let cut = if id % 2 == 1 { 100 + 37 * rank as usize } else { 1 << 20 };
+                start(executor, &schedule, rank, id as u32, memory, cut)
+            })
             .collect();
         drive(executor, &handles);
         for (id, memory) in memory.iter().enumerate() {
@@ -77,7 +81,7 @@ fn every_strategy_over_every_transport() {
     for entry in registry() {
         for transport in TRANSPORTS {
             for size in [1, 2, 3, 4, 5, 8] {
-                check(entry.name, size, transport, &Knobs::default(), 1 + size % 3, &[0, 1, 5, 1000, 40_000]);
+                check(entry.name, size, transport, &Knobs::default(), 1 + size % 3, &[0, 1, 5, 1000, 40_000, 30_000]);
             }
         }
     }
@@ -87,7 +91,7 @@ fn every_strategy_over_every_transport() {
 fn large_messages_in_small_pieces_and_whole() {
     for entry in registry() {
         for chunk in [Chunk::Elements(5000), Chunk::Whole] {
-            for transport in [Transport::Shm, Transport::Mixed] {
+            for transport in [Transport::Shm, Transport::ShmCopied, Transport::Mixed] {
                 let knobs = Knobs { chunk: Some(chunk), ..Knobs::default() };
                 check(entry.name, 4, transport, &knobs, 2, &[300_000, 3, 250_001]);
             }

@@ -191,7 +191,8 @@ fn open_memory(
     exchange: Exchange<'_>,
     size: u32,
 ) -> Result<Vec<Opened>> {
-    let offered = (settings.transport != Transport::Tcp).then_some(segment);
+    let token_at = if settings.single_copy { segment.token_at } else { 0 };
+    let offered = (settings.transport != Transport::Tcp).then_some(SegmentAddress { token_at, ..segment });
     let memories = round(exchange, &Memory { segment: offered, bell })?;
     let open = |peer: u32| -> Opened {
         let Memory { segment, bell } = memories.get(peer as usize)?;
@@ -235,6 +236,9 @@ fn assemble(
         peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
     };
     let placement = Placement::new(segment.clone(), neighbours(true), neighbours(false));
+    let lends = opened.iter().zip(&shared_with);
+    let lends = lends.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.lends()));
+    let lends = lends.collect();
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
     for ((peer, streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
@@ -275,6 +279,7 @@ fn assemble(
         monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
         placement,
         tuned: Mutex::default(),
+        lends,
         crowded: local.len() > cores,
         sockets,
         settings,

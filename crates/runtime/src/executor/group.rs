@@ -2,6 +2,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::aside::Aside;
+use super::lane::Lent;
 use super::live::{Begin, Between, Live};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::wires::Wires;
@@ -259,15 +260,18 @@ impl Group {
     }
 
     /// Ends everything because of an error found here, which others must hear of.
-    pub fn give_up(&mut self, error: RunError, aside: &mut Aside, over: &mut Vec<Over>) -> Failure {
-        self.fail(&error, aside, over);
+    pub fn give_up(&mut self, error: RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Failure {
+        self.fail(&error, wires, aside, over);
         Failure { group: self.id, error }
     }
 
-    pub fn fail(&mut self, error: &RunError, aside: &mut Aside, over: &mut Vec<Over>) {
+    /// Ends everything.
+    pub fn fail(&mut self, error: &RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) {
         self.broken.get_or_insert_with(|| error.clone());
         let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
         for (seq, live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+            // The memory is its owner's again.
+            live.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
             live.handle.fail(error.clone());
             over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
         }

@@ -1,4 +1,5 @@
 //! How far a lane is.
+use crate::channel::Ticket;
 
 /// All of a message has gone or come. (A message without payload is a fragment, too.)
 pub(super) const ALL: u64 = u64::MAX;
@@ -50,13 +51,25 @@ pub(super) enum State {
     Done,
 }
 
+/// A fragment that a peer has not returned.
+#[derive(Clone, Copy)]
+pub(super) struct Lent {
+    /// Of the job.
+    pub rank: u32,
+    pub ticket: Ticket,
+    /// What will have been sent then.
+    pub upto: u64,
+}
+
 /// A lane of a role.
 #[derive(Default)]
 pub(super) struct Lane {
     pub pc: u32,
     pub state: State,
-    /// Of the step's send.
+    /// Of the step's send: what has gone, so that it may change.
     pub sent: Moved,
+    /// What is on its way.
+    pub lent: Option<Lent>,
     /// Of the step's receive, or of the receive behind the send it is at.
     pub got: Moved,
 }

@@ -3,7 +3,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::lane::{Lane, State};
+use super::lane::{Lane, Lent, State};
 use crate::dtype::Dtype;
 use crate::handle::Handle;
 use crate::program::Program;
@@ -42,6 +42,8 @@ pub struct Begin {
     pub program: Box<dyn Program>,
     /// The roles this process plays, with their memory; the worker first.
     pub roles: Vec<(u32, Space)>,
+    /// Whether large pieces are lent rather than copied.
+    pub lends: bool,
     /// Of a transfer.
     pub transfer: Option<Between>,
     /// Afterwards.
@@ -96,6 +98,7 @@ pub(super) struct Live {
     pub program: Box<dyn Program>,
     pub kernel: Kernel,
     pub parts: Vec<Part>,
+    pub lends: bool,
     pub transfer: Option<Between>,
     finish: Option<Finish>,
     pub label: String,
@@ -112,7 +115,7 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(seq: u32, begin: Begin) -> Live {
-        let Begin { signature, program, roles, transfer, finish, label, handle, keep } = begin;
+        let Begin { signature, program, roles, lends, transfer, finish, label, handle, keep } = begin;
         let total = program.lanes();
         let meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
@@ -134,6 +137,7 @@ impl Live {
             program,
             kernel,
             parts,
+            lends,
             transfer,
             finish,
             label,
@@ -148,6 +152,11 @@ impl Live {
 
     pub fn over(&self) -> bool {
         self.notes.is_empty() && self.parts.iter().all(Part::over)
+    }
+
+    /// What peers have not returned.
+    pub fn lent(&self) -> impl Iterator<Item = Lent> {
+        self.parts.iter().flat_map(|part| &part.lanes).filter_map(|lane| lane.lent)
     }
 
     pub fn is_receive_from_anybody(&self) -> bool {

@@ -2,7 +2,7 @@
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::aside::{Aside, Key};
-use super::lane::{ALL, Lane, State};
+use super::lane::{ALL, Lane, Lent, State};
 use super::live::{Live, Part};
 use super::wires::Wires;
 use crate::channel::Sink;
@@ -10,6 +10,9 @@ use crate::error::RunError;
 use crate::reduce::Kernel;
 use crate::space::Space;
 use crate::tag::{Signature, Tag};
+
+/// Least bytes that are lent: below, finding the pages costs more than copying once more.
+const LEAST_LENT: usize = 128 << 10;
 
 /// Slot of the notes by which roles meet at a barrier; programs have far fewer.
 pub(super) const BARRIER_SLOT: u16 = u16::MAX;
@@ -94,7 +97,9 @@ fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option
     Some(Wanted { peer, piece, assign, got, limit: piece.len })
 }
 
-fn combine(space: &mut Space, off: u64, payload: &[u8], assign: bool, kernel: Kernel) {
+/// Combines a part of a fragment; `off` is the fragment's first element, `at` the part's first byte in it.
+fn combine(space: &mut Space, off: u64, at: usize, payload: &[u8], assign: bool, kernel: Kernel) {
+    let off = off + (at / space.element()) as u64;
     space.zip(off, payload, |to, from| if assign { to.copy_from_slice(from) } else { kernel(to, from) });
 }
 
@@ -151,10 +156,10 @@ pub(super) fn deliver(
         if run.len() == tag.bytes as usize {
             wires.take(rank, tag.bytes, Sink::Into(run))
         } else {
-            wires.take(rank, tag.bytes, Sink::Show(&mut |payload| combine(space, off, payload, true, kernel)))
+            wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| combine(space, off, at, payload, true, kernel)))
         }
     } else {
-        wires.take(rank, tag.bytes, Sink::Show(&mut |payload| combine(space, off, payload, false, kernel)))
+        wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| combine(space, off, at, payload, false, kernel)))
     };
     if taken {
         live.moved += 1;
@@ -284,13 +289,23 @@ fn take_aside(
             let Some(wanted) = wanted(live, role, number, &live.parts[part].lanes[at], tag) else { break };
             let (elements, off) = (fits(&wanted, tag, &live.signature)?, wanted.piece.off + tag.offset);
             let Some(payload) = aside.pop(&key) else { break };
-            combine(&mut live.parts[part].space, off, &payload, wanted.assign, live.kernel);
+            combine(&mut live.parts[part].space, off, 0, &payload, wanted.assign, live.kernel);
             count(&mut live.parts[part].lanes[at], &wanted, elements);
             live.moved += 1;
             any = true;
         }
     }
     Ok(any)
+}
+
+/// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
+/// itself, two ranks that lend each other theirs would both wait.
+fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
+    let Part { role, lanes, .. } = &live.parts[part];
+    match live.program.step(*role, number, lanes[at].pc + 1) {
+        Step::Recv { piece: into, .. } => into.off + into.len <= piece.off || piece.off + piece.len <= into.off,
+        _ => true,
+    }
 }
 
 /// Sends what the channels take of a step; whether anything moved, and whether all has gone to all.
@@ -305,16 +320,30 @@ fn send(
 ) -> (bool, bool) {
     let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
     let element = signature.dtype.size();
+    let lends = live.lends && to.count == 1 && may_lend(live, part, number, at, piece);
     let Part { role, space, lanes, .. } = &mut live.parts[part];
     let lane = &mut lanes[at];
     let mut any = false;
+    if let Some(Lent { rank, ticket, upto }) = lane.lent {
+        if !wires.returned(rank, ticket) {
+            return (false, false);
+        }
+        lane.lent = None;
+        lane.sent.set(0, upto);
+        live.moved += 1;
+        any = true;
+    }
     for k in 0..to.count {
         let receiver = to.get(k);
         let rank = place.host(receiver);
-        let most = (wires.fragment(rank) / element) as u64;
+        let most = wires.fragment(rank);
         let mut sent = lane.sent.get(k);
         while sent != ALL {
-            let run = space.run(piece.off + sent, (piece.len - sent).min(most));
+            let lent = if lends { wires.lends(rank) } else { 0 };
+            let run = space.run(piece.off + sent, (piece.len - sent).min((most.max(lent) / element) as u64));
+            let lent = lent > 0 && run.len() >= LEAST_LENT;
+            let length = if lent { run.len() } else { run.len().min(most / element * element) };
+            let run = &mut run[..length];
             let tag = Tag {
                 group: place.group,
                 seq,
@@ -326,13 +355,18 @@ fn send(
                 offset: sent,
                 signature,
             };
+            sent += (run.len() / element) as u64;
+            sent = if sent == piece.len { ALL } else { sent };
+            if lent {
+                let Some(ticket) = wires.lend(rank, &tag, run) else { break };
+                lane.lent = Some(Lent { rank, ticket, upto: sent });
+                return (true, false);
+            }
             if !wires.send(rank, &tag, run) {
                 break;
             }
             any = true;
             live.moved += 1;
-            sent += (run.len() / element) as u64;
-            sent = if sent == piece.len { ALL } else { sent };
             lane.sent.set(k, sent);
         }
     }

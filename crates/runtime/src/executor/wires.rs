@@ -1,6 +1,6 @@
 //! The channels by rank, and which of them are lost.
 use super::aside::Aside;
-use crate::channel::{Channel, Sink};
+use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
 use crate::tag::Tag;
 
@@ -74,6 +74,37 @@ impl Wires {
         }
     }
 
+    /// Most bytes of a fragment that can be lent to this rank, or 0.
+    pub(super) fn lends(&self, rank: u32) -> usize {
+        self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())
+    }
+
+    /// As [`Wires::send`]; the payload must not change until it has been returned.
+    pub(super) fn lend(&mut self, rank: u32, tag: &Tag, payload: &[u8]) -> Option<Ticket> {
+        match self.channels[rank as usize].as_mut()?.lend(tag, payload) {
+            Ok(ticket) => {
+                self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
+                ticket
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                None
+            }
+        }
+    }
+
+    /// Whether the rank has what was lent. One that was lost has it never: the operation waits until somebody fails it.
+    pub(super) fn returned(&mut self, rank: u32, ticket: Ticket) -> bool {
+        self.channels[rank as usize].as_mut().is_some_and(|channel| channel.returned(ticket))
+    }
+
+    /// Takes back what was lent.
+    pub(super) fn revoke(&mut self, rank: u32, ticket: Ticket) {
+        if let Some(channel) = &mut self.channels[rank as usize] {
+            channel.revoke(ticket);
+        }
+    }
+
     #[inline]
     pub(super) fn front(&mut self, rank: u32) -> Option<Tag> {
         match self.channels[rank as usize].as_mut()?.front() {
@@ -101,18 +132,21 @@ impl Wires {
     }
 
     pub(super) fn discard(&mut self, rank: u32) -> bool {
-        self.take(rank, 0, Sink::Show(&mut |_| {}))
+        self.take(rank, 0, Sink::Drop)
     }
 
     pub(super) fn take_aside(&mut self, rank: u32, tag: &Tag, aside: &mut Aside) -> bool {
         if self.partial[rank as usize] {
             return false;
         }
-        let mut copy = None;
-        self.take(rank, tag.bytes, Sink::Show(&mut |payload| copy = Some(payload.to_vec())));
+        let mut copy = Vec::with_capacity(tag.bytes as usize);
+        let taken = self.take(rank, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
         self.partial[rank as usize] = false;
-        copy.map(|payload| aside.put(rank, tag, payload)).is_some()
+        if taken {
+            aside.put(rank, tag, copy);
+        }
+        taken
     }
 
     /// Hands to the system what channels hold; whether anything moved.

@@ -34,6 +34,11 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// Where a byte of it is in this process's memory.
+    pub fn address(&self, offset: usize) -> u64 {
+        self.at(offset, 1) as u64
+    }
+
     /// The word at a multiple of 4.
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));

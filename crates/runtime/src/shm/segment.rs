@@ -8,13 +8,16 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::mapping::Mapping;
+use super::peer::PeerMemory;
 
 /// Slots of a ring.
 pub(super) const SLOTS: u32 = 8;
 /// In front of a slot's payload: its state and the tag.
 pub(super) const SLOT_HEAD: usize = 64;
-/// A ring begins with the count of slots that its reader has given back, alone in its cache lines.
+/// A ring begins with the count of slots that its reader has given back, alone in its cache lines ...
 pub(super) const RING_HEAD: usize = 128;
+/// ... and, behind it, 1 if the reader can read the writer's memory.
+pub(super) const RING_READS: usize = 64;
 const HEAD: usize = 4096;
 /// Where the owner says that it sleeps.
 const SLEEPING: usize = 128;
@@ -38,12 +41,16 @@ pub struct SegmentAddress {
     pub ranks: u32,
     /// A random number in the segment's header.
     pub token: [u8; 16],
+    /// Where the owner has it in its memory; 0: the owner's memory is not to be read.
+    pub token_at: u64,
 }
 
 /// A rank's segment, its own or a peer's.
 pub struct Segment {
     pub(super) map: Mapping,
     ranks: u32,
+    /// The owner's memory, if it can be read.
+    pub(super) memory: Option<PeerMemory>,
 }
 
 impl Segment {
@@ -60,8 +67,9 @@ impl Segment {
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(std::io::Error::other)?;
         map.write(TOKEN, &token);
-        let address = SegmentAddress { pid: std::process::id(), fd: file.as_raw_fd(), ranks, token };
-        Ok((Arc::new(Segment { map, ranks }), file, address))
+        let (pid, fd, token_at) = (std::process::id(), file.as_raw_fd(), map.address(TOKEN));
+        let address = SegmentAddress { pid, fd, ranks, token, token_at };
+        Ok((Arc::new(Segment { map, ranks, memory: None }), file, address))
     }
 
     /// Opens a peer's segment.
@@ -81,7 +89,11 @@ impl Segment {
         if map.bytes(TOKEN, 16) != address.token {
             return Err(foreign());
         }
-        Ok(Arc::new(Segment { map, ranks: address.ranks }))
+        let memory = match address.token_at {
+            0 => None,
+            token_at => PeerMemory::probe(address.pid, token_at, &address.token),
+        };
+        Ok(Arc::new(Segment { map, ranks: address.ranks, memory }))
     }
 
     /// 1 while the owner sleeps and wants its bell rung.
@@ -94,6 +106,12 @@ impl Segment {
     #[must_use]
     pub fn waits_on(&self) -> &AtomicU32 {
         self.map.word(WAITS_ON)
+    }
+
+    /// Whether its owner's memory can be read.
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.memory.is_some()
     }
 
     /// Payload of a slot.

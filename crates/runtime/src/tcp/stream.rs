@@ -20,9 +20,10 @@ pub(super) struct Stream {
     start: usize,
     end: usize,
     front: Option<Tag>,
-    /// Payload of the front that has been received into the sink, or collected.
+    /// Payload of the front that has been received, into the sink or into what is collected.
     received: usize,
     collected: Vec<u8>,
+    collects: bool,
 }
 
 fn closed() -> io::Error {
@@ -61,6 +62,7 @@ impl Stream {
             front: None,
             received: 0,
             collected: Vec::new(),
+            collects: false,
         })
     }
 
@@ -121,7 +123,7 @@ impl Stream {
         let tag = Tag::decode(&bytes).filter(|tag| tag.bytes as usize <= FRAGMENT);
         let tag = tag.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
         (self.front, self.received) = (Some(tag), 0);
-        self.collected.clear();
+        self.collects = false;
         Ok(self.front)
     }
 
@@ -130,24 +132,27 @@ impl Stream {
         let bytes = tag.bytes as usize;
         let complete = match sink {
             Sink::Into(to) => {
-                let collected = self.collected.len().min(self.received);
-                to[..collected].copy_from_slice(&self.collected[..collected]);
-                self.collected.clear();
+                if std::mem::take(&mut self.collects) {
+                    to[..self.received].copy_from_slice(&self.collected[..self.received]);
+                }
                 self.read_into(to)?
             }
+            Sink::Drop => return self.take(Sink::Show(&mut |_, _| {})),
             Sink::Show(show) => {
                 if self.received == 0 && self.end - self.start >= bytes {
-                    show(&self.ahead[self.start..self.start + bytes]);
+                    show(0, &self.ahead[self.start..self.start + bytes]);
                     self.start += bytes;
                     true
                 } else {
                     let mut collected = std::mem::take(&mut self.collected);
-                    collected.resize(bytes, 0);
-                    let result = self.read_into(&mut collected);
-                    self.collected = collected;
+                    if collected.len() < bytes {
+                        collected.resize(bytes, 0);
+                    }
+                    let result = self.read_into(&mut collected[..bytes]);
+                    (self.collected, self.collects) = (collected, true);
                     let complete = result?;
                     if complete {
-                        show(&self.collected);
+                        show(0, &self.collected[..bytes]);
                     }
                     complete
                 }
@@ -165,13 +170,10 @@ impl Stream {
         to[self.received..self.received + ready].copy_from_slice(&self.ahead[self.start..self.start + ready]);
         self.start += ready;
         self.received += ready;
-        while self.received < to.len() {
-            let got = received((&self.socket).read(&mut to[self.received..]))?;
-            if got == 0 {
-                return Ok(false);
-            }
-            self.received += got;
+        if self.received < to.len() {
+            // Less than asked for is all there is: another call would find nothing.
+            self.received += received((&self.socket).read(&mut to[self.received..]))?;
         }
-        Ok(true)
+        Ok(self.received == to.len())
     }
 }

@@ -19,13 +19,16 @@ use paceline_runtime::tcp::TcpChannel;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transport {
     Shm,
+    /// Shared memory that lends nothing.
+    ShmCopied,
     Tcp,
     TwoStreams,
     /// Shared memory between neighbours (0-1, 2-3, …), TCP between the others.
     Mixed,
 }
 
-pub const TRANSPORTS: [Transport; 4] = [Transport::Shm, Transport::Tcp, Transport::TwoStreams, Transport::Mixed];
+pub const TRANSPORTS: [Transport; 5] =
+    [Transport::Shm, Transport::ShmCopied, Transport::Tcp, Transport::TwoStreams, Transport::Mixed];
 
 fn socket_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -33,22 +36,26 @@ fn socket_pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-/// An executor for each rank, all connected.
-pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
+/// For each rank the channels to the others.
+pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Channel>>>> {
     let segments: Vec<_> = (0..size).map(|_| Segment::create(size).unwrap()).collect();
     let bells: Vec<_> = segments.iter().map(|(segment, ..)| Bell::new(segment.clone()).unwrap()).collect();
     let mut all: Vec<Vec<Option<Box<dyn Channel>>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
     for a in 0..size {
         for b in a + 1..size {
             let shm = match transport {
-                Transport::Shm => true,
+                Transport::Shm | Transport::ShmCopied => true,
                 Transport::Tcp | Transport::TwoStreams => false,
                 Transport::Mixed => a / 2 == b / 2,
             };
             let (ours, theirs): (Box<dyn Channel>, Box<dyn Channel>) = if shm {
                 let make = |me: u32, peer: u32| {
                     let (_, _, address): &(Arc<Segment>, OwnedFd, _) = &segments[peer as usize];
-                    let opened = Segment::open(address).unwrap();
+                    let mut address = address.clone();
+                    if transport == Transport::ShmCopied {
+                        address.token_at = 0;
+                    }
+                    let opened = Segment::open(&address).unwrap();
                     let ringer =
                         Ringer::open(opened.clone(), std::process::id(), bells[peer as usize].address()).unwrap();
                     Box::new(ShmChannel::new(segments[me as usize].0.clone(), me, opened, peer, ringer))
@@ -63,7 +70,13 @@ pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
             all[b as usize][a as usize] = Some(theirs);
         }
     }
-    all.into_iter()
+    all
+}
+
+/// An executor for each rank, all connected.
+pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
+    channels(size, transport)
+        .into_iter()
         .enumerate()
         .map(|(rank, channels)| {
             let mut executor = Executor::new(Wires::new(rank as u32, channels));
@@ -129,6 +142,7 @@ pub fn begin(
         signature,
         program,
         roles,
+        lends: true,
         transfer: None,
         finish: None,
         label: String::new(),
