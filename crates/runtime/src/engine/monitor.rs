@@ -313,15 +313,8 @@ impl Watch {
                 && !theirs.is_empty()
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {
-                let text = format!(
-                    "operation {}{} differs between ranks: rank {rank} called {theirs}, rank {} called {mine}{}; all \
-                     ranks must call the same operations in the same order, with the same shapes and dtypes",
-                    waiting.seq.unwrap_or(0) + 1,
-                    if waiting.label.is_empty() { String::new() } else { format!(" of '{}'", waiting.label) },
-                    shared.rank,
-                    if *theirs == mine { " with another strategy" } else { "" }
-                );
-                return Finding::Fail(RunError::Failed(text));
+                let (them, me) = ((rank, theirs.as_str()), (shared.rank, mine.as_str()));
+                return Finding::Fail(RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me));
             }
         }
         let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);

@@ -384,16 +384,5 @@ pub(super) fn mismatch(live: &Live, tag: &Tag, place: &Place<'_>) -> RunError {
             tag.lane
         ));
     }
-    let number = live.seq.wrapping_add(1);
-    let label = if live.label.is_empty() { String::new() } else { format!(" of '{}'", live.label) };
-    if theirs == mine {
-        return RunError::Failed(format!(
-            "operation {number}{label}: ranks {me} and {them} both called {mine}, but with different strategies or pieces; \
-             give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
-        ));
-    }
-    RunError::Failed(format!(
-        "operation {number}{label} differs between ranks: rank {them} called {theirs}, rank {me} called {mine}; all ranks \
-         must call the same operations in the same order, with the same shapes and dtypes"
-    ))
+    RunError::mismatch(live.seq, &live.label, (them, &theirs), (me, &mine))
 }
