@@ -29,6 +29,23 @@ def test_the_example_under_torchrun():
     assert "on 2 ranks; all weights are the same" in said
 
 
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, "1 3 -"),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "2 4 -"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "RANK": "0", "WORLD_SIZE": "1"}, "0 1 -"),
+        ({}, "- - -"),
+    ],
+)
+def test_torch_learns_its_rank_from_other_launchers(environ, told):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    clean = {name: value for name, value in os.environ.items() if name not in names}
+    code = f"import os, paceline.torch.backend as b; b.register(); print(*(os.environ.get(n, '-') for n in {names}))"
+    done = subprocess.run([sys.executable, "-c", code], env=clean | environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == told
+
+
 SCRIPT = """
 import torch, torch.distributed as dist
 {before}

@@ -6,6 +6,8 @@ is needed. `torch.backends`, the other group of entry points, would load Pacelin
 
 from __future__ import annotations
 
+import contextlib
+import os
 import weakref
 from datetime import timedelta
 
@@ -14,6 +16,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
+from paceline._core import UserError
+from paceline.environment import RankEnvironment, rank_environment
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import NAME, PacelineBackend, PacelineProcessGroup
@@ -27,6 +31,18 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
+            _tell_torch(rank_environment())
+
+
+def _tell_torch(place: RankEnvironment) -> None:
+    """Under mpirun and srun, which do not set them: the variables that `init_process_group` reads."""
+    if place.launcher not in ("openmpi", "pmi", "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+        return
+    known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
+    for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
+        if value is not None:
+            os.environ.setdefault(variable, str(value))
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
