@@ -1,0 +1,43 @@
+//! From tensors in their order to buckets.
+use std::collections::BTreeMap;
+
+use crate::event::{Agreed, Bucket};
+
+/// Puts neighbours that may go together into one bucket, up to `threshold` bytes. What was asked for together stays
+/// together, at the place of its first, however many bytes it is.
+#[must_use]
+pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    for tensor in in_order(agreed) {
+        let bytes = tensor.request.terms.bytes;
+        let fits = |bucket: &&mut Bucket| {
+            let Some(last) = bucket.tensors.last() else { return false };
+            let together = tensor.request.together.is_some() && tensor.request.together == last.request.together;
+            last.request.terms.fuses_with(&tensor.request.terms) && (together || bucket.bytes + bytes <= threshold)
+        };
+        match buckets.last_mut().filter(fits) {
+            Some(bucket) => {
+                bucket.bytes += bytes;
+                bucket.tensors.push(tensor);
+            }
+            None => buckets.push(Bucket { bytes, tensors: vec![tensor] }),
+        }
+    }
+    buckets
+}
+
+/// Groups where their first member stands.
+fn in_order(agreed: Vec<Agreed>) -> Vec<Agreed> {
+    let mut first = BTreeMap::new();
+    for (index, tensor) in agreed.iter().enumerate() {
+        if let Some(group) = &tensor.request.together {
+            first.entry(group.clone()).or_insert(index);
+        }
+    }
+    let place = |(index, tensor): &(usize, Agreed)| {
+        tensor.request.together.as_ref().and_then(|group| first.get(group)).copied().unwrap_or(*index)
+    };
+    let mut numbered: Vec<_> = agreed.into_iter().enumerate().collect();
+    numbered.sort_by_key(place);
+    numbered.into_iter().map(|(_, tensor)| tensor).collect()
+}

@@ -1,0 +1,77 @@
+//! What a rank asks for.
+use serde::{Deserialize, Serialize};
+
+/// An operation on a named tensor, as one rank asks for it.
+///
+/// All numbers and words but the sizes mean nothing here: they are compared, and told to people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Request {
+    /// By which ranks know that they mean the same tensor.
+    pub name: String,
+    /// What all ranks must ask for alike.
+    pub terms: Terms,
+    /// What may differ between ranks and each must know of all: the first dimension of an all-gather, the parts of an
+    /// all-to-all. Such requests are negotiated each time.
+    pub own: Vec<u64>,
+    /// Of requests that begin together: the least of their names.
+    pub together: Option<String>,
+}
+
+/// What all ranks must ask for alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Terms {
+    /// The operation: `allreduce`, `broadcast`, …
+    pub call: String,
+    /// How elements are combined; empty if they are not.
+    pub op: String,
+    /// Of the elements.
+    pub dtype: String,
+    /// Where the tensor is: `cpu`, `cuda:0`, …
+    pub device: String,
+    /// Dimensions that must be the same.
+    pub shape: Vec<u64>,
+    /// The rank that sends or receives, if there is one.
+    pub root: Option<u32>,
+    /// Factors before and after, as bits of a float64.
+    pub scale: [u64; 2],
+    /// Of the payload: what fusion counts.
+    pub bytes: u64,
+    /// May go into one bucket with others.
+    pub fusible: bool,
+}
+
+impl Terms {
+    /// Whether two may go into one bucket.
+    #[must_use]
+    pub fn fuses_with(&self, other: &Terms) -> bool {
+        self.fusible
+            && other.fusible
+            && (&self.call, &self.op, &self.dtype, &self.device, self.root, self.scale)
+                == (&other.call, &other.op, &other.dtype, &other.device, other.root, other.scale)
+    }
+
+    /// The first difference, in words: what it is, ours and theirs.
+    #[must_use]
+    pub fn difference(&self, other: &Terms) -> Option<(&'static str, String, String)> {
+        fn differ(
+            what: &'static str,
+            a: impl ToString + PartialEq,
+            b: impl ToString + PartialEq,
+        ) -> Option<(&'static str, String, String)> {
+            let (a, b) = (a.to_string(), b.to_string());
+            (a != b).then_some((what, a, b))
+        }
+        let shape = |terms: &Terms| format!("{:?}", terms.shape);
+        let root = |terms: &Terms| terms.root.map_or("none".to_owned(), |root| root.to_string());
+        let scale = |terms: &Terms, at: usize| f64::from_bits(terms.scale[at]);
+        differ("operation", &self.call, &other.call)
+            .or_else(|| differ("dtype", &self.dtype, &other.dtype))
+            .or_else(|| differ("shape", shape(self), shape(other)))
+            .or_else(|| differ("reduction", &self.op, &other.op))
+            .or_else(|| differ("root rank", root(self), root(other)))
+            .or_else(|| differ("device", &self.device, &other.device))
+            .or_else(|| differ("prescale factor", scale(self, 0), scale(other, 0)))
+            .or_else(|| differ("postscale factor", scale(self, 1), scale(other, 1)))
+            .or_else(|| (self != other).then(|| ("layout", format!("{self:?}"), format!("{other:?}"))))
+    }
+}

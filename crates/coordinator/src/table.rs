@@ -1,0 +1,170 @@
+//! What the first rank knows of tensors that are not ready everywhere.
+use std::collections::BTreeMap;
+
+use crate::event::{Agreed, Decision, Report, Stall, Time};
+use crate::request::Request;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    /// By rank.
+    asked: Vec<Option<Request>>,
+    since: Time,
+    warned: Time,
+}
+
+/// Tensors by name, and who asked for them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Table {
+    waiting: BTreeMap<String, Waiting>,
+    joined: Vec<bool>,
+}
+
+impl Table {
+    /// For so many ranks.
+    #[must_use]
+    pub fn new(ranks: u32) -> Table {
+        Table { waiting: BTreeMap::new(), joined: vec![false; ranks as usize] }
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// All ranks have reported, in rank order.
+    pub fn take(&mut self, now: Time, reports: Vec<Report>) -> Decision {
+        let mut complete = Vec::new();
+        let joined: Vec<bool> = reports.iter().map(|report| report.joined).collect();
+        let more_joined = joined != self.joined;
+        self.joined = joined;
+        for (rank, report) in reports.into_iter().enumerate() {
+            for request in report.requests {
+                let name = request.name.clone();
+                let ranks = self.joined.len();
+                let entry = self.waiting.entry(name.clone()).or_insert_with(|| Waiting {
+                    asked: vec![None; ranks],
+                    since: now,
+                    warned: now,
+                });
+                entry.asked[rank] = Some(request);
+                if self.all_asked(&name) {
+                    complete.push(name);
+                }
+            }
+        }
+        if more_joined {
+            let rest = self.waiting.keys().filter(|name| self.all_asked(name) && !complete.contains(name));
+            let rest: Vec<String> = rest.cloned().collect();
+            complete.extend(rest);
+        }
+        let mut decision = Decision::default();
+        for name in complete {
+            let Some(entry) = self.waiting.remove(&name) else { continue };
+            match agree(&name, entry.asked) {
+                Ok(agreed) => decision.agreed.push(agreed),
+                Err(reason) => decision.refused.push((name, reason)),
+            }
+        }
+        decision
+    }
+
+    fn all_asked(&self, name: &str) -> bool {
+        self.waiting
+            .get(name)
+            .is_some_and(|entry| entry.asked.iter().zip(&self.joined).all(|(asked, &joined)| asked.is_some() || joined))
+    }
+
+    /// Tensors that have waited so long and were not told of for so long.
+    pub fn stalled(&mut self, now: Time, after: Time) -> Vec<Stall> {
+        let joined = &self.joined;
+        let mut stalls = Vec::new();
+        for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| now.saturating_sub(entry.warned) >= after) {
+            entry.warned = now;
+            stalls.push(entry.stall(name, now, joined));
+        }
+        stalls
+    }
+
+    /// Takes out what has waited too long, with the reason.
+    pub fn give_up(&mut self, now: Time, after: Time) -> Vec<(String, String)> {
+        let late = |entry: &Waiting| now.saturating_sub(entry.since) >= after;
+        let names: Vec<String> =
+            self.waiting.iter().filter(|(_, entry)| late(entry)).map(|(name, _)| name.clone()).collect();
+        let mut refused = Vec::new();
+        for name in names {
+            let Some(entry) = self.waiting.remove(&name) else { continue };
+            let stall = entry.stall(&name, now, &self.joined);
+            refused.push((name, stall.describe()));
+        }
+        refused
+    }
+
+    /// When something of that kind is due next.
+    #[must_use]
+    pub fn due(&self, warn: Option<Time>, give_up: Option<Time>) -> Option<Time> {
+        let times = self.waiting.values().flat_map(|entry| {
+            [warn.map(|after| entry.warned + after), give_up.map(|after| entry.since + after)].into_iter().flatten()
+        });
+        times.min()
+    }
+}
+
+impl Waiting {
+    fn stall(&self, name: &str, now: Time, joined: &[bool]) -> Stall {
+        let ranks = |wanted: bool| {
+            let those = self.asked.iter().zip(joined).enumerate();
+            let those = those.filter(move |(_, (asked, joined))| asked.is_some() == wanted && (wanted || !**joined));
+            those.map(|(rank, _)| rank as u32).collect()
+        };
+        Stall { name: name.into(), waited: now.saturating_sub(self.since), have: ranks(true), lack: ranks(false) }
+    }
+}
+
+impl Stall {
+    /// For people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "tensor '{}' has waited {} s for {}; {} asked for it",
+            self.name,
+            self.waited / 1_000_000_000,
+            ranks(&self.lack),
+            ranks(&self.have)
+        )
+    }
+}
+
+fn ranks(ranks: &[u32]) -> String {
+    let shown: Vec<String> = ranks.iter().take(8).map(u32::to_string).collect();
+    let more =
+        if ranks.len() > shown.len() { format!(" and {} more", ranks.len() - shown.len()) } else { String::new() };
+    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, shown.join(", "))
+}
+
+/// All ranks ask for the same, or what differs.
+fn agree(name: &str, asked: Vec<Option<Request>>) -> Result<Agreed, String> {
+    let mut first: Option<(usize, &Request)> = None;
+    for (rank, request) in asked.iter().enumerate() {
+        let Some(request) = request else { continue };
+        let Some((other, known)) = first else {
+            first = Some((rank, request));
+            continue;
+        };
+        if let Some((what, a, b)) = known.terms.difference(&request.terms) {
+            return Err(format!("tensor '{name}': the {what} is {a} on rank {other} and {b} on rank {rank}"));
+        }
+        if known.together != request.together {
+            return Err(format!("tensor '{name}': ranks {other} and {rank} have it in different groups of tensors"));
+        }
+    }
+    let Some((_, request)) = first else { return Err(format!("tensor '{name}': nobody asked for it")) };
+    let request = Request { own: Vec::new(), ..request.clone() };
+    let any = asked.iter().flatten().any(|request| !request.own.is_empty());
+    let own = if any {
+        asked.into_iter().map(|asked| asked.map_or_else(Vec::new, |request| request.own)).collect()
+    } else {
+        Vec::new()
+    };
+    Ok(Agreed { request, own })
+}

@@ -1,0 +1,165 @@
+//! Every order of events in small worlds: no rank waits forever, and none begins anything else than the others.
+mod world;
+
+use std::collections::{HashSet, VecDeque};
+
+use paceline_coordinator::{Event, Request, Settings};
+use world::{World, request};
+
+/// What the ranks still ask for, each step one call; an empty one: join.
+type Queues = Vec<VecDeque<Vec<Request>>>;
+
+/// Visits all states that can be reached; how many there are.
+fn search(settings: &Settings, queues: Queues) -> usize {
+    let mut seen = HashSet::new();
+    let mut open = vec![(World::new(queues.len() as u32, settings), queues)];
+    seen.insert(open[0].clone());
+    while let Some((world, queues)) = open.pop() {
+        check(&world);
+        let mut moved = false;
+        for rank in 0..world.ranks() {
+            let (mut next, mut left) = (world.clone(), queues.clone());
+            if let Some(requests) = left[rank].pop_front() {
+                match requests.is_empty() {
+                    true => next.tell(rank, Event::Joined),
+                    false => next.submit(rank, requests),
+                }
+                moved = true;
+                keep((next, left), &mut seen, &mut open);
+            }
+            let mut next = world.clone();
+            if next.deliver(rank) {
+                moved = true;
+                keep((next, queues.clone()), &mut seen, &mut open);
+            }
+            assert!(world.asleep[rank].is_none(), "without a cycle time nobody sleeps");
+        }
+        if !moved {
+            assert!(world.all_done(), "ranks wait for each other: {world:#?}");
+            assert!(world.begun.iter().all(|begun| *begun == world.begun[0]));
+        }
+    }
+    seen.len()
+}
+
+fn keep(state: (World, Queues), seen: &mut HashSet<(World, Queues)>, open: &mut Vec<(World, Queues)>) {
+    if seen.insert(state.clone()) {
+        open.push(state);
+    }
+}
+
+/// In every state each rank has begun a beginning of what the furthest has.
+fn check(world: &World) {
+    let furthest = world.begun.iter().max_by_key(|begun| begun.len()).unwrap();
+    for begun in &world.begun {
+        assert_eq!(begun[..], furthest[..begun.len()]);
+    }
+    // The groups here have two members each.
+    for bucket in furthest {
+        let grouped = bucket.tensors.iter().filter(|tensor| tensor.request.together.is_some()).count();
+        assert!(grouped.is_multiple_of(2), "a group was torn: {bucket:?}");
+    }
+    assert!(world.refused.iter().all(Vec::is_empty), "{:?}", world.refused);
+}
+
+fn settings(capacity: usize) -> Settings {
+    Settings { cycle_time: 0, threshold: 250, capacity, warn_after: None, give_up_after: None }
+}
+
+fn calls(order: &[&[&str]]) -> VecDeque<Vec<Request>> {
+    order.iter().map(|names| names.iter().map(|name| request(name)).collect()).collect()
+}
+
+#[test]
+fn two_ranks_that_ask_in_opposite_orders() {
+    for capacity in 0..3 {
+        let queues = vec![calls(&[&["a"], &["b"]]), calls(&[&["b"], &["a"]])];
+        assert!(search(&settings(capacity), queues) > 100);
+    }
+}
+
+/// Rounds one after the other: a tensor may come again when it has begun. By round what each rank asks for.
+fn search_rounds(capacity: usize, plan: &[[&[&[&str]]; 2]]) {
+    let mut worlds = vec![World::new(2, &settings(capacity))];
+    for orders in plan {
+        let mut ends = HashSet::new();
+        for world in &worlds {
+            rounds(world, orders.iter().map(|order| calls(order)).collect(), &mut ends);
+        }
+        worlds = ends.into_iter().collect();
+    }
+    assert!(!worlds.is_empty());
+}
+
+/// What a cache that is too small forgets is asked for meanwhile.
+#[test]
+fn names_that_come_again() {
+    let (ab, ba): (&[&[&str]], &[&[&str]]) = (&[&["a"], &["b"]], &[&["b"], &["a"]]);
+    for capacity in [0, 1, 2] {
+        search_rounds(capacity, &[[ab, ab], [ba, ab]]);
+    }
+}
+
+#[test]
+fn groups_that_come_again() {
+    let (one, other): (&[&[&str]], &[&[&str]]) = (&[&["a", "b"], &["c"]], &[&["c"], &["a", "b"]]);
+    let group: &[&[&str]] = &[&["a", "b"]];
+    for capacity in 1..4 {
+        // Where two are remembered, the third makes the cache forget one of the group while a rank waits by its bits.
+        search_rounds(capacity, &[[group, group], [one, other]]);
+    }
+}
+
+fn rounds(start: &World, queues: Queues, ends: &mut HashSet<World>) {
+    let mut seen = HashSet::new();
+    let mut open = vec![(start.clone(), queues)];
+    while let Some((world, queues)) = open.pop() {
+        check(&world);
+        let before = open.len();
+        let mut moved = false;
+        for rank in 0..world.ranks() {
+            let (mut next, mut left) = (world.clone(), queues.clone());
+            if let Some(requests) = left[rank].pop_front() {
+                next.submit(rank, requests);
+                moved = true;
+                keep((next, left), &mut seen, &mut open);
+            }
+            let mut next = world.clone();
+            if next.deliver(rank) {
+                moved = true;
+                keep((next, queues.clone()), &mut seen, &mut open);
+            }
+        }
+        debug_assert!(moved || open.len() == before);
+        if !moved {
+            assert!(world.all_done(), "ranks wait for each other: {world:#?}");
+            let mut end = world;
+            end.votes = 0;
+            ends.insert(end);
+        }
+    }
+}
+
+#[test]
+fn groups_that_come_with_others() {
+    for capacity in [0, 1, 3] {
+        let queues = vec![calls(&[&["a", "b"], &["c"]]), calls(&[&["c"], &["b", "a"]])];
+        assert!(search(&settings(capacity), queues) > 100);
+    }
+}
+
+#[test]
+fn three_ranks() {
+    let queues = vec![calls(&[&["a"], &["b"]]), calls(&[&["b"], &["a"]]), calls(&[&["a"], &["b"]])];
+    assert!(search(&settings(1), queues) > 1000);
+}
+
+#[test]
+fn ranks_that_join() {
+    for capacity in [0, 2] {
+        let queues = vec![calls(&[&["a"], &["b"], &[]]), calls(&[&["a"], &[]])];
+        assert!(search(&settings(capacity), queues) > 100);
+        let queues = vec![calls(&[&["a"], &[]]), calls(&[&["b"], &[]])];
+        assert!(search(&settings(capacity), queues) > 100);
+    }
+}

@@ -1,0 +1,194 @@
+//! Ranks that talk by the simplest driver there is, in an order drawn from a seed.
+#![allow(dead_code, reason = "every test uses a part of it")]
+use std::collections::VecDeque;
+
+use paceline_coordinator::{
+    Action, Ballot, Bucket, Event, Negotiate, Policy, Report, Request, Settings, Stall, Tally, Terms, Time,
+};
+
+pub fn request(name: &str) -> Request {
+    let terms = Terms {
+        call: "allreduce".into(),
+        op: "sum".into(),
+        dtype: "float32".into(),
+        device: "cpu".into(),
+        shape: vec![2],
+        root: None,
+        scale: [1f64.to_bits(); 2],
+        bytes: 100,
+        fusible: true,
+    };
+    Request { name: name.into(), terms, own: Vec::new(), together: None }
+}
+
+/// Operations between ranks: by rank what it gave, in the order in which it began them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub machines: Vec<Negotiate>,
+    votes_in: Vec<VecDeque<Ballot>>,
+    reports_in: Vec<VecDeque<Report>>,
+    /// Events on their way to a rank, in order.
+    pub inboxes: Vec<VecDeque<Event>>,
+    pub now: Time,
+    pub asleep: Vec<Option<Time>>,
+    pub begun: Vec<Vec<Bucket>>,
+    pub refused: Vec<Vec<(String, String)>>,
+    pub warned: Vec<Stall>,
+    pub all_joined: Vec<Vec<u32>>,
+    pub votes: u64,
+    /// Ranks join when they have nothing left to ask for.
+    pub joins: bool,
+}
+
+impl World {
+    pub fn new(ranks: u32, settings: &Settings) -> World {
+        let n = ranks as usize;
+        World {
+            machines: (0..ranks).map(|rank| Negotiate::new(rank, ranks, settings.clone())).collect(),
+            votes_in: vec![VecDeque::new(); n],
+            reports_in: vec![VecDeque::new(); n],
+            inboxes: vec![VecDeque::new(); n],
+            now: 0,
+            asleep: vec![None; n],
+            begun: vec![Vec::new(); n],
+            refused: vec![Vec::new(); n],
+            warned: Vec::new(),
+            all_joined: vec![Vec::new(); n],
+            votes: 0,
+            joins: false,
+        }
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.machines.len()
+    }
+
+    pub fn submit(&mut self, rank: usize, requests: Vec<Request>) {
+        self.tell(rank, Event::Submitted(requests));
+    }
+
+    /// An event reaches a rank.
+    pub fn tell(&mut self, rank: usize, event: Event) {
+        for action in self.machines[rank].on(self.now, event) {
+            match action {
+                Action::Sleep(until) => {
+                    assert!(until.is_none_or(|until| until > self.now), "rank {rank} wants to wake in the past");
+                    self.asleep[rank] = until;
+                }
+                Action::Vote(cycle, ballot) => {
+                    self.votes += 1;
+                    self.votes_in[rank].push_back(ballot);
+                    for other in (0..self.ranks()).filter(|&other| other != rank) {
+                        self.inboxes[other].push_back(Event::Invited(cycle));
+                    }
+                    if self.votes_in.iter().all(|votes| !votes.is_empty()) {
+                        let ballots: Vec<Ballot> = self.votes_in.iter_mut().filter_map(VecDeque::pop_front).collect();
+                        let tally = tally(&ballots);
+                        self.inboxes.iter_mut().for_each(|inbox| inbox.push_back(Event::Tallied(tally.clone())));
+                    }
+                }
+                Action::Report(report) => {
+                    self.reports_in[rank].push_back(report);
+                    if self.reports_in.iter().all(|reports| !reports.is_empty()) {
+                        let reports = self.reports_in.iter_mut().filter_map(VecDeque::pop_front).collect();
+                        self.inboxes[0].push_back(Event::Gathered(reports));
+                    }
+                }
+                Action::Decide(decision) => {
+                    assert_eq!(rank, 0);
+                    let all = |inbox: &mut VecDeque<Event>| inbox.push_back(Event::Decided(decision.clone()));
+                    self.inboxes.iter_mut().for_each(all);
+                }
+                Action::Start(bucket) => self.begun[rank].push(bucket),
+                Action::Refuse(name, reason) => self.refused[rank].push((name, reason)),
+                Action::Warn(stall) => self.warned.push(stall),
+                Action::AllJoined(last) => self.all_joined[rank].push(last),
+            }
+        }
+    }
+
+    /// Lets the next event on its way to a rank arrive.
+    pub fn deliver(&mut self, rank: usize) -> bool {
+        let Some(event) = self.inboxes[rank].pop_front() else { return false };
+        self.tell(rank, event);
+        true
+    }
+
+    /// The next who sleeps wakes; nobody if that is after `limit`.
+    pub fn wake(&mut self, limit: Time) -> bool {
+        let next = (0..self.ranks()).filter_map(|rank| Some((self.asleep[rank]?, rank))).min();
+        let Some((until, rank)) = next.filter(|(until, _)| *until <= limit) else { return false };
+        self.now = self.now.max(until);
+        self.asleep[rank] = None;
+        self.tell(rank, Event::Woke);
+        true
+    }
+
+    /// Until nothing happens any more but by the passing of much time.
+    pub fn settle(&mut self) {
+        let limit = self.now + 50;
+        self.wait_for(limit);
+    }
+
+    /// Until then.
+    pub fn wait(&mut self, until: Time) {
+        self.wait_for(until);
+        self.now = self.now.max(until);
+    }
+
+    fn wait_for(&mut self, limit: Time) {
+        for _ in 0..1_000_000 {
+            let moved = (0..self.ranks()).any(|rank| self.deliver(rank));
+            if !moved && !self.wake(limit) {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// Every rank asks for what is in its queue; who goes on when is drawn.
+    pub fn run(&mut self, queues: &mut [VecDeque<Vec<String>>], seed: u64) {
+        let mut state = seed | 1;
+        let mut joined = vec![!self.joins; self.ranks()];
+        for _ in 0..1_000_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let rank = (state >> 8) as usize % self.ranks();
+            let moved = match state % 3 {
+                0 => match queues[rank].pop_front() {
+                    Some(names) => {
+                        self.submit(rank, names.iter().map(|name| request(name)).collect());
+                        true
+                    }
+                    None if !joined[rank] => {
+                        joined[rank] = true;
+                        self.tell(rank, Event::Joined);
+                        true
+                    }
+                    None => false,
+                },
+                1 => self.deliver(rank),
+                _ => state & 64 == 0 && self.wake(Time::MAX),
+            };
+            let rest = queues.iter().all(VecDeque::is_empty) && joined.iter().all(|&joined| joined);
+            if !moved && rest && self.inboxes.iter().all(VecDeque::is_empty) && !self.wake(Time::MAX) {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// Nothing is left that somebody asked for.
+    pub fn all_done(&self) -> bool {
+        self.machines.iter().all(|machine| machine.pending().next().is_none())
+    }
+}
+
+/// By way of the numbers that travel.
+fn tally(ballots: &[Ballot]) -> Tally {
+    let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
+    assert!(encoded.iter().all(|numbers| numbers.len() == encoded[0].len()), "caches differ");
+    let least: Vec<i32> = (0..encoded[0].len()).map(|at| encoded.iter().map(|n| n[at]).min().unwrap()).collect();
+    Tally::decode(&least).unwrap()
+}
