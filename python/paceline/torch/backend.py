@@ -20,7 +20,7 @@ from paceline._core import UserError
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
-from paceline.torch.process_group import NAME, PacelineBackend, PacelineProcessGroup
+from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
 _default: weakref.ref[Job] | None = None
 """The job of the default group, if Paceline is in it. The group holds it: connections and memory go when that goes."""
@@ -67,7 +67,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
             _default = weakref.ref(job)
     if comm.rank != rank:
         raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
-    if alone(options.process_group):
+    if alone(getattr(options, "process_group", None)):
         return PacelineProcessGroup(options.store, job, comm, name, timeout_s, owns_job=owns_job)
     return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
 
@@ -83,17 +83,9 @@ def alone(group: dist.ProcessGroup | None) -> bool:
     torch does not say so, but by the type of the group's default backend: the one of its accelerator, if there is one.
     With an accelerator of a third party that type is ours too, and only `Backend` can be right.
     """
-    if not _backend_can_be_subclassed():
+    if not BACKENDS_CAN_BE_SUBCLASSED:
         return True
     if group is None or group._get_backend_name() != "custom":
         return False
     accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return not group._device_types and (accelerator is None or accelerator.type in ("cuda", "xpu", "mps"))
-
-
-def _backend_can_be_subclassed() -> bool:
-    try:
-        C10dBackend(0, 1)
-    except TypeError:
-        return False
-    return True

@@ -27,6 +27,18 @@ NAME = "paceline"
 CPU = torch.device("cpu")
 
 
+def _backends_can_be_subclassed() -> bool:
+    try:
+        C10dBackend(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+BACKENDS_CAN_BE_SUBCLASSED = _backends_can_be_subclassed()
+"""Whether torch lets Python write a `Backend`: not before 2.15, nor below its own groups with several of them."""
+
+
 class Operations(Single, PointToPoint):
     """Everything that can be asked of a group, and its end."""
 
@@ -98,21 +110,39 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
     ) -> None:
         """`store` is the group's own; `owns_job`: whether the end of this is the end of the job."""
-        ProcessGroup.__init__(self, store, comm.rank, comm.size)
+        if BACKENDS_CAN_BE_SUBCLASSED:
+            ProcessGroup.__init__(self, store, comm.rank, comm.size)
+        else:
+            ProcessGroup.__init__(self, comm.rank, comm.size)
         self._join(job, comm, name, timeout_s)
         self._owns_job = owns_job
         self._group_store = store
         self._description = "undefined"
         self._bound: torch.device | None = None
         # For whoever asks the group what is below it: FSDP, split_group, DeviceMesh, C++.
-        self._below = PacelineBackend(job, comm, name, timeout_s, owns_job=False)
-        self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
+        self._below: PacelineBackend | None = None
+        self._given_name = ""
+        if BACKENDS_CAN_BE_SUBCLASSED:
+            self._below = PacelineBackend(job, comm, name, timeout_s, owns_job=False)
+            self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit of operations that have none of their own."""
         super().set_timeout(timeout)
-        self._below.set_timeout(timeout)
+        if self._below is not None:
+            self._below.set_timeout(timeout)
+
+    def _set_group_name(self, name: GroupName) -> None:
+        """Called by torch when it has made the group. torch keeps the name in a backend, where there is one."""
+        self._given_name = name
+        if self._below is not None:
+            super()._set_group_name(name)
+
+    @property
+    def group_name(self) -> GroupName:
+        """The name that torch gave."""
+        return super().group_name if self._below is not None else GroupName(self._given_name)
 
     def split_group(  # noqa: PLR0917 - as c10d declares it
         self,
