@@ -8,7 +8,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from paceline._core import Cluster, InternalError, Trace, UserError, __version__
+from paceline._core import Cluster, InternalError, JobError, Trace, UserError, __version__
 from paceline.forecast import Busy, LinkUse, PathPart, Result, simulate
 from paceline.frame import to_frame
 from paceline.library import all_strategies, cluster_names, load_cluster, load_trace, trace_names
@@ -22,6 +22,7 @@ __all__ = [
     "Busy",
     "Cluster",
     "InternalError",
+    "JobError",
     "LinkUse",
     "PathPart",
     "Result",

@@ -118,7 +118,7 @@ def _leave_threads(code: int) -> None:
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Record and forecast synchronous data-parallel training."""
+    """Run, record and forecast synchronous data-parallel training."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(2)

@@ -9,15 +9,25 @@ from pathlib import Path
 import click
 
 from paceline import cli_types as types
+from paceline._core import UserError
 from paceline.interfaces import check_interface
 from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile
 from paceline.launch.remote import DEFAULT_RSH, parse_rsh
 from paceline.library import find_strategy
-from paceline.settings import INSIDE, MOST_SERVERS, MOST_STREAMS, TRANSPORTS, Settings
+from paceline.settings import INSIDE, LONGEST_TIMEOUT_S, MOST_SERVERS, MOST_STREAMS, TRANSPORTS, Settings
+
+
+def _grace(text: str) -> float:
+    seconds = types.positive(text)
+    if seconds > LONGEST_TIMEOUT_S:
+        raise UserError(f"'{text[:80]}' is more than {LONGEST_TIMEOUT_S:.0f} s")
+    return seconds
+
 
 _RANKS = types.Value("N", types.whole(1, MOST_RANKS))
 _PORT = types.Value("PORT", types.whole(1, 65_535))
 _SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
+_GRACE = types.Value("SECONDS", _grace)
 _STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
 _STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
 _CHUNK = types.Value("SIZE", types.checked(types.chunk))
@@ -51,7 +61,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line.")
 @click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead.")
 @click.option(
-    "--grace", type=types.POSITIVE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
+    "--grace", type=_GRACE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
 )
 @click.option("--verbose", is_flag=True, help="Say what runs where.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
 
+from paceline import choices
 from paceline._core import Communicator, Engine, JobError, UserError
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.job_exchange import Exchanges
@@ -146,9 +146,7 @@ def join(**settings: object) -> Job:
         raise
     job = Job(engine, place, world)
     if known.verbose and job.rank == 0:
-        for most, strategy in job.choices():
-            size = "of every size" if most >= 1 << 63 else f"up to {most} bytes"
-            print(f"paceline: all-reduces {size}: {strategy}", file=sys.stderr)
+        choices.tell(job.choices())
     return job
 
 

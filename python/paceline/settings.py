@@ -34,6 +34,7 @@ from typing import Any
 
 from paceline import _core
 from paceline._core import UserError
+from paceline.files import read_small
 from paceline.interfaces import address_of, check_interface
 from paceline.library import find_strategy
 from paceline.sweeps import check_knobs
@@ -150,11 +151,10 @@ def read_secret(path: object, source: str) -> str:
     if not isinstance(path, str | Path):
         raise UserError(f"{source}: {path!r:.80} is not a path")
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise UserError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
-            text = file.read(1 << 16).strip()
+        mode = stat.S_IMODE(Path(path).stat().st_mode)
+        if mode & 0o077:
+            raise UserError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
+        text = read_small(Path(path)).strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, UserError):
             raise

@@ -22,7 +22,7 @@ mod placement;
 mod start;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     /// The progress thread has something to do; it sleeps on this.
     wanted: Mutex<bool>,
     kick: Condvar,
+    /// Turns of whoever drives; counted by it alone.
+    looks: AtomicU64,
     closing: AtomicBool,
     forked: AtomicBool,
     notices: Mutex<Vec<Notice>>,
@@ -252,14 +254,32 @@ impl Shared {
         };
         self.monitor.tell_failed(id, &ranks, error);
         self.announce();
-        // Whoever drives sees the alarm within a moment; nobody: then nobody touches anything.
-        let mut core = lock(&self.core);
-        core.fail_group(id, error);
+        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here.
+        loop {
+            if let Ok(mut core) = self.core.try_lock() {
+                core.fail_group(id, error);
+                return;
+            }
+            if lock(&self.book).alarms.is_empty() && !self.news.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // It has taken the alarm; what it does with it ends before its next look.
+        let looks = self.looks.load(Ordering::SeqCst);
+        while self.core.try_lock().is_err() && self.looks.load(Ordering::SeqCst) < looks + 2 {
+            self.announce();
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     pub(crate) fn remove_group(&self, id: u32) {
         let mut book = lock(&self.book);
         if let Some(group) = book.groups.get_mut(&id) {
+            if group.failed.is_none() && !group.live.is_empty() {
+                let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
+                self.monitor.tell_failed(id, &group.ranks, &RunError::Failed(text));
+            }
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
             // Its number is not used again; its history would be kept for nothing.
             group.recent = std::collections::VecDeque::new();

@@ -66,10 +66,16 @@ fn what_was_revoked_is_not_received() {
     let payload = vec![1; BYTES];
     let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
     ours.revoke(ticket);
+    // One that was already looked at, and one that was not: what stands behind them is the next.
+    assert!(theirs.front().unwrap().is_none());
+    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
+    ours.revoke(ticket);
     assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
     assert!(!theirs.take(Sink::Show(&mut |_, _| {})).unwrap());
-    assert!(theirs.take(Sink::Drop).unwrap());
+    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
+    assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
+    assert!(ours.returned(ticket) && theirs.take(Sink::Drop).unwrap());
     // Too late: it has been read, and the slot belongs to another.
     let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
@@ -91,6 +97,20 @@ fn memory_that_is_gone_is_an_error_and_revoked_memory_none() {
     assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).is_err());
     ours.revoke(ticket);
     assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
+}
+
+/// A connection that broke on one side only.
+#[test]
+fn who_drops_a_connection_takes_back_what_was_lent() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    let payload = vec![1; BYTES];
+    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
+    ours.lend(&tag(), &payload).unwrap().unwrap();
+    ours.lend(&tag(), &payload).unwrap().unwrap();
+    drop(ours);
+    assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
+    assert!(theirs.take(Sink::Drop).unwrap());
+    assert!(theirs.front().unwrap().is_none());
 }
 
 #[test]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._core import UserError
+from paceline.files import read_small
 
 MOST_RANKS = 4096
 _NAME = re.compile(r"(?:[\w.\-]+@)?(?:[\w.\-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])", re.ASCII)
@@ -49,7 +50,7 @@ def parse_hosts(text: str) -> list[Host]:
 def read_hostfile(path: Path) -> list[Host]:
     """Lines `host slots=2`, `host:2` or `host`, `#` begins a comment. Raises UserError with file and line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).splitlines()
     except UnicodeDecodeError:
         raise UserError(f"--hostfile {path}: is not UTF-8 text") from None
     except OSError as error:

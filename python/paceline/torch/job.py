@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
 
+from paceline import choices
 from paceline._core import Communicator, Engine, JobError
 from paceline.settings import Settings
 from paceline.torch.exchange import StoreExchange, share_secret
@@ -57,6 +58,8 @@ class Job:
         except BaseException:
             engine.close()
             raise
+        if settings.verbose and rank == 0:
+            choices.tell(world.choices())
         return cls(engine, world, settings.timeout_s)
 
     def group(self, ranks: list[int], name: str) -> Communicator:

@@ -169,7 +169,9 @@ impl Shared {
                 }
                 let stuck = now - *asleep.get_or_insert(since);
                 if stuck > FORCE_ASIDE && core.put_aside(true) {
-                    (idle, asleep) = (0, None);
+                    // All that is in the way, not one fragment a second.
+                    while !self.turn_once(&mut core) && !over() && core.put_aside(true) {}
+                    idle = 0;
                     continue;
                 }
                 let nap = until.map_or(NAP, |until| (until - now).min(NAP));
@@ -185,6 +187,7 @@ impl Shared {
     /// One look at everything; whether anything moved.
     fn turn_once(&self, core: &mut Executor) -> bool {
         let mut moved = false;
+        self.looks.store(self.looks.load(Ordering::Relaxed) + 1, Ordering::Release);
         if self.news.load(Ordering::Acquire) {
             self.news.store(false, Ordering::SeqCst);
             self.read_book(core);

@@ -1,6 +1,6 @@
 //! Joining a job: the ranks tell each other where they are, open each other's shared memory, connect, and start threads.
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -275,6 +275,7 @@ fn assemble(
         changed: Condvar::new(),
         wanted: Mutex::new(false),
         kick: Condvar::new(),
+        looks: AtomicU64::new(0),
         closing: AtomicBool::new(false),
         forked: AtomicBool::new(false),
         notices: Mutex::new(Vec::new()),

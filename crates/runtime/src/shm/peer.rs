@@ -2,38 +2,52 @@
 #![allow(unsafe_code, reason = "a system call that rustix does not have")]
 use std::io;
 
+/// Of the random number in a segment's header.
+pub(super) const TOKEN_BYTES: usize = 16;
+
 /// A process whose memory this one may read, as the system sees it: the same user, and no rule against it (Yama's
 /// `ptrace_scope`, a container's filter of system calls).
+///
+/// Its token is read again with everything else: a program that has taken the process over, or its number, has none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerMemory {
     pid: i32,
+    token_at: u64,
+    token: [u8; TOKEN_BYTES],
+}
+
+fn part(address: usize, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length }
 }
 
 impl PeerMemory {
-    /// Tries it with bytes that are known to stand there.
-    pub fn probe(pid: u32, address: u64, bytes: &[u8]) -> Option<PeerMemory> {
-        let peer = PeerMemory { pid: i32::try_from(pid).ok()? };
-        let mut found = vec![0; bytes.len()];
-        (peer.read(address, &mut found).is_ok() && found == bytes).then_some(peer)
+    /// Tries it with the token, which is known to stand there.
+    pub fn probe(pid: u32, token_at: u64, token: [u8; TOKEN_BYTES]) -> Option<PeerMemory> {
+        let peer = PeerMemory { pid: i32::try_from(pid).ok()?, token_at, token };
+        peer.read(token_at, &mut [0; TOKEN_BYTES]).is_ok().then_some(peer)
     }
 
     /// Copies from the process.
     ///
     /// # Errors
-    /// The process has ended (ESRCH), or has nothing there (EFAULT).
+    /// The process has ended (ESRCH), has nothing there (EFAULT), or runs another program.
     pub fn read(self, address: u64, to: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < to.len() {
             let rest = &mut to[done..];
-            let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let length = rest.len();
+            let mut token = [0; TOKEN_BYTES];
+            let local = [part(rest.as_mut_ptr() as usize, length), part(token.as_mut_ptr() as usize, TOKEN_BYTES)];
             let from = address.wrapping_add(done as u64) as usize;
-            let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: rest.len() };
-            // SAFETY: the kernel writes `rest` alone, and checks the other process's addresses itself.
-            let copied = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
-            match copied {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                more if more > 0 => done += more.cast_unsigned(),
-                _ => return Err(io::Error::last_os_error()),
+            let remote = [part(from, length), part(self.token_at as usize, TOKEN_BYTES)];
+            // SAFETY: the kernel writes `rest` and `token` alone, and checks the other process's addresses itself.
+            let copied = unsafe { libc::process_vm_readv(self.pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+            match usize::try_from(copied) {
+                Err(_) => return Err(io::Error::last_os_error()),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(all) if all == length + TOKEN_BYTES && token == self.token => done = to.len(),
+                Ok(all) if all >= length => return Err(io::Error::other("the process runs another program")),
+                Ok(some) => done += some,
             }
         }
         Ok(())

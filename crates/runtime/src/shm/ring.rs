@@ -9,7 +9,7 @@
 //! owner's operation has failed, and the memory may have been anybody's meanwhile.
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::bell::Ringer;
 use super::peer::PeerMemory;
@@ -98,6 +98,19 @@ impl ShmChannel {
         self.peer.ring();
     }
 
+    /// The front's slot is the writer's again. `waited_for`: the writer may sleep until then.
+    fn give_back(&mut self, waited_for: bool) {
+        self.front = None;
+        // A writer that sleeps for want of room has filled the last slot; one that has lent waits for its return.
+        let last = Self::slot(self.incoming_ring, self.fragment, self.read.wrapping_add(SLOTS - 1));
+        let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS);
+        self.read = self.read.wrapping_add(1);
+        self.incoming.map.word(self.incoming_ring).store(self.read, Ordering::Release);
+        if full || waited_for {
+            self.peer.ring();
+        }
+    }
+
     /// Hands over the fragment that stands in the slot.
     fn show(&self, slot: usize, bytes: usize, sink: Sink<'_>) -> bool {
         let payload = self.incoming.map.bytes(slot + SLOT_HEAD, bytes);
@@ -131,11 +144,26 @@ impl ShmChannel {
             }
             Sink::Drop => return Ok(true),
         };
+        // What was read is no newer than this: the owner revokes before it uses the memory again.
+        fence(Ordering::SeqCst);
         let revoked = kind.load(Ordering::Acquire) == REVOKED;
         match copied {
             _ if revoked => Ok(false),
             Ok(()) => Ok(true),
             Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for ShmChannel {
+    /// However a connection ends: what the peer has not read yet it must not count.
+    fn drop(&mut self) {
+        self.look_for_returns();
+        let out = self.written.wrapping_sub(self.returned).min(SLOTS);
+        for number in (0..out).map(|back| self.written.wrapping_sub(1 + back)) {
+            let slot = Self::slot(self.outgoing_ring, self.fragment, number);
+            let kind = self.outgoing.map.word(slot + KIND_AT);
+            let _ = kind.compare_exchange(LENT, REVOKED, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 }
@@ -178,9 +206,16 @@ impl Channel for ShmChannel {
     }
 
     fn front(&mut self) -> io::Result<Option<Tag>> {
+        // What was revoked nobody gets, and it must not keep others from what stands behind it.
+        let kind = |slot: usize| self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed);
+        let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
+        let here = |slot: usize| self.incoming.map.word(slot).load(Ordering::Acquire) == self.read.wrapping_add(1);
+        if here(slot) && kind(slot) == REVOKED {
+            self.give_back(true);
+            return self.front();
+        }
         if self.front.is_none() {
-            let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
-            if self.incoming.map.word(slot).load(Ordering::Acquire) != self.read.wrapping_add(1) {
+            if !here(slot) {
                 return Ok(None);
             }
             let inline = self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed) == INLINE;
@@ -202,19 +237,10 @@ impl Channel for ShmChannel {
         } else {
             self.fetch(slot, tag.bytes as usize, sink)?
         };
-        if !taken {
-            return Ok(false);
+        if taken {
+            self.give_back(!inline);
         }
-        self.front = None;
-        // A writer that sleeps for want of room has filled the last slot; one that has lent waits for its return.
-        let last = Self::slot(self.incoming_ring, self.fragment, self.read.wrapping_add(SLOTS - 1));
-        let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS);
-        self.read = self.read.wrapping_add(1);
-        self.incoming.map.word(self.incoming_ring).store(self.read, Ordering::Release);
-        if full || !inline {
-            self.peer.ring();
-        }
-        Ok(true)
+        Ok(taken)
     }
 
     fn fragment(&self) -> usize {

@@ -91,7 +91,7 @@ impl Segment {
         }
         let memory = match address.token_at {
             0 => None,
-            token_at => PeerMemory::probe(address.pid, token_at, &address.token),
+            token_at => PeerMemory::probe(address.pid, token_at, address.token),
         };
         Ok(Arc::new(Segment { map, ranks: address.ranks, memory }))
     }

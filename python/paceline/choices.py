@@ -1,0 +1,14 @@
+"""What `--verbose` says of the strategies that measured fastest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def tell(choices: Sequence[tuple[int, str]]) -> None:
+    """Write `choices`, bytes up to which and what, to standard error."""
+    for index, (most, strategy) in enumerate(choices):
+        last = "larger" if index else "of every size"
+        size = last if most >= 1 << 63 else f"up to {most >> 10} KiB"
+        print(f"paceline: all-reduces {size}: {strategy}", file=sys.stderr)
