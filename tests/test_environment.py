@@ -2,12 +2,14 @@
 
 import json
 import os
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline import UserError
 from paceline.environment import rank_environment
+from paceline.files import read_small
 from paceline.interfaces import address_of, addresses, endpoint
 from paceline.settings import VARIABLES, Settings
 from paceline.slurm import nodes, tasks_per_node
@@ -177,6 +179,7 @@ def test_settings_by_default():
         "inside": "ring",
         "servers": 1,
         "streams": 1,
+        "single_copy": True,
     }
 
 
@@ -299,3 +302,25 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert rank_environment().rank == 1
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    holder = os.open(pipe, os.O_RDWR)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match="nothing comes"):
+            read_small(pipe, patience_s=0.2)
+        assert time.monotonic() - begin < 5
+        os.write(holder, b"node1 slots=2")
+        with pytest.raises(TimeoutError):
+            read_small(pipe, patience_s=0.2)
+        with pytest.raises(OSError, match="larger than"):
+            os.write(holder, b"x" * 3000)
+            read_small(pipe, most=2048, patience_s=0.2)
+    finally:
+        os.close(holder)
+    text = tmp_path / "text"
+    text.write_text("a few words")
+    assert read_small(text) == "a few words"

@@ -76,6 +76,16 @@ def test_the_end_of_a_rank_whose_memory_others_read(tmp_path, how):
         assert outcomes[rank].code == 0
 
 
+def test_a_group_that_a_rank_destroys_too_early(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "destroy") as ranks:
+        outcomes = ranks.outcomes(30)
+    for rank in (1, 2):
+        first = raised(outcomes, rank)
+        assert "rank 0 has destroyed the communicator while operations were in flight" in first["error"], first
+        assert first["at"] - first["begin"] < DEATH_S
+    assert all(any(said.get("through") for said in outcome.said) for outcome in outcomes.values())
+
+
 def test_a_rank_that_dies_before_it_calls(tmp_path):
     with Ranks(tmp_path, 4, "failures", "die_before_calling") as ranks:
         outcomes = ranks.outcomes(30)

@@ -1,6 +1,7 @@
 """What goes wrong in a job, one kind a start; each rank says what it got, and when. Words: the kind, its arguments."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,24 @@ def die_while_training(job, how, length=10_000):
         job.barrier()
     job.close()
     tell(closed_in=time.monotonic() - again, **holdings())
+
+
+def destroy(job):
+    """Rank 0 lets go of a group in which it has begun something."""
+    group = job.group(range(job.size), "brief")
+    job.barrier()
+    if job.rank == 0:
+        handle = group.all_reduce(np.ones(10, "float32"), name="w", async_=True)
+        time.sleep(0.3)
+        del handle, group
+        gc.collect()
+    else:
+        time.sleep(0.6)
+        with failing(begin=time.monotonic()):
+            group.all_reduce(np.ones(10, "float32"), name="w")
+    # The job goes on.
+    job.barrier()
+    tell(through=True)
 
 
 def die_before_calling(job):
