@@ -9,10 +9,10 @@ use world::{World, request};
 /// What the ranks still ask for, each step one call; an empty one: join.
 type Queues = Vec<VecDeque<Vec<Request>>>;
 
-/// Visits all states that can be reached; how many there are.
-fn search(settings: &Settings, queues: Queues) -> usize {
-    let mut seen = HashSet::new();
-    let mut open = vec![(World::new(queues.len() as u32, settings), queues)];
+/// Visits all states that can be reached from this one; how many there are, and those in which nothing moves any more.
+fn explore(start: World, queues: Queues) -> (usize, HashSet<World>) {
+    let (mut seen, mut ends) = (HashSet::new(), HashSet::new());
+    let mut open = vec![(start, queues)];
     seen.insert(open[0].clone());
     while let Some((world, queues)) = open.pop() {
         check(&world);
@@ -37,9 +37,17 @@ fn search(settings: &Settings, queues: Queues) -> usize {
         if !moved {
             assert!(world.all_done(), "ranks wait for each other: {world:#?}");
             assert!(world.begun.iter().all(|begun| *begun == world.begun[0]));
+            let mut end = world;
+            end.votes = 0;
+            ends.insert(end);
         }
     }
-    seen.len()
+    (seen.len(), ends)
+}
+
+/// All states of a new world; how many there are.
+fn search(settings: &Settings, queues: Queues) -> usize {
+    explore(World::new(queues.len() as u32, settings), queues).0
 }
 
 fn keep(state: (World, Queues), seen: &mut HashSet<(World, Queues)>, open: &mut Vec<(World, Queues)>) {
@@ -84,7 +92,7 @@ fn search_rounds(capacity: usize, plan: &[[&[&[&str]]; 2]]) {
     for orders in plan {
         let mut ends = HashSet::new();
         for world in &worlds {
-            rounds(world, orders.iter().map(|order| calls(order)).collect(), &mut ends);
+            ends.extend(explore(world.clone(), orders.iter().map(|order| calls(order)).collect()).1);
         }
         worlds = ends.into_iter().collect();
     }
@@ -107,36 +115,6 @@ fn groups_that_come_again() {
     for capacity in 1..4 {
         // Where two are remembered, the third makes the cache forget one of the group while a rank waits by its bits.
         search_rounds(capacity, &[[group, group], [one, other]]);
-    }
-}
-
-fn rounds(start: &World, queues: Queues, ends: &mut HashSet<World>) {
-    let mut seen = HashSet::new();
-    let mut open = vec![(start.clone(), queues)];
-    while let Some((world, queues)) = open.pop() {
-        check(&world);
-        let before = open.len();
-        let mut moved = false;
-        for rank in 0..world.ranks() {
-            let (mut next, mut left) = (world.clone(), queues.clone());
-            if let Some(requests) = left[rank].pop_front() {
-                next.submit(rank, requests);
-                moved = true;
-                keep((next, left), &mut seen, &mut open);
-            }
-            let mut next = world.clone();
-            if next.deliver(rank) {
-                moved = true;
-                keep((next, queues.clone()), &mut seen, &mut open);
-            }
-        }
-        debug_assert!(moved || open.len() == before);
-        if !moved {
-            assert!(world.all_done(), "ranks wait for each other: {world:#?}");
-            let mut end = world;
-            end.votes = 0;
-            ends.insert(end);
-        }
     }
 }
 

@@ -29,6 +29,13 @@ pub struct Settings {
     pub give_up_after: Option<Time>,
 }
 
+impl Settings {
+    /// After so long somebody is to hear of a tensor, in one way or the other.
+    fn patience(&self) -> Option<Time> {
+        self.warn_after.into_iter().chain(self.give_up_after).min()
+    }
+}
+
 /// How the others learn that a tensor is ready here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum How {
@@ -243,7 +250,7 @@ impl Negotiate {
     /// Tensors that have waited too long.
     fn look_after(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Settings { warn_after, give_up_after, .. } = self.settings;
-        if let Some(after) = warn_after.into_iter().chain(give_up_after).min() {
+        if let Some(after) = self.settings.patience() {
             // A bit does not say who lacks it; the first rank's table does.
             let late = self.pending.values().filter(|pending| now.saturating_sub(pending.since) >= after);
             let late = late.filter_map(|pending| match pending.how {
@@ -276,7 +283,7 @@ impl Negotiate {
             }
         }
         let Settings { warn_after, give_up_after, .. } = self.settings;
-        if let Some(after) = warn_after.into_iter().chain(give_up_after).min() {
+        if let Some(after) = self.settings.patience() {
             let bits = self.pending.values().filter(|pending| matches!(pending.how, How::Bit(_)));
             due = due.into_iter().chain(bits.map(|pending| pending.since + after)).min();
         }

@@ -51,6 +51,11 @@ struct Wanted {
     limit: u64,
 }
 
+/// Whether two pieces share no element.
+fn apart(one: Piece, other: Piece) -> bool {
+    one.off + one.len <= other.off || other.off + other.len <= one.off
+}
+
 /// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
 /// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
 fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<(Peers, u16, Op, Piece, u64)> {
@@ -60,8 +65,7 @@ fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<(Peers
             let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else {
                 return None;
             };
-            let apart = piece.off + piece.len <= outgoing.off || outgoing.off + outgoing.len <= piece.off;
-            let limit = match (apart, piece == outgoing) {
+            let limit = match (apart(piece, outgoing), piece == outgoing) {
                 (true, _) => u64::MAX,
                 (false, true) => lane.sent.get(0),
                 (false, false) => return None,
@@ -303,7 +307,7 @@ fn take_aside(
 fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
     let Part { role, lanes, .. } = &live.parts[part];
     match live.program.step(*role, number, lanes[at].pc + 1) {
-        Step::Recv { piece: into, .. } => into.off + into.len <= piece.off || piece.off + piece.len <= into.off,
+        Step::Recv { piece: into, .. } => apart(into, piece),
         _ => true,
     }
 }
@@ -320,10 +324,8 @@ fn send(
 ) -> (bool, bool) {
     let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
     let element = signature.dtype.size();
-    let lends = live.lends && to.count == 1 && may_lend(live, part, number, at, piece);
-    let Part { role, space, lanes, .. } = &mut live.parts[part];
-    let lane = &mut lanes[at];
     let mut any = false;
+    let lane = &mut live.parts[part].lanes[at];
     if let Some(Lent { rank, ticket, upto }) = lane.lent {
         if !wires.returned(rank, ticket) {
             return (false, false);
@@ -333,6 +335,9 @@ fn send(
         live.moved += 1;
         any = true;
     }
+    let lends = live.lends && to.count == 1 && may_lend(live, part, number, at, piece);
+    let Part { role, space, lanes, .. } = &mut live.parts[part];
+    let lane = &mut lanes[at];
     for k in 0..to.count {
         let receiver = to.get(k);
         let rank = place.host(receiver);

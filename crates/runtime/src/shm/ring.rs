@@ -218,8 +218,7 @@ impl Channel for ShmChannel {
             if !here(slot) {
                 return Ok(None);
             }
-            let inline = self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed) == INLINE;
-            let most = if inline { self.fragment } else { LARGEST_LENT };
+            let most = if kind(slot) == INLINE { self.fragment } else { LARGEST_LENT };
             let mut bytes = [0; TAG_BYTES];
             bytes.copy_from_slice(self.incoming.map.bytes(slot + TAG_AT, TAG_BYTES));
             let tag = Tag::decode(&bytes).filter(|tag| tag.bytes as usize <= most);
