@@ -136,7 +136,9 @@ fn a_line_is_cut_between_handshake_and_blob() {
     let heard = all(vec![job(0, address.clone()), job(1, through.clone())]);
     let expected = format!("rank 1 of 2 has not come within 1 s to {address}");
     assert!(heard[0].starts_with(&expected), "{heard:#?}");
-    assert!(heard[1].contains(&format!("rank 0 at {through}")), "{heard:#?}");
+    // Rank 1 says whom it waited for, or what rank 0 told it if its last line stood just then.
+    let own = format!("rank 0 at {through}");
+    assert!(heard[1].contains(&own) || heard[1].starts_with(&expected), "{heard:#?}");
 }
 
 /// Outcomes of a mesh of two that disagree: by rank, their streams to each other and job.
