@@ -79,6 +79,24 @@ class Engine:
 
         It waits for the others, and a group of a shape not seen before measures as world() does.
         """
+    def coordinator(
+        self,
+        ranks: Sequence[int],
+        name: str,
+        *,
+        cycle_time_s: float = 0.001,
+        threshold: int = 128 << 20,
+        capacity: int = 1024,
+        warn_after_s: float | None = 60.0,
+        give_up_after_s: float | None = 600.0,
+        core: int | None = None,
+    ) -> Coordinator:
+        """A coordinator of these ranks of the job, in this order; each of them calls it with the same name.
+
+        Tensors that become ready within `cycle_time_s` seconds go together, in all-reduces of up to `threshold` bytes;
+        `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
+        seconds, and fails after `give_up_after_s` (None: never). `core` pins its thread, and the engine's progress thread.
+        """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
     def status(self) -> str:
@@ -145,3 +163,73 @@ class Operation:
     def done(self) -> bool: ...
     def source(self) -> int:
         """The rank that a finished recv from anybody came from."""
+
+class Coordinator:
+    """Operations on named tensors, which ranks ask for in any order: they begin when all have asked.
+
+    It has a thread of its own, which sleeps while there is nothing to agree on. Any thread may call it.
+    """
+
+    rank: int
+    size: int
+    ranks: list[int]
+    def request(
+        self,
+        call: str,
+        name: str,
+        *,
+        inputs: Sequence[tuple[int, int]] = (),
+        dtype: str = "uint8",
+        shape: Sequence[int] = (),
+        device: str = "cpu",
+        op: str = "",
+        own: Sequence[int] = (),
+        root: int | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        keep: object = None,
+    ) -> NamedOperation:
+        """Describe an operation on a tensor; it is asked for by `submit`. Raises UserError for what cannot be.
+
+        `inputs` are (address, elements), taken one after the other; `keep` owns them, and is held until it is over.
+        `dtype` is compared and told to people; one that the runtime does not reduce is moved as bytes, and then
+        `inputs` and `shape` count bytes. `shape` is what all ranks must have alike.
+
+        | call | inputs | shape | else | result |
+        | --- | --- | --- | --- | --- |
+        | all_reduce | in place | of the tensor | op: sum, min, max, product; prescale, postscale | |
+        | broadcast | in place | of the tensor | root: a rank of the group | |
+        | all_gather | own rows | of a row | own: [rows] | all rows, in rank order |
+        | reduce_scatter | the tensor | of the tensor, not empty | op, prescale, postscale | own rows (the first ranks have one more) |
+        | all_to_all | rows for each rank | of a row | own: rows for each rank | rows from each rank |
+        | barrier | | | | |
+        """
+    def submit(self, operations: Sequence[NamedOperation], *, waits: bool = False) -> None:
+        """Ask for operations that begin together or not at all. `waits`: the caller will wait for them at once.
+
+        Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
+        """
+    def join(self) -> NamedOperation:
+        """From now on this rank takes part with zeros, until all ranks have joined: then it is over.
+
+        Its source() is the rank that joined last.
+        """
+    def close(self) -> None:
+        """End the thread; what is in flight fails. May be called twice. The end of the engine does it, too."""
+
+class NamedOperation:
+    """An operation on a named tensor."""
+
+    name: str
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait without the GIL; False after the time. Raises JobError if it failed. Ctrl-C interrupts."""
+    def done(self) -> bool: ...
+    def data(self) -> bytearray:
+        """The result of all_gather, reduce_scatter and all_to_all, once it is over: memory that may be written.
+
+        It has the buffer protocol, and is in truth a class of the native module.
+        """
+    def own(self) -> list[list[int]]:
+        """What each rank gave as `own`; empty for a rank that has joined."""
+    def source(self) -> int:
+        """Of a join: the rank that joined last."""

@@ -11,6 +11,8 @@ pub type Time = u64;
 pub enum Event {
     /// The user asks for operations; several begin together or not at all.
     Submitted(Vec<Request>),
+    /// The user waits for what was asked for: there is nothing to be gained by waiting for more.
+    Awaited,
     /// The user has no more data: from now on this rank takes part with zeros.
     Joined,
     /// Another rank has voted in this cycle (they are counted from 1).

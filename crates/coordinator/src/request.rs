@@ -38,6 +38,8 @@ pub struct Terms {
     pub bytes: u64,
     /// May go into one bucket with others.
     pub fusible: bool,
+    /// Zeros in place of a rank's tensor change nothing.
+    pub neutral: bool,
 }
 
 impl Terms {
@@ -48,6 +50,12 @@ impl Terms {
             && other.fusible
             && (&self.call, &self.op, &self.dtype, &self.device, self.root, self.scale)
                 == (&other.call, &other.op, &other.dtype, &other.device, other.root, other.scale)
+    }
+
+    /// Whether a rank that has joined can take part with zeros.
+    #[must_use]
+    pub fn can_do_without(&self, rank: u32) -> bool {
+        self.neutral && self.root != Some(rank)
     }
 
     /// The first difference, in words: what it is, ours and theirs.

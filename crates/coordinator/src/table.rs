@@ -145,8 +145,17 @@ fn ranks(ranks: &[u32]) -> String {
 /// All ranks ask for the same, or what differs.
 fn agree(name: &str, asked: Vec<Option<Request>>) -> Result<Agreed, String> {
     let mut first: Option<(usize, &Request)> = None;
+    let wanted = asked.iter().flatten().next();
     for (rank, request) in asked.iter().enumerate() {
-        let Some(request) = request else { continue };
+        let Some(request) = request else {
+            if wanted.is_some_and(|wanted| !wanted.terms.can_do_without(rank as u32)) {
+                return Err(format!(
+                    "tensor '{name}': rank {rank} has joined, and zeros cannot stand in for its part; only sums, averages \
+                     and what is gathered go on after a join"
+                ));
+            }
+            continue;
+        };
         let Some((other, known)) = first else {
             first = Some((rank, request));
             continue;

@@ -3,7 +3,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use paceline_coordinator::Settings;
+use paceline_coordinator::{Event, Settings};
 use proptest::prelude::*;
 use world::{World, request};
 
@@ -164,6 +164,73 @@ fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
         (0..3).for_each(|rank| world.submit(rank, vec![request("w")]));
         world.settle();
         assert_eq!(world.begun[1].len(), 1 + usize::from(cached));
+    }
+}
+
+#[test]
+fn zeros_do_not_stand_in_for_what_they_would_change() {
+    let settings = Settings { cycle_time: 0, threshold: 100, capacity: 4, warn_after: None, give_up_after: None };
+    let product = || {
+        let mut wanted = request("product");
+        wanted.terms.neutral = false;
+        wanted
+    };
+    let from_1 = || {
+        let mut wanted = request("from 1");
+        wanted.terms.root = Some(1);
+        wanted
+    };
+    for cached in [false, true] {
+        let mut world = World::new(3, &settings);
+        if cached {
+            (0..3).for_each(|rank| world.submit(rank, vec![product(), from_1()]));
+            world.settle();
+        }
+        let begun = world.begun[0].len();
+        world.tell(1, Event::Joined);
+        world.settle();
+        for wanted in [product(), from_1()] {
+            world.submit(0, vec![wanted.clone()]);
+            world.submit(2, vec![wanted]);
+            world.settle();
+        }
+        world.submit(0, vec![request("sum")]);
+        world.submit(2, vec![request("sum")]);
+        world.settle();
+        assert_eq!(world.begun[1].len(), begun + 1);
+        for rank in [0, 2] {
+            assert_eq!(world.refused[rank].len(), 2, "{:?}", world.refused);
+            assert!(world.refused[rank].iter().all(|(_, why)| why.contains("rank 1 has joined")));
+        }
+        // Another rank than the root may have joined.
+        let mut world = World::new(3, &settings);
+        world.tell(2, Event::Joined);
+        world.submit(0, vec![from_1()]);
+        world.submit(1, vec![from_1()]);
+        world.settle();
+        assert!(world.refused.iter().all(Vec::is_empty));
+        assert!(world.begun.iter().all(|begun| begun.len() == 1));
+    }
+}
+
+#[test]
+fn who_waits_does_not_wait_for_the_cycle_as_well() {
+    let settings = Settings { cycle_time: 100, threshold: 100, capacity: 4, warn_after: None, give_up_after: None };
+    let mut world = World::new(2, &settings);
+    for waits in [false, true] {
+        world.submit(0, vec![request("first")]);
+        world.submit(1, vec![request("first")]);
+        world.settle();
+        let begun = world.begun[0].len();
+        world.submit(0, vec![request("second")]);
+        world.submit(1, vec![request("second")]);
+        if waits {
+            world.tell(1, Event::Awaited);
+        }
+        world.settle();
+        assert_eq!(world.begun[0].len() - begun, usize::from(waits), "only 50 of 100 have passed");
+        world.wait(world.now + 1000);
+        assert_eq!(world.begun[0].len() - begun, 1);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_runtime::communicator::{Communicator, Request};
+use paceline_runtime::coordination;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::engine::{Engine, Submission};
 use paceline_runtime::error::RunError;
@@ -16,14 +17,15 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::coordinator::PyCoordinator;
 use crate::{UserError, user_error};
 
 create_exception!(paceline._core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
 
 /// Waits are cut into such pieces, between which Ctrl-C is looked at.
-const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-fn python_error(error: RunError) -> PyErr {
+pub(crate) fn python_error(error: RunError) -> PyErr {
     match error {
         RunError::Usage(text) => UserError::new_err(text),
         RunError::Failed(text) => JobError::new_err(text),
@@ -32,7 +34,7 @@ fn python_error(error: RunError) -> PyErr {
 
 /// This process's part of a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
-pub struct PyEngine(Arc<Engine>);
+pub struct PyEngine(pub(crate) Arc<Engine>);
 
 #[pymethods]
 impl PyEngine {
@@ -84,6 +86,32 @@ impl PyEngine {
         py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
+    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None))]
+    #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
+    fn coordinator(
+        &self,
+        py: Python<'_>,
+        ranks: Vec<u32>,
+        name: &str,
+        cycle_time_s: f64,
+        threshold: u64,
+        capacity: usize,
+        warn_after_s: Option<f64>,
+        give_up_after_s: Option<f64>,
+        core: Option<usize>,
+    ) -> PyResult<PyCoordinator> {
+        let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
+        let settings = coordination::Settings {
+            cycle_time: nanoseconds(cycle_time_s),
+            threshold,
+            capacity,
+            warn_after: warn_after_s.map(nanoseconds),
+            give_up_after: give_up_after_s.map(nanoseconds),
+        };
+        let made = py.detach(|| self.0.coordinator(&ranks, name, &settings, core));
+        made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
+    }
+
     fn next_notice(&self, py: Python<'_>, timeout_s: f64) -> Option<(u64, Option<String>)> {
         let notice = py.detach(|| self.0.next_notice(seconds(timeout_s)))?;
         drop(self.0.take_finished());
@@ -117,7 +145,7 @@ impl PyCommunicator {
     }
 }
 
-fn parse<T: Copy>(what: &str, text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> PyResult<T> {
+pub(crate) fn parse<T: Copy>(what: &str, text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> PyResult<T> {
     all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|&one| name(one)).collect();
         user_error(format!("{what}: '{text}' is none of {}", names.join(", ")))

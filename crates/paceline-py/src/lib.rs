@@ -1,6 +1,7 @@
 //! The Python module `paceline._core`: convert, call, release the GIL. Nothing is decided here.
 //!
 //! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
+mod coordinator;
 mod job;
 mod spec;
 
@@ -225,6 +226,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<job::PyEngine>()?;
     module.add_class::<job::PyCommunicator>()?;
     module.add_class::<job::Operation>()?;
+    module.add_class::<coordinator::PyCoordinator>()?;
+    module.add_class::<coordinator::NamedOperation>()?;
+    module.add_class::<coordinator::Data>()?;
     module.add_class::<Trace>()?;
     module.add_class::<Cluster>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;

@@ -130,6 +130,16 @@ impl Communicator {
         self.ranks.len() as u32
     }
 
+    /// The same at all its ranks.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Tells the others' coordinators that a cycle has begun.
+    pub(crate) fn invite(&self, cycle: u64) {
+        self.shared.invite(self.id, &self.ranks, cycle);
+    }
+
     /// Ranks of the job, in order.
     #[must_use]
     pub fn ranks(&self) -> &[u32] {
@@ -214,6 +224,13 @@ impl Communicator {
     /// Why it failed.
     pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> Result<bool> {
         let done = self.shared.wait(handle, until);
+        handle.result()?;
+        Ok(done)
+    }
+
+    /// As `wait`, for a thread that shares its core with the training.
+    pub(crate) fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> Result<bool> {
+        let done = self.shared.wait_quietly(handle, until);
         handle.result()?;
         Ok(done)
     }

@@ -12,21 +12,26 @@
 //! | `monitor` | the control connections: deaths, departures, stalls |
 //! | `start` | rendezvous, shared memory, connections, threads |
 //! | `peers` | who the other ranks are |
+//! | `listeners` | coordinators, which hear what befalls their group |
 //! | `placement` | two ranks that wait on one core |
 mod book;
 mod control;
 mod drive;
+mod listeners;
 mod monitor;
 mod peers;
 mod placement;
 mod start;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use listeners::Listeners;
+pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
+pub(crate) use placement::pin;
 pub use start::Exchange;
 
 use paceline_schedule::Topology;
@@ -71,6 +76,9 @@ pub(crate) struct Shared {
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
     monitor: Monitor,
     placement: Placement,
+    listeners: Mutex<Listeners>,
+    /// Its number at the kernel; 0: it has not begun.
+    progress_thread: AtomicI32,
     /// Which candidates were fastest in communicators of a shape.
     pub tuned: Mutex<Vec<(Topology, [usize; TRIALS])>>,
     /// By rank: whether its memory can be read from here.
@@ -249,7 +257,9 @@ impl Shared {
     pub(crate) fn abandon(&self, id: u32, error: &RunError) {
         let ranks = {
             let mut book = lock(&self.book);
-            book.fail(id, error);
+            if book.fail(id, error) {
+                lock(&self.listeners).tell(id, &News::Failed(error.clone()));
+            }
             book.groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default()
         };
         self.monitor.tell_failed(id, &ranks, error);
@@ -271,6 +281,37 @@ impl Shared {
             self.announce();
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    /// From now on the listener hears what befalls the group.
+    pub(crate) fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
+        lock(&self.listeners).add(group, listener);
+        // What came before it listened.
+        let failed = lock(&self.book).groups.get(&group).and_then(|group| group.failed.clone());
+        if let Some(error) = failed {
+            lock(&self.listeners).tell(group, &News::Failed(error));
+        }
+    }
+
+    pub(crate) fn listen_no_more(&self, group: u32) {
+        lock(&self.listeners).remove(group);
+    }
+
+    /// Tells the other ranks of a group that its coordinator has begun a cycle.
+    pub(crate) fn invite(&self, group: u32, ranks: &[u32], cycle: u64) {
+        self.monitor.invite(group, ranks.iter().copied().filter(|&rank| rank != self.rank), cycle);
+    }
+
+    /// Ranks with their hosts, for people.
+    pub(crate) fn describe(&self, ranks: &[u32]) -> String {
+        peers::describe(&self.peers, ranks)
+    }
+
+    /// From now on the progress thread runs on this core alone.
+    pub(crate) fn pin_progress_thread(&self, core: usize) -> Result<()> {
+        let number = self.progress_thread.load(Ordering::SeqCst);
+        pin(rustix::process::Pid::from_raw(number), core)
+            .map_err(|e| RunError::Usage(format!("a thread cannot be bound to core {core}: {e}")))
     }
 
     pub(crate) fn remove_group(&self, id: u32) {

@@ -12,12 +12,14 @@
 //! | [`handle`] | the caller's view of an operation in flight |
 //! | [`engine`] | this process's part of a job: threads, failures, closing |
 //! | [`communicator`] | a group of ranks and the operations between them |
+//! | [`coordination`] | operations on named tensors, which ranks ask for in any order |
 //! | [`choice`] | which strategy an all-reduce takes |
 //! | [`settings`] | of a job |
 //! | [`rendezvous`] | how ranks find and prove each other: secret, handshake, exchange, mesh of connections |
 pub mod channel;
 pub mod choice;
 pub mod communicator;
+pub mod coordination;
 mod digest;
 pub mod dtype;
 pub mod engine;

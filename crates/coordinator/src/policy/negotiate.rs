@@ -75,6 +75,8 @@ pub struct Negotiate {
     voted_at: Option<Time>,
     /// Something that no vote has told yet.
     fresh: bool,
+    /// The user waits: the next cycle begins at once.
+    awaited: bool,
     pending: BTreeMap<String, Pending>,
     numbers: u64,
     cache: Cache,
@@ -101,6 +103,7 @@ impl Negotiate {
             invited: 0,
             voted_at: None,
             fresh: false,
+            awaited: false,
             pending: BTreeMap::new(),
             numbers: 0,
             cache: Cache::new(settings.capacity),
@@ -152,7 +155,7 @@ impl Negotiate {
 
     fn vote(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.cycle += 1;
-        (self.voted_at, self.fresh, self.phase) = (Some(now), false, Phase::Voting);
+        (self.voted_at, self.fresh, self.awaited, self.phase) = (Some(now), false, false, Phase::Voting);
         let places = 0..self.cache.places();
         let by_bit = |place: usize| {
             let known = self.cache.at(place).and_then(|request| self.pending.get(&request.name));
@@ -167,13 +170,18 @@ impl Negotiate {
                     (false, false) => Ready::No,
                 })
                 .collect(),
-            dropped: places.map(|place| self.drops.contains(&place)).collect(),
+            dropped: places.map(|place| self.drops.contains(&place) || self.needed_for(place)).collect(),
             news: self.joined_now || self.gives_up || self.pending.values().any(|pending| pending.how == How::News),
             joined: self.joined,
             joined_now: self.joined_now.then_some(self.rank),
         };
         self.joined_now = false;
         actions.push(Action::Vote(self.cycle, ballot));
+    }
+
+    /// This rank has joined, and zeros will not do for what stands there: the first rank is to say so to all.
+    fn needed_for(&self, place: usize) -> bool {
+        self.joined && self.cache.at(place).is_some_and(|request| !request.terms.can_do_without(self.rank))
     }
 
     fn tallied(&mut self, tally: &Tally, actions: &mut Vec<Action>) {
@@ -275,7 +283,7 @@ impl Negotiate {
     fn go_on(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut due = None;
         if self.phase == Phase::Idle {
-            let next = self.voted_at.map_or(now, |at| at + self.settings.cycle_time);
+            let next = self.voted_at.filter(|_| !self.awaited).map_or(now, |at| at + self.settings.cycle_time);
             if self.invited > self.cycle || (self.fresh && next <= now) {
                 self.vote(now, actions);
             } else if self.fresh {
@@ -303,6 +311,7 @@ impl Policy for Negotiate {
         let mut actions = Vec::new();
         match event {
             Event::Submitted(requests) => self.submitted(now, requests, &mut actions),
+            Event::Awaited => self.awaited = true,
             Event::Joined => (self.joined, self.joined_now, self.fresh) = (true, true, true),
             Event::Invited(cycle) => self.invited = self.invited.max(cycle),
             Event::Woke => self.wakes = None,

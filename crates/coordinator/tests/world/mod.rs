@@ -17,6 +17,7 @@ pub fn request(name: &str) -> Request {
         scale: [1f64.to_bits(); 2],
         bytes: 100,
         fusible: true,
+        neutral: true,
     };
     Request { name: name.into(), terms, own: Vec::new(), together: None }
 }
@@ -155,6 +156,9 @@ impl World {
             state ^= state >> 7;
             state ^= state << 17;
             let rank = (state >> 8) as usize % self.ranks();
+            if state & 0xf00_0000 == 0 {
+                self.tell(rank, Event::Awaited);
+            }
             let moved = match state % 3 {
                 0 => match queues[rank].pop_front() {
                     Some(names) => {

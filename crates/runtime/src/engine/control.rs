@@ -21,6 +21,8 @@ pub(super) enum Message {
     Ask { group: u32, seq: u32 },
     /// So far.
     Tell { group: u32, seq: u32, answer: Answer },
+    /// The coordinator of a communicator has begun a cycle.
+    Invite { group: u32, cycle: u64 },
     /// Are you there? Asked about transfers, which have no common number.
     Ping,
     /// Yes.

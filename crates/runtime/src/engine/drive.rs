@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::book::Command;
-use super::{Notice, Shared, lock};
+use super::{News, Notice, Shared, lock};
+use crate::error::RunError;
 use crate::executor::Executor;
 use crate::handle::Handle;
 
@@ -42,6 +43,15 @@ const NAP: Duration = Duration::from_millis(500);
 impl Shared {
     /// Waits until the operation is over; `false` at the time limit.
     pub(crate) fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.wait_with(if self.crowded { CROWDED } else { ALONE }, handle, until)
+    }
+
+    /// Likewise, as the progress thread waits.
+    pub(crate) fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.wait_with(BACKGROUND, handle, until)
+    }
+
+    fn wait_with(&self, patience: Patience, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         loop {
             if handle.done() {
                 return true;
@@ -51,7 +61,6 @@ impl Shared {
             }
             match self.core.try_lock() {
                 Ok(core) => {
-                    let patience = if self.crowded { CROWDED } else { ALONE };
                     let over = || handle.done() || self.closing.load(Ordering::Relaxed);
                     self.drive(core, patience, until, over);
                     self.placement.leave();
@@ -97,6 +106,7 @@ impl Shared {
 
     /// The progress thread.
     pub(super) fn run_progress_thread(&self) {
+        self.progress_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         loop {
             {
                 let mut wanted = lock(&self.wanted);
@@ -238,6 +248,7 @@ impl Shared {
                 {
                     group.failed = Some(failure.error.clone());
                     self.monitor.tell_failed(failure.group, &group.ranks, &failure.error);
+                    lock(&self.listeners).tell(failure.group, &News::Failed(failure.error.clone()));
                 }
             }
         }
@@ -285,12 +296,14 @@ impl Shared {
         while core.wires().unflushed() && Instant::now() < until {
             core.progress();
         }
-        core.fail_all(&crate::error::RunError::Failed("the job was left: the engine is closed".into()));
+        core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
         self.write_book(&mut core);
         // Connections and shared memory end here, not when the last reference to the engine does.
         core.wires().disconnect();
         drop(core);
         self.monitor.leave();
+        let left = RunError::Failed("the job was left: the engine is closed".into());
+        lock(&self.listeners).tell_all(&News::Failed(left));
         // Whoever looks for notices has seen `closing`, or sleeps and is woken.
         drop(lock(&self.notices));
         self.noticed.notify_all();

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::book::{Answer, Book, Waiting};
 use super::control::{Control, Message};
 use super::peers::{Peer, describe};
-use super::{Shared, lock};
+use super::{News, Shared, lock};
 use crate::error::RunError;
 
 /// How often the ledger is looked at while something is in flight, and how often a rank is asked.
@@ -58,6 +58,11 @@ impl Monitor {
     pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
         let why = error.to_string();
         self.post(ranks.iter().map(|&rank| Errand::Send(rank, Message::Abort { group, why: why.clone() })));
+    }
+
+    /// Tells the other ranks of a group that its coordinator has begun a cycle.
+    pub fn invite(&self, group: u32, ranks: impl Iterator<Item = u32>, cycle: u64) {
+        self.post(ranks.map(|rank| Errand::Send(rank, Message::Invite { group, cycle })));
     }
 
     pub fn connection_lost(&self, rank: u32, reason: &str) {
@@ -173,7 +178,15 @@ impl Watch {
 
     fn hear(&mut self, rank: u32, message: Message, shared: &Shared) {
         match message {
-            Message::Bye(called) => self.fates[rank as usize] = Fate::Left(called.into_iter().collect()),
+            Message::Bye(called) => {
+                self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
+                let with: Vec<u32> = {
+                    let book = lock(&shared.book);
+                    book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank)).map(|(&id, _)| id).collect()
+                };
+                let who = News::Left(shared.peers[rank as usize].describe());
+                with.iter().for_each(|&group| lock(&shared.listeners).tell(group, &who));
+            }
             Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
                 let (answer, failed) = lock(&shared.book)
@@ -196,6 +209,7 @@ impl Watch {
                     waiting.answers.insert(rank, answer);
                 }
             }
+            Message::Invite { group, cycle } => lock(&shared.listeners).invited(group, cycle),
             Message::Ping => self.send(rank, &Message::Pong),
             Message::Pong => {}
         }
@@ -380,6 +394,7 @@ enum Finding {
 /// A group cannot go on: whoever drives ends its operations.
 fn fail(shared: &Shared, group: u32, error: &RunError) {
     if lock(&shared.book).fail(group, error) {
+        lock(&shared.listeners).tell(group, &News::Failed(error.clone()));
         shared.announce();
         // Nobody may drive at the moment, and somebody sleep until it ends.
         shared.wake_progress_thread();

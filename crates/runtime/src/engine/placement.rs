@@ -18,6 +18,16 @@ const EVERY: Duration = Duration::from_millis(5);
 /// After so long of waiting.
 const AFTER: Duration = Duration::from_micros(30);
 
+/// Binds a thread, or this one, to a core.
+pub(crate) fn pin(thread: Option<rustix::process::Pid>, core: usize) -> std::io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    }
+    let mut only = CpuSet::new();
+    only.set(core);
+    Ok(sched_setaffinity(thread, &only)?)
+}
+
 /// Where the ranks of this host wait.
 pub(super) struct Placement {
     own: Arc<Segment>,

@@ -283,6 +283,8 @@ fn assemble(
         graveyard: Mutex::new(Vec::new()),
         monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
         placement,
+        listeners: Mutex::default(),
+        progress_thread: std::sync::atomic::AtomicI32::new(0),
         tuned: Mutex::default(),
         lends,
         crowded: local.len() > cores,

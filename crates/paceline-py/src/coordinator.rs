@@ -1,0 +1,187 @@
+//! The coordinator for Python: operations on named tensors.
+#![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner, and gets memory to look at")]
+use std::any::Any;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Instant;
+
+use paceline_runtime::coordination::{Coordinator, Named, Output, Wanted};
+use paceline_runtime::dtype::ReduceOp;
+use paceline_runtime::engine::Engine;
+use paceline_runtime::settings::seconds;
+use paceline_runtime::tag::Call;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::job::{SLICE, parse, python_error};
+use crate::user_error;
+
+/// Agrees with the other ranks of a group on what is ready.
+#[pyclass(frozen, module = "paceline._core", name = "Coordinator")]
+pub struct PyCoordinator {
+    engine: Arc<Engine>,
+    inner: Arc<Coordinator>,
+}
+
+impl PyCoordinator {
+    pub fn new(engine: &Arc<Engine>, inner: Coordinator) -> PyCoordinator {
+        PyCoordinator { engine: engine.clone(), inner: Arc::new(inner) }
+    }
+
+    fn operation(&self, named: Arc<Named>) -> NamedOperation {
+        NamedOperation { coordinator: self.inner.clone(), engine: self.engine.clone(), named }
+    }
+}
+
+#[pymethods]
+impl PyCoordinator {
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    #[getter]
+    fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.inner.ranks())
+    }
+
+    #[pyo3(signature = (call, name, *, inputs=Vec::new(), dtype="uint8", shape=Vec::new(), device="cpu", op="", own=Vec::new(), root=None, prescale=1.0, postscale=1.0, keep=None))]
+    #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
+    fn request(
+        &self,
+        call: &str,
+        name: &str,
+        inputs: Vec<(usize, u64)>,
+        dtype: &str,
+        shape: Vec<u64>,
+        device: &str,
+        op: &str,
+        own: Vec<u64>,
+        root: Option<u32>,
+        prescale: f64,
+        postscale: f64,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<NamedOperation> {
+        drop(self.engine.take_finished());
+        let wanted = Wanted {
+            call: parse("call", call, &Call::ALL[..9], Call::name)?,
+            name,
+            inputs: &inputs,
+            dtype,
+            shape: &shape,
+            device,
+            op: if op.is_empty() { None } else { Some(parse("op", op, &ReduceOp::ALL, ReduceOp::name)?) },
+            own: &own,
+            root,
+            prescale,
+            postscale,
+        };
+        let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
+        let named = Named::new(&wanted, self.inner.size(), keep).map_err(python_error)?;
+        Ok(self.operation(Arc::new(named)))
+    }
+
+    #[pyo3(signature = (operations, *, waits=false))]
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn submit(&self, py: Python<'_>, operations: Vec<PyRef<'_, NamedOperation>>, waits: bool) -> PyResult<()> {
+        if operations.iter().any(|operation| !Arc::ptr_eq(&operation.coordinator, &self.inner)) {
+            return Err(user_error("an operation was requested from another coordinator"));
+        }
+        let named: Vec<Arc<Named>> = operations.iter().map(|operation| operation.named.clone()).collect();
+        // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
+        py.detach(|| unsafe { self.inner.submit(&named, waits) }).map_err(python_error)
+    }
+
+    fn join(&self) -> PyResult<NamedOperation> {
+        self.inner.join().map(|named| self.operation(named)).map_err(python_error)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.inner.close());
+        drop(self.engine.take_finished());
+    }
+}
+
+/// An operation on a named tensor.
+#[pyclass(frozen, module = "paceline._core")]
+pub struct NamedOperation {
+    coordinator: Arc<Coordinator>,
+    engine: Arc<Engine>,
+    named: Arc<Named>,
+}
+
+#[pymethods]
+impl NamedOperation {
+    #[getter]
+    fn name(&self) -> &str {
+        self.named.name()
+    }
+
+    /// Waits without the GIL; Ctrl-C is seen every 100 ms.
+    #[pyo3(signature = (timeout_s=None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
+        let limit = timeout_s.map(|s| Instant::now() + seconds(s));
+        loop {
+            let slice = Instant::now() + SLICE;
+            let until = limit.map_or(slice, |limit| limit.min(slice));
+            let done = py.detach(|| self.coordinator.wait(&self.named, Some(until))).map_err(python_error)?;
+            drop(self.engine.take_finished());
+            if done {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if limit.is_some_and(|limit| Instant::now() >= limit) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn done(&self) -> bool {
+        self.named.done()
+    }
+
+    fn data(&self) -> PyResult<Data> {
+        let output = self.named.output();
+        output.map(Data).ok_or_else(|| user_error(format!("'{}' has no result of its own yet", self.named.name())))
+    }
+
+    fn own(&self) -> Vec<Vec<u64>> {
+        self.named.own().to_vec()
+    }
+
+    fn source(&self) -> PyResult<u32> {
+        self.named.last_joined().ok_or_else(|| user_error(format!("'{}' is no join that is over", self.named.name())))
+    }
+}
+
+/// Memory of a result, by the buffer protocol; it may be written.
+#[pyclass(frozen, module = "paceline._core")]
+pub struct Data(Arc<Output>);
+
+#[pymethods]
+impl Data {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// # Safety
+    /// `view` is what the interpreter gives.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view is given"));
+        }
+        let output = &slf.get().0;
+        let length = ffi::Py_ssize_t::try_from(output.len()).map_err(|e| PyBufferError::new_err(e.to_string()))?;
+        let address = output.address() as *mut std::ffi::c_void;
+        // SAFETY: the memory lives as long as this object, of which the view holds a reference.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}

@@ -1,0 +1,125 @@
+//! From tensors that were agreed on to an operation of the runtime. A rank that has joined puts in zeros.
+#![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_coordinator::{Agreed, Bucket, Terms};
+
+use super::named::{Keep, Named};
+use super::output::Output;
+use crate::communicator::{Communicator, Memory, Request};
+use crate::dtype::{Dtype, ReduceOp};
+use crate::engine::Submission;
+use crate::error::{Result, RunError};
+use crate::tag::Call;
+
+/// Begins a bucket. All ranks do so in the same order. `background`: it moves even if nobody waits.
+pub(super) fn begin(
+    data: &Communicator,
+    bucket: &Bucket,
+    pending: &mut BTreeMap<String, Arc<Named>>,
+    background: bool,
+) -> Result<()> {
+    let Some(first) = bucket.tensors.first() else { return Ok(()) };
+    let named: Vec<Option<Arc<Named>>> = bucket.tensors.iter().map(|t| pending.remove(&t.request.name)).collect();
+    let begun = submit(data, first, bucket, &named, background);
+    // Others have begun it: if it cannot be here, nothing goes on.
+    for operation in named.iter().flatten() {
+        match &begun {
+            Ok(handle) => operation.begin(handle.clone()),
+            Err(error) => operation.fail(error.clone()),
+        }
+    }
+    begun.map(drop)
+}
+
+fn submit(
+    data: &Communicator,
+    first: &Agreed,
+    bucket: &Bucket,
+    named: &[Option<Arc<Named>>],
+    background: bool,
+) -> Result<Arc<crate::handle::Handle>> {
+    let terms = &first.request.terms;
+    let call = Call::ALL.into_iter().find(|call| call.name() == terms.call);
+    let call =
+        call.ok_or_else(|| RunError::Failed(format!("ranks agreed on an unknown operation '{}'", terms.call)))?;
+    let op = ReduceOp::ALL.into_iter().find(|op| op.name() == terms.op).unwrap_or(ReduceOp::Sum);
+    let dtype = Dtype::parse(&terms.dtype).unwrap_or(Dtype::Uint8);
+    let (me, size) = (data.rank() as usize, data.size() as usize);
+    let mut keeps: Vec<Keep> = Vec::new();
+    let mut inputs: Vec<Memory> = Vec::new();
+    for (tensor, operation) in bucket.tensors.iter().zip(named) {
+        if let Some(operation) = operation {
+            inputs.extend(&operation.inputs);
+            keeps.extend(operation.take_keep());
+        } else {
+            // What is gathered or exchanged is nothing.
+            let whole = matches!(call, Call::AllReduce | Call::Broadcast | Call::ReduceScatter);
+            let elements = if whole { tensor.request.terms.shape.iter().product() } else { 0 };
+            let zeros = Output::new(bytes(elements, dtype)?);
+            inputs.push((zeros.address(), elements));
+            keeps.push(Box::new(zeros));
+        }
+    }
+    let row: u64 = terms.shape.iter().product();
+    let own = |from: usize, at: usize| first.own.get(from).and_then(|own| own.get(at)).copied().unwrap_or(0) * row;
+    let (counts, out_counts): (Option<Vec<u64>>, Option<Vec<u64>>) = match call {
+        Call::AllGather => (Some((0..size).map(|rank| own(rank, 0)).collect()), None),
+        Call::AllToAll => {
+            let sent = (0..size).map(|to| own(me, to)).collect();
+            (Some(sent), Some((0..size).map(|from| own(from, me)).collect()))
+        }
+        Call::ReduceScatter => (Some(shares(terms, size)), None),
+        _ => (None, None),
+    };
+    let out = match call {
+        Call::AllGather => counts.as_ref().map(|counts| counts.iter().sum()),
+        Call::AllToAll => out_counts.as_ref().map(|counts| counts.iter().sum()),
+        Call::ReduceScatter => counts.as_ref().map(|counts| counts[me]),
+        _ => None,
+    };
+    let mut outputs: Vec<Memory> = Vec::new();
+    if let Some(elements) = out {
+        let output = Arc::new(Output::new(bytes(elements, dtype)?));
+        outputs.push((output.address(), elements));
+        keeps.push(Box::new(output.clone()));
+        if let Some(Some(operation)) = named.first() {
+            let _ = operation.output.set(output);
+            let _ = operation.own.set(first.own.clone());
+        }
+    }
+    let label = match bucket.tensors.len() {
+        1 => first.request.name.clone(),
+        n => format!("{} and {} more", first.request.name, n - 1),
+    };
+    let request = Request {
+        call,
+        dtype,
+        op,
+        inputs: &inputs,
+        outputs: &outputs,
+        root: terms.root.unwrap_or(0),
+        counts: counts.as_deref(),
+        out_counts: out_counts.as_deref(),
+        prescale: f64::from_bits(terms.scale[0]),
+        postscale: f64::from_bits(terms.scale[1]),
+        label: &label,
+        ..Request::default()
+    };
+    // SAFETY: promised by whoever asked for the operations; the rest belongs to `keeps`.
+    unsafe { data.submit(&request, Some(Box::new(keeps)), Submission { timeout: None, background }) }
+}
+
+fn bytes(elements: u64, dtype: Dtype) -> Result<usize> {
+    let bytes = usize::try_from(elements).ok().and_then(|elements| elements.checked_mul(dtype.size()));
+    bytes.ok_or_else(|| RunError::Failed(format!("{elements} elements of {} are too many", dtype.name())))
+}
+
+/// Elements of each rank: rows as equal as can be, the first ranks have one more.
+fn shares(terms: &Terms, size: usize) -> Vec<u64> {
+    let rows = terms.shape.first().copied().unwrap_or(0);
+    let row: u64 = terms.shape.iter().skip(1).product();
+    let (each, more) = (rows / size as u64, rows % size as u64);
+    (0..size as u64).map(|rank| (each + u64::from(rank < more)) * row).collect()
+}

@@ -1,0 +1,242 @@
+//! An operation on a named tensor, and how one waits for it.
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use paceline_coordinator::{Request, Terms};
+
+use super::output::Output;
+use crate::communicator::Memory;
+use crate::dtype::{Dtype, ReduceOp};
+use crate::engine::lock;
+use crate::error::{Result, RunError};
+use crate::handle::Handle;
+use crate::tag::Call;
+
+/// Owner of memory, to be held until the operation on it is over.
+pub(super) type Keep = Box<dyn Any + Send>;
+/// The longest sleep of somebody who waits: a change ends it earlier.
+const NAP: Duration = Duration::from_millis(500);
+
+/// What the caller asks for.
+pub struct Wanted<'a> {
+    /// All-reduce, broadcast, all-gather, reduce-scatter, all-to-all or barrier.
+    pub call: Call,
+    /// Of the tensor.
+    pub name: &'a str,
+    /// Taken one after the other; of a tensor that is not reduced, perhaps bytes.
+    pub inputs: &'a [Memory],
+    /// Of the elements, as users call it; one that the runtime does not know is moved as bytes.
+    pub dtype: &'a str,
+    /// Of the tensor; of a row where rows are gathered or exchanged.
+    pub shape: &'a [u64],
+    /// Where the tensor is.
+    pub device: &'a str,
+    /// How elements are combined.
+    pub op: Option<ReduceOp>,
+    /// Rows of this rank, or rows for each rank.
+    pub own: &'a [u64],
+    /// Of a broadcast.
+    pub root: Option<u32>,
+    /// Multiplies every contribution.
+    pub prescale: f64,
+    /// Multiplies the result.
+    pub postscale: f64,
+}
+
+enum State {
+    New,
+    /// Waits for other ranks.
+    Asked,
+    Begun(Arc<Handle>),
+    /// All have joined, this one last.
+    Joined(u32),
+    Failed(RunError),
+}
+
+/// An operation on a named tensor.
+pub struct Named {
+    pub(super) request: Request,
+    pub(super) inputs: Vec<Memory>,
+    keep: Mutex<Option<Keep>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// What came out, where the caller could not know its size.
+    pub(super) output: OnceLock<Arc<Output>>,
+    /// What each rank gave as its own.
+    pub(super) own: OnceLock<Vec<Vec<u64>>>,
+}
+
+impl Named {
+    /// An operation that nobody has asked for yet, among `size` ranks.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub fn new(wanted: &Wanted<'_>, size: u32, keep: Option<Keep>) -> Result<Named> {
+        let Wanted { call, name, inputs, dtype, shape, device, op, own, root, prescale, postscale } = *wanted;
+        let wrong = |what: String| Err(RunError::Usage(format!("{} of '{name}': {what}", call.name())));
+        let known = Dtype::parse(dtype);
+        let given: u64 = inputs.iter().map(|memory| memory.1).sum();
+        let product = shape.iter().try_fold(1u64, |all, &length| all.checked_mul(length));
+        let Some(row) = product else { return wrong(format!("the shape {shape:?} has too many elements")) };
+        let rows: u64 = own.iter().sum();
+        let (elements, parts) = match call {
+            Call::AllReduce | Call::Broadcast | Call::ReduceScatter => (Some(row), 0),
+            Call::AllGather => (row.checked_mul(rows), 1),
+            Call::AllToAll => (row.checked_mul(rows), size as usize),
+            Call::Barrier => (Some(0), 0),
+            _ => return wrong("a coordinator has no such operation".into()),
+        };
+        if own.len() != parts {
+            return wrong(format!("{} numbers of rows, {parts} are needed", own.len()));
+        }
+        if elements != Some(given) {
+            return wrong(format!(
+                "the memory has {given} elements, the shape {shape:?} with rows {own:?} another number"
+            ));
+        }
+        if call.reduces() && (op.is_none() || known.is_none()) {
+            return wrong(format!("elements of {dtype} cannot be combined; give op, and one of the runtime's dtypes"));
+        }
+        if call == Call::ReduceScatter && shape.is_empty() {
+            return wrong("a tensor without dimensions cannot be scattered".into());
+        }
+        if (call == Call::Broadcast) != root.is_some() || root.is_some_and(|root| root >= size) {
+            return wrong(format!("the root is {root:?} in a group of {size}"));
+        }
+        let op = op.filter(|_| call.reduces());
+        let bytes = row.saturating_mul(known.unwrap_or(Dtype::Uint8).size() as u64);
+        let terms = Terms {
+            call: call.name().into(),
+            op: op.map_or("", ReduceOp::name).into(),
+            dtype: if call == Call::Barrier { "" } else { dtype }.into(),
+            device: device.into(),
+            shape: shape.to_vec(),
+            root,
+            scale: [prescale.to_bits(), postscale.to_bits()],
+            bytes: if call == Call::Barrier { 0 } else { bytes },
+            fusible: matches!(call, Call::AllReduce | Call::Broadcast),
+            neutral: op.is_none_or(|op| op == ReduceOp::Sum),
+        };
+        let request = Request { name: name.into(), terms, own: own.to_vec(), together: None };
+        Ok(Named::with(request, inputs.to_vec(), keep))
+    }
+
+    pub(super) fn of_join() -> Named {
+        let terms = Terms {
+            call: "join".into(),
+            op: String::new(),
+            dtype: String::new(),
+            device: String::new(),
+            shape: Vec::new(),
+            root: None,
+            scale: [0; 2],
+            bytes: 0,
+            fusible: false,
+            neutral: true,
+        };
+        Named::with(Request { name: "join".into(), terms, own: Vec::new(), together: None }, Vec::new(), None)
+    }
+
+    fn with(request: Request, inputs: Vec<Memory>, keep: Option<Keep>) -> Named {
+        Named {
+            request,
+            inputs,
+            keep: Mutex::new(keep),
+            state: Mutex::new(State::New),
+            changed: Condvar::new(),
+            output: OnceLock::new(),
+            own: OnceLock::new(),
+        }
+    }
+
+    /// Of the tensor.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.request.name
+    }
+
+    /// Whether it is over, well or not.
+    #[must_use]
+    pub fn done(&self) -> bool {
+        match &*lock(&self.state) {
+            State::New | State::Asked => false,
+            State::Begun(handle) => handle.done(),
+            State::Joined(_) | State::Failed(_) => true,
+        }
+    }
+
+    /// What came out, once it is over, where the caller could not know its size.
+    #[must_use]
+    pub fn output(&self) -> Option<Arc<Output>> {
+        self.output.get().filter(|_| self.done()).cloned()
+    }
+
+    /// What each rank gave as its own; of a rank that has joined nothing.
+    #[must_use]
+    pub fn own(&self) -> &[Vec<u64>] {
+        self.own.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Of a join that is over: the rank that joined last.
+    #[must_use]
+    pub fn last_joined(&self) -> Option<u32> {
+        match &*lock(&self.state) {
+            State::Joined(rank) => Some(*rank),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ask(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        if !matches!(*state, State::New) {
+            return Err(RunError::Usage(format!("'{}' has been submitted before; make a new request", self.name())));
+        }
+        *state = State::Asked;
+        Ok(())
+    }
+
+    pub(super) fn begun(&self) -> Result<Option<Arc<Handle>>> {
+        match &*lock(&self.state) {
+            State::Begun(handle) => Ok(Some(handle.clone())),
+            State::Failed(error) => Err(error.clone()),
+            State::New => Err(RunError::Usage(format!("'{}' has not been submitted", self.name()))),
+            State::Asked | State::Joined(_) => Ok(None),
+        }
+    }
+
+    pub(super) fn over(&self) -> bool {
+        matches!(*lock(&self.state), State::Joined(_))
+    }
+
+    /// Sleeps until other ranks are ready, or for a while.
+    pub(super) fn wait_for_a_change(&self, until: Option<Instant>) {
+        let state = lock(&self.state);
+        if matches!(*state, State::New | State::Asked) {
+            let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
+            drop(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn turn(&self, state: State) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn begin(&self, handle: Arc<Handle>) {
+        self.turn(State::Begun(handle));
+    }
+
+    pub(super) fn joined(&self, last: u32) {
+        self.turn(State::Joined(last));
+    }
+
+    pub(super) fn fail(&self, error: RunError) {
+        drop(self.take_keep());
+        self.turn(State::Failed(error));
+    }
+
+    pub(super) fn take_keep(&self) -> Option<Keep> {
+        lock(&self.keep).take()
+    }
+}
