@@ -95,12 +95,19 @@ class Engine:
 
         Tensors that become ready within `cycle_time_s` seconds go together, in all-reduces of up to `threshold` bytes;
         `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
-        seconds, and fails after `give_up_after_s` (None: never). `core` pins its thread, and the engine's progress thread.
+        seconds, and fails after `give_up_after_s` (None: never). `core`: where its thread and
+        the engine's progress thread run.
         """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
     def status(self) -> str:
         """JSON: transports by peer, operations in flight, bytes moved, the strategy chosen by size."""
+    def start_timeline(self, path: str) -> None:
+        """Record what this rank does, into this file, which is written when it stops."""
+    def stop_timeline(self) -> None:
+        """Write the timeline, if one was started; close() does so, too."""
+    def mark(self, category: str, name: str, begin: int, end: int) -> None:
+        """Add what the script did to the timeline; times by time.monotonic_ns()."""
     def close(self) -> None:
         """Says goodbye to the other ranks and ends the threads. Operations in flight fail. May be called twice."""
     def forget_after_fork(self) -> None:
@@ -200,7 +207,7 @@ class Coordinator:
         | all_reduce | in place | of the tensor | op: sum, min, max, product; prescale, postscale | |
         | broadcast | in place | of the tensor | root: a rank of the group | |
         | all_gather | own rows | of a row | own: [rows] | all rows, in rank order |
-        | reduce_scatter | the tensor | of the tensor, not empty | op, prescale, postscale | own rows (the first ranks have one more) |
+        | reduce_scatter | the tensor | of the tensor | op, prescale, postscale | own rows (first ranks: one more) |
         | all_to_all | rows for each rank | of a row | own: rows for each rank | rows from each rank |
         | barrier | | | | |
         """

@@ -9,12 +9,21 @@ from pathlib import Path
 import click
 
 from paceline import cli_types as types
+from paceline import timelines
 from paceline._core import UserError
 from paceline.interfaces import check_interface
 from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile
 from paceline.launch.remote import DEFAULT_RSH, parse_rsh
 from paceline.library import find_strategy
-from paceline.settings import INSIDE, LONGEST_TIMEOUT_S, MOST_SERVERS, MOST_STREAMS, TRANSPORTS, Settings
+from paceline.settings import (
+    INSIDE,
+    LONGEST_TIMEOUT_S,
+    MOST_SERVERS,
+    MOST_STREAMS,
+    TRANSPORTS,
+    Settings,
+    check_timeline,
+)
 
 
 def _grace(text: str) -> float:
@@ -63,6 +72,7 @@ class CannotDoHereError(click.ClickException):
 @click.option(
     "--grace", type=_GRACE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
 )
+@click.option("--timeline", type=_PATH, metavar="FILE", help="Record what every rank does, for `paceline doctor`.")
 @click.option("--verbose", is_flag=True, help="Say what runs where.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def run(
@@ -77,6 +87,7 @@ def run(
     no_prefix: bool,
     output_dir: Path | None,
     grace: float,
+    timeline: Path | None,
     verbose: bool,
     command: tuple[str, ...],
     **options: object,
@@ -106,6 +117,8 @@ def run(
     if interface is not None:
         check_interface(interface, "--interface")
     settings = {f"PACELINE_{name.upper()}": _text(value) for name, value in options.items() if value is not None}
+    if timeline is not None:
+        settings["PACELINE_TIMELINE"] = check_timeline(timeline, "--timeline")
     if verbose:
         settings["PACELINE_VERBOSE"] = "1"
     named = variables.named(names, os.environ)
@@ -123,7 +136,10 @@ def run(
         verbose=checked.verbose,
     )
     output = Files(output_dir, job.size) if output_dir is not None else Terminal(job.size, prefix=not no_prefix)
-    return Supervisor(job, output).run()
+    code = Supervisor(job, output).run()
+    if checked.timeline is not None:
+        timelines.say(timelines.gather(checked.timeline))
+    return code
 
 
 def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:

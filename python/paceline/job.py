@@ -27,7 +27,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
 
-from paceline import choices
+from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError, UserError
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.job_exchange import Exchanges
@@ -48,7 +48,9 @@ class Job(Group):
     Several threads may use a job; those that use one group at the same time must have the same order at every rank.
     """
 
-    def __init__(self, engine: Engine, place: RankEnvironment, communicator: Communicator) -> None:
+    def __init__(
+        self, engine: Engine, place: RankEnvironment, communicator: Communicator, timeline: str | None = None
+    ) -> None:
         """Use `join`."""
         super().__init__(self, communicator, "world")
         self.local_rank = place.local_rank
@@ -58,7 +60,9 @@ class Job(Group):
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet([self])
         self._names: dict[tuple[str, tuple[int, ...]], int] = {}
         self._ended: str | None = None
-        self._finalizer = weakref.finalize(self, engine.close)
+        if timeline is not None:
+            timelines.begin(engine, timeline)
+        self._finalizer = weakref.finalize(self, _leave, engine, timeline)
         _jobs.add(self)
 
     def group(self, ranks: Sequence[int], name: str = "group") -> Group:
@@ -122,6 +126,12 @@ class Job(Group):
             self._engine.forget_after_fork()
 
 
+def _leave(engine: Engine, timeline: str | None) -> None:
+    engine.close()
+    if timeline is not None:
+        timelines.finish(engine, timeline)
+
+
 def join(**settings: object) -> Job:
     """Join the job that this process was started for: wait for all ranks and connect to them.
 
@@ -144,7 +154,7 @@ def join(**settings: object) -> Job:
     except BaseException:
         engine.close()
         raise
-    job = Job(engine, place, world)
+    job = Job(engine, place, world, known.timeline)
     if known.verbose and job.rank == 0:
         choices.tell(job.choices())
     return job

@@ -15,6 +15,7 @@
 | PACELINE_SECRET | secret | text that all ranks share and nobody else knows | none |
 | PACELINE_SECRET_FILE | secret | a file that holds it, readable by its owner alone | none |
 | PACELINE_RENDEZVOUS | rendezvous | host:port at which rank 0 listens | none |
+| PACELINE_TIMELINE | timeline | file: record what every rank does (docs/timeline.md) | none |
 | PACELINE_VERBOSE | verbose | 1: say what was chosen | 0 |
 
 An empty variable is as good as none. A PACELINE_ variable that nothing reads is an error, for it is most likely a
@@ -60,6 +61,7 @@ VARIABLES = {
     "PACELINE_SECRET": "secret",
     "PACELINE_SECRET_FILE": "secret_file",
     "PACELINE_RENDEZVOUS": "rendezvous",
+    "PACELINE_TIMELINE": "timeline",
     "PACELINE_VERBOSE": "verbose",
 }
 # Variables that other parts read: those of `paceline run` and of `paceline record`.
@@ -83,6 +85,7 @@ class Settings:
     interface: str = "127.0.0.1"
     secret: str | None = field(default=None, repr=False)
     rendezvous: str | None = None
+    timeline: str | None = None
     verbose: bool = False
 
     @classmethod
@@ -125,7 +128,7 @@ class Settings:
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "verbose")
+        elsewhere = ("interface", "timeline", "verbose")
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
         return json.dumps(values)
@@ -254,6 +257,22 @@ def check_rendezvous(value: object, source: str) -> str:
     return text
 
 
+def check_timeline(value: object, source: str) -> str:
+    """An absolute path in a folder that exists. Raises UserError that names `source`."""
+    path = Path(value) if isinstance(value, Path) else Path(_text(value, source))
+    try:
+        path = path.absolute()
+        if not path.parent.is_dir():
+            raise UserError(f"{source} {path}: there is no folder {path.parent}; make it first")
+        if path.is_dir():
+            raise UserError(f"{source} {path}: is a folder; name a file in it")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{source}: '{value!s:.80}' is no path: {error}") from None
+    return str(path)
+
+
 def _flag(value: object, source: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     word = str(value).lower()
@@ -285,5 +304,6 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "interface": _interface,
     "secret": _secret,
     "rendezvous": check_rendezvous,
+    "timeline": check_timeline,
     "verbose": _flag,
 }

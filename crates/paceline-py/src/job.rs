@@ -122,6 +122,18 @@ impl PyEngine {
         self.0.status().to_string()
     }
 
+    fn start_timeline(&self, path: &str) -> PyResult<()> {
+        self.0.start_timeline(path).map_err(python_error)
+    }
+
+    fn stop_timeline(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.stop_timeline()).map_err(python_error)
+    }
+
+    fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
+        self.0.mark(category, name, begin, end);
+    }
+
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
         drop(self.0.take_finished());

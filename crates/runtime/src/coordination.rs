@@ -15,6 +15,7 @@ mod machine;
 mod named;
 mod output;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ pub use paceline_coordinator::Settings;
 use crate::communicator::Communicator;
 use crate::engine::{Engine, Listener, News, lock};
 use crate::error::{Result, RunError};
+use crate::timeline::{self, Timeline};
 use machine::Machine;
 pub use named::{Named, Wanted};
 pub use output::Output;
@@ -61,6 +63,7 @@ struct Shared {
     bell: Condvar,
     machine: Mutex<Machine>,
     cycle_time: Duration,
+    timeline: Arc<Timeline>,
 }
 
 /// Agrees with the other ranks of a group on what is ready.
@@ -94,6 +97,7 @@ impl Engine {
             bell: Condvar::new(),
             machine: Mutex::new(Machine::new(control.clone(), data.clone(), settings.clone())),
             cycle_time: Duration::from_nanos(settings.cycle_time),
+            timeline: self.shared.timeline.clone(),
         });
         self.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
         self.shared.listen(data.id(), Arc::<Shared>::downgrade(&shared));
@@ -143,8 +147,10 @@ impl Coordinator {
         if operations.is_empty() {
             return Ok(());
         }
+        let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
+            operation.asked_at.store(now, Ordering::Relaxed);
         }
         self.shared.post(Arrival::Asked(operations.to_vec()), if waits { When::ByMe } else { When::Soon })
     }
@@ -270,10 +276,14 @@ impl Shared {
         loop {
             {
                 let mut inbox = lock(&self.inbox);
+                let since = if self.timeline.on() { timeline::now() } else { 0 };
                 while inbox.closed.is_none() && !inbox.wanted {
                     let left = inbox.due.map(|due| due.saturating_duration_since(Instant::now()));
                     inbox = match left {
-                        Some(Duration::ZERO) => break,
+                        Some(Duration::ZERO) => {
+                            self.show_sleep(since, inbox.due);
+                            break;
+                        }
                         Some(left) => self.bell.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0,
                         None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
                     };
@@ -292,6 +302,18 @@ impl Shared {
             self.look(&mut lock(&self.machine));
             let mut inbox = lock(&self.inbox);
             inbox.wanted |= !inbox.events.is_empty();
+        }
+    }
+}
+
+impl Shared {
+    /// The thread slept for the cycle time: until when it wanted to, and how much longer the system let it.
+    fn show_sleep(&self, since: u64, due: Option<Instant>) {
+        let late = due.map_or(Duration::ZERO, |due| due.elapsed()).as_nanos() as u64;
+        let now = timeline::now();
+        if since > 0 && since + late < now {
+            self.timeline.agreement_until("sleep", since, now - late);
+            self.timeline.agreement_until("late wake-up", now - late, now);
         }
     }
 }

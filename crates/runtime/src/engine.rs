@@ -43,6 +43,7 @@ use crate::executor::{Begin, Executor};
 use crate::handle::Handle;
 use crate::settings::Settings;
 use crate::shm::Bell;
+use crate::timeline::{self, Timeline};
 use book::{Book, Command, GroupBook, Waiting};
 use monitor::Monitor;
 use placement::Placement;
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     monitor: Monitor,
     placement: Placement,
     listeners: Mutex<Listeners>,
+    pub timeline: Arc<Timeline>,
     /// Its number at the kernel; 0: it has not begun.
     progress_thread: AtomicI32,
     /// Which candidates were fastest in communicators of a shape.
@@ -135,7 +137,30 @@ impl Engine {
     /// # Errors
     /// The engine is closed.
     pub fn world(&self) -> Result<Communicator> {
-        Communicator::new(&self.shared, (0..self.size()).collect(), "world")
+        let world = Communicator::new(&self.shared, (0..self.size()).collect(), "world")?;
+        timeline::align(&world)?;
+        Ok(world)
+    }
+
+    /// Begins to record what this rank does, into this file. All ranks may do so, each into a file of its own.
+    ///
+    /// # Errors
+    /// A file that cannot be written; a timeline that has been started.
+    pub fn start_timeline(&self, path: &str) -> Result<()> {
+        self.shared.timeline.start(path)
+    }
+
+    /// Ends recording, and writes the file; nothing, if it was not begun.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn stop_timeline(&self) -> Result<()> {
+        self.shared.timeline.stop()
+    }
+
+    /// Adds what the script did to the timeline; times in nanoseconds on the monotonic clock.
+    pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
+        self.shared.timeline.mark(category, name, begin, end);
     }
 
     /// A communicator of these ranks, in this order. Each of them calls this with the same name, and waits for the
@@ -201,6 +226,9 @@ impl Engine {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             let _ = thread.join();
+        }
+        if let Err(error) = self.stop_timeline() {
+            eprintln!("paceline: {error}");
         }
     }
 
@@ -345,6 +373,9 @@ impl Shared {
             entry.next = entry.next.wrapping_add(1);
             entry.next.wrapping_sub(1)
         });
+        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
+        let number = self.timeline.begin(&begin.label, begin.signature.call.name(), bytes);
+        handle.number.store(number, Ordering::Relaxed);
         let now = Instant::now();
         let peer = begin.transfer.and_then(|between| between.peer).map(|peer| entry.ranks[peer as usize]);
         entry.live.push_back(Waiting {

@@ -19,6 +19,8 @@ pub struct Handle {
     pub(crate) source: AtomicU32,
     /// The caller asks for a notice with this number.
     pub(crate) notify: Option<u64>,
+    /// In the timeline; 0: none is recorded.
+    pub(crate) number: AtomicU64,
 }
 
 impl Handle {

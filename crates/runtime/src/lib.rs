@@ -14,6 +14,7 @@
 //! | [`communicator`] | a group of ranks and the operations between them |
 //! | [`coordination`] | operations on named tensors, which ranks ask for in any order |
 //! | [`choice`] | which strategy an all-reduce takes |
+//! | `timeline` | what a rank did when |
 //! | [`settings`] | of a job |
 //! | [`rendezvous`] | how ranks find and prove each other: secret, handshake, exchange, mesh of connections |
 pub mod channel;
@@ -37,3 +38,4 @@ pub mod shm;
 pub mod space;
 pub mod tag;
 pub mod tcp;
+mod timeline;

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
 
-from paceline import choices
+from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError
 from paceline.settings import Settings
 from paceline.torch.exchange import StoreExchange, share_secret
+from paceline.torch.marks import Marks
 
 if TYPE_CHECKING:
     from paceline.torch.work import Work
@@ -33,6 +34,9 @@ class Job:
         self.rank, self.size = world.rank, world.size
         self.broken: str | None = None
         """Why nothing can be begun any more."""
+        self.timeline: str | None = None
+        """Where what is recorded goes."""
+        self.marks: Marks | None = None
         self.futures_wanted = False
         """Whether somebody has asked for a future: from then on asynchronous operations send notices."""
         self._tokens = itertools.count(1)
@@ -60,7 +64,11 @@ class Job:
             raise
         if settings.verbose and rank == 0:
             choices.tell(world.choices())
-        return cls(engine, world, settings.timeout_s)
+        job = cls(engine, world, settings.timeout_s)
+        if settings.timeline is not None:
+            timelines.begin(engine, settings.timeline)
+            job.timeline, job.marks = settings.timeline, Marks(engine)
+        return job
 
     def group(self, ranks: list[int], name: str) -> Communicator:
         """A communicator of these ranks of the job. Each of them calls this equally often with the same name."""
@@ -132,6 +140,10 @@ class Job:
             return
         self.broken = "the process group has been destroyed; call init_process_group again"
         self.engine.close()
+        if self.marks is not None:
+            self.marks.remove()
+        if self.timeline is not None:
+            timelines.finish(self.engine, self.timeline)
         completer = self._completer
         if completer is not None and completer is not threading.current_thread():
             completer.join(5 * NOTICE_WAIT_S)

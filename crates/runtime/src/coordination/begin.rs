@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use paceline_coordinator::{Agreed, Bucket, Terms};
 
@@ -12,6 +13,7 @@ use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::Submission;
 use crate::error::{Result, RunError};
 use crate::tag::Call;
+use crate::timeline::{self, TensorSpan, Timeline};
 
 /// Begins a bucket. All ranks do so in the same order. `background`: it moves even if nobody waits.
 pub(super) fn begin(
@@ -23,6 +25,11 @@ pub(super) fn begin(
     let Some(first) = bucket.tensors.first() else { return Ok(()) };
     let named: Vec<Option<Arc<Named>>> = bucket.tensors.iter().map(|t| pending.remove(&t.request.name)).collect();
     let begun = submit(data, first, bucket, &named, background);
+    if let Ok(handle) = &begun
+        && data.shared.timeline.on()
+    {
+        show(&data.shared.timeline, bucket, &named, handle.number.load(Ordering::Relaxed));
+    }
     // Others have begun it: if it cannot be here, nothing goes on.
     for operation in named.iter().flatten() {
         match &begun {
@@ -31,6 +38,23 @@ pub(super) fn begin(
         }
     }
     begun.map(drop)
+}
+
+fn show(timeline: &Timeline, bucket: &Bucket, named: &[Option<Arc<Named>>], operation: u64) {
+    let agreed = timeline::now();
+    for (tensor, operation_of) in bucket.tensors.iter().zip(named) {
+        let Some(named) = operation_of else { continue };
+        let asked = named.asked_at.load(Ordering::Relaxed);
+        timeline.tensor(TensorSpan {
+            name: named.name().to_owned(),
+            // It was asked for before the recording began.
+            asked: if asked == 0 { agreed } else { asked },
+            agreed,
+            operation,
+            together: bucket.tensors.len(),
+            bytes: tensor.request.terms.bytes,
+        });
+    }
 }
 
 fn submit(

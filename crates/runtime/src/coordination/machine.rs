@@ -18,6 +18,7 @@ use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::Submission;
 use crate::error::{Result, RunError};
 use crate::tag::Call;
+use crate::timeline;
 
 /// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
 const SLICE: Duration = Duration::from_millis(200);
@@ -175,13 +176,23 @@ impl Machine {
     fn act(&mut self, action: Action, closed: Closed<'_>) -> Result<Option<Event>> {
         match action {
             Action::Sleep(until) => self.due = until.map(|until| self.start + Duration::from_nanos(until)),
-            Action::Vote(cycle, ballot) => return self.vote(cycle, &ballot, closed).map(Event::Tallied).map(Some),
+            Action::Vote(cycle, ballot) => {
+                let since = self.since();
+                let tally = self.vote(cycle, &ballot, closed)?;
+                self.control.shared.timeline.agreement("wait for votes", since);
+                return Ok(Some(Event::Tallied(tally)));
+            }
             Action::Report(report) => {
+                let since = self.since();
                 let reports = self.gather(&report, closed)?;
+                self.control.shared.timeline.agreement("report", since);
                 if let Some(reports) = reports {
                     return Ok(Some(Event::Gathered(reports)));
                 }
-                return self.decision(None, closed).map(Event::Decided).map(Some);
+                let since = self.since();
+                let decision = self.decision(None, closed)?;
+                self.control.shared.timeline.agreement("wait for the decision", since);
+                return Ok(Some(Event::Decided(decision)));
             }
             Action::Decide(decision) => {
                 return self.decision(Some(&decision), closed).map(Event::Decided).map(Some);
@@ -200,6 +211,11 @@ impl Machine {
             Action::AllJoined(last) => self.joins.drain(..).for_each(|operation| operation.joined(last)),
         }
         Ok(None)
+    }
+
+    /// Now, if it is recorded.
+    fn since(&self) -> u64 {
+        if self.control.shared.timeline.on() { timeline::now() } else { 0 }
     }
 
     fn warn(&self, stall: &Stall) {

@@ -1,5 +1,6 @@
 //! An operation on a named tensor, and how one waits for it.
 use std::any::Any;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,8 @@ pub struct Named {
     keep: Mutex<Option<Keep>>,
     state: Mutex<State>,
     changed: Condvar,
+    /// When it was asked for, for the timeline.
+    pub(super) asked_at: AtomicU64,
     /// What came out, where the caller could not know its size.
     pub(super) output: OnceLock<Arc<Output>>,
     /// What each rank gave as its own.
@@ -145,6 +148,7 @@ impl Named {
             keep: Mutex::new(keep),
             state: Mutex::new(State::New),
             changed: Condvar::new(),
+            asked_at: AtomicU64::new(0),
             output: OnceLock::new(),
             own: OnceLock::new(),
         }

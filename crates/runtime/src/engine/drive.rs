@@ -232,6 +232,7 @@ impl Shared {
         {
             let mut book = lock(&self.book);
             for over in core.over.drain(..) {
+                self.timeline.end(over.handle.number.load(Ordering::Relaxed));
                 if let Some(group) = book.groups.get_mut(&over.group) {
                     group.complete(over.seq, &over.handle);
                 }

@@ -19,6 +19,7 @@ use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_me
 use crate::settings::{Settings, Transport};
 use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
 use crate::tcp::TcpChannel;
+use crate::timeline::Timeline;
 
 /// What gives every rank what all of them called it with, in rank order. Called three times.
 pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
@@ -262,11 +263,14 @@ fn assemble(
         controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let timeline = Arc::new(Timeline::new(rank, settings.servers));
+    let mut wires = Wires::new(rank, channels);
+    wires.timeline = timeline.clone();
     let shared = Arc::new(Shared {
         rank,
         peers,
         hosts,
-        core: Mutex::new(Executor::new(Wires::new(rank, channels))),
+        core: Mutex::new(Executor::new(wires)),
         book: Mutex::new(Book::default()),
         news: AtomicBool::new(false),
         bell,
@@ -283,6 +287,7 @@ fn assemble(
         graveyard: Mutex::new(Vec::new()),
         monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
         placement,
+        timeline: timeline.clone(),
         listeners: Mutex::default(),
         progress_thread: std::sync::atomic::AtomicI32::new(0),
         tuned: Mutex::default(),

@@ -146,7 +146,7 @@ impl Group {
         if live.signature != tag.signature || part == usize::MAX {
             return Err(step::mismatch(live, tag, &place));
         }
-        step::deliver(live, part, tag, lane, rank, wires)
+        step::deliver(live, part, tag, lane, (rank, &place), wires)
     }
 
     /// Goes on with the lane that has just received something.

@@ -12,6 +12,8 @@ pub(super) struct Moved {
     /// The others.
     more: Vec<u64>,
     complete: u32,
+    /// When the first fragment of each moved; only while a timeline is recorded.
+    since: Vec<u64>,
 }
 
 impl Moved {
@@ -31,6 +33,19 @@ impl Moved {
         self.complete += u32::from(elements == ALL);
     }
 
+    /// The first fragment to or from a peer moves now.
+    pub fn begin(&mut self, peer: u32, now: u64) {
+        if self.since.len() <= peer as usize {
+            self.since.resize(peer as usize + 1, 0);
+        }
+        self.since[peer as usize] = now;
+    }
+
+    /// When it did; none if nothing was recorded then.
+    pub fn since(&self, peer: u32) -> Option<u64> {
+        self.since.get(peer as usize).copied().filter(|&since| since > 0)
+    }
+
     pub fn complete(&self) -> u32 {
         self.complete
     }
@@ -39,6 +54,7 @@ impl Moved {
         self.one = 0;
         self.more.clear();
         self.complete = 0;
+        self.since.clear();
     }
 }
 

@@ -102,6 +102,8 @@ pub(super) struct Live {
     pub transfer: Option<Between>,
     finish: Option<Finish>,
     pub label: String,
+    /// In the timeline.
+    pub number: u64,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
     /// Fragments moved.
@@ -129,6 +131,7 @@ impl Live {
                 Part { role, space, total, first, lanes, window, barriers, parked, released }
             })
             .collect();
+        let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
         Live {
@@ -141,6 +144,7 @@ impl Live {
             transfer,
             finish,
             label,
+            number,
             handle,
             keep,
             moved,

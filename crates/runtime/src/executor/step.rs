@@ -2,7 +2,7 @@
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::aside::{Aside, Key};
-use super::lane::{ALL, Lane, Lent, State};
+use super::lane::{ALL, Lane, Lent, Moved, State};
 use super::live::{Live, Part};
 use super::wires::Wires;
 use crate::channel::Sink;
@@ -10,6 +10,7 @@ use crate::error::RunError;
 use crate::reduce::Kernel;
 use crate::space::Space;
 use crate::tag::{Signature, Tag};
+use crate::timeline::{self, Party, Timeline};
 
 /// Least bytes that are lent: below, finding the pages costs more than copying once more.
 const LEAST_LENT: usize = 128 << 10;
@@ -38,6 +39,41 @@ impl Place<'_> {
     /// The rank of the job that plays a role: servers and switches are spread over the workers.
     pub fn host(&self, role: u32) -> u32 {
         self.ranks[role as usize % self.ranks.len()]
+    }
+}
+
+/// A role, for the timeline.
+fn party(role: u32, ranks: &[u32]) -> Party {
+    ranks.get(role as usize).map_or_else(|| Party::Helper(role - ranks.len() as u32), |&rank| Party::Worker(rank))
+}
+
+/// What the timeline says of a message.
+struct Shown<'a> {
+    out: bool,
+    from: u32,
+    to: u32,
+    ranks: &'a [u32],
+    number: u64,
+    bytes: u64,
+}
+
+impl Shown<'_> {
+    /// A fragment is about to move: when, if it is the first and somebody wants to know.
+    fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
+        (timeline.on() && offset == 0).then(timeline::now)
+    }
+
+    /// It has moved.
+    fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
+        if let Some(began) = began {
+            moved.begin(peer, began);
+        }
+        if moved.get(peer) == ALL
+            && let Some(since) = moved.since(peer)
+        {
+            let between = (party(self.from, self.ranks), party(self.to, self.ranks));
+            timeline.message(self.out, between, self.number, self.bytes, since);
+        }
     }
 }
 
@@ -113,6 +149,11 @@ fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
     lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
 }
 
+fn received<'a>(tag: &Tag, piece: Piece, number: u64, place: &Place<'a>) -> Shown<'a> {
+    let bytes = piece.len * tag.signature.dtype.size() as u64;
+    Shown { out: false, from: tag.from.into(), to: tag.to.into(), ranks: place.ranks, number, bytes }
+}
+
 /// Checks a fragment's bounds, which come from a peer.
 fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunError> {
     let size = signature.dtype.size() as u32;
@@ -139,7 +180,7 @@ pub(super) fn deliver(
     part: usize,
     tag: &Tag,
     number: u32,
-    rank: u32,
+    (rank, place): (u32, &Place<'_>),
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
     let role = live.parts[part].role;
@@ -154,6 +195,7 @@ pub(super) fn deliver(
     let Some(wanted) = wanted(live, role, number, lane, tag) else { return Ok(false) };
     let elements = fits(&wanted, tag, &live.signature)?;
     let (kernel, off) = (live.kernel, wanted.piece.off + tag.offset);
+    let began = Shown::begins(&wires.timeline, tag.offset);
     let space = &mut live.parts[part].space;
     let taken = if wanted.assign {
         let run = space.run(off, elements);
@@ -167,7 +209,10 @@ pub(super) fn deliver(
     };
     if taken {
         live.moved += 1;
-        count(&mut live.parts[part].lanes[at], &wanted, elements);
+        let lane = &mut live.parts[part].lanes[at];
+        count(lane, &wanted, elements);
+        let shown = received(tag, wanted.piece, live.number, place);
+        shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
     }
     Ok(taken)
 }
@@ -235,7 +280,7 @@ pub(super) fn advance(
                 return Ok(true);
             }
             Step::Send { to, slot, piece, .. } => {
-                any |= take_aside(live, part, number, at, place, aside)?;
+                any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
                 let (moved, complete) = send(live, part, number, at, (to, slot, piece), place, wires);
                 any |= moved;
                 if !complete {
@@ -247,7 +292,7 @@ pub(super) fn advance(
             }
             Step::Recv { from, .. } => {
                 if lane.got.complete() < from.count {
-                    any |= take_aside(live, part, number, at, place, aside)?;
+                    any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
                 }
                 let lane = &mut live.parts[part].lanes[at];
                 if lane.got.complete() < from.count {
@@ -269,6 +314,7 @@ fn take_aside(
     at: usize,
     place: &Place<'_>,
     aside: &mut Aside,
+    timeline: &Timeline,
 ) -> Result<bool, RunError> {
     if aside.is_empty() {
         return Ok(false);
@@ -292,9 +338,12 @@ fn take_aside(
             }
             let Some(wanted) = wanted(live, role, number, &live.parts[part].lanes[at], tag) else { break };
             let (elements, off) = (fits(&wanted, tag, &live.signature)?, wanted.piece.off + tag.offset);
+            let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
             let Some(payload) = aside.pop(&key) else { break };
             combine(&mut live.parts[part].space, off, 0, &payload, wanted.assign, live.kernel);
-            count(&mut live.parts[part].lanes[at], &wanted, elements);
+            let lane = &mut live.parts[part].lanes[at];
+            count(lane, &wanted, elements);
+            shown.moved(&mut lane.got, wanted.peer, began, timeline);
             live.moved += 1;
             any = true;
         }
@@ -324,6 +373,9 @@ fn send(
 ) -> (bool, bool) {
     let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
     let element = signature.dtype.size();
+    let (shown_as, bytes) = (live.number, piece.len * element as u64);
+    let own = live.parts[part].role;
+    let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
     let mut any = false;
     let lane = &mut live.parts[part].lanes[at];
     if let Some(Lent { rank, ticket, upto }) = lane.lent {
@@ -332,6 +384,7 @@ fn send(
         }
         lane.lent = None;
         lane.sent.set(0, upto);
+        shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
         live.moved += 1;
         any = true;
     }
@@ -360,11 +413,15 @@ fn send(
                 offset: sent,
                 signature,
             };
+            let began = Shown::begins(&wires.timeline, sent);
             sent += (run.len() / element) as u64;
             sent = if sent == piece.len { ALL } else { sent };
             if lent {
                 let Some(ticket) = wires.lend(rank, &tag, run) else { break };
                 lane.lent = Some(Lent { rank, ticket, upto: sent });
+                if let Some(began) = began {
+                    lane.sent.begin(k, began);
+                }
                 return (true, false);
             }
             if !wires.send(rank, &tag, run) {
@@ -373,6 +430,7 @@ fn send(
             any = true;
             live.moved += 1;
             lane.sent.set(k, sent);
+            shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }
     }
     (any, lane.sent.complete() == to.count)

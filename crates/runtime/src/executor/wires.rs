@@ -1,8 +1,11 @@
 //! The channels by rank, and which of them are lost.
+use std::sync::Arc;
+
 use super::aside::Aside;
 use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
 use crate::tag::Tag;
+use crate::timeline::Timeline;
 
 /// Why nothing more can be sent to or received from a rank over its channel.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub struct Wires {
     pub bytes: [u64; 2],
     /// Connections that were lost since the caller last looked.
     pub lost: Vec<Lost>,
+    /// Where messages are recorded.
+    pub(crate) timeline: Arc<Timeline>,
 }
 
 impl Wires {
@@ -32,8 +37,9 @@ impl Wires {
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
+        let timeline = Arc::new(Timeline::new(me, 0));
         let partial = vec![false; channels.len()];
-        Wires { channels, names, unflushed: false, partial, bytes: [0; 2], lost: Vec::new() }
+        Wires { channels, names, unflushed: false, partial, bytes: [0; 2], lost: Vec::new(), timeline }
     }
 
     pub(super) fn len(&self) -> u32 {

@@ -1,0 +1,221 @@
+//! What a rank did when: tensors, operations, messages, the coordinator and what the script marks, for people to look at.
+//!
+//! Written in the format of the simulator's timelines (Chrome's trace events), so that both can be looked at together.
+//! While it is off, an atomic flag is read for each message and nothing else is done.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `write` | the format |
+//! | `align` | one clock for all ranks |
+mod align;
+mod write;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+pub(crate) use align::align;
+
+use crate::engine::lock;
+use crate::error::{Result, RunError};
+
+/// Most spans that are kept: beyond, they are counted.
+const MOST: usize = 4_000_000;
+
+/// Nanoseconds on the clock that all processes of a host share.
+pub(crate) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// A role of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    /// A rank of the job.
+    Worker(u32),
+    /// Servers and then switches, numbered from 0.
+    Helper(u32),
+}
+
+/// What is shown of a tensor that a coordinator handled.
+pub(crate) struct TensorSpan {
+    pub name: String,
+    pub asked: u64,
+    pub agreed: u64,
+    pub operation: u64,
+    /// In the same operation.
+    pub together: usize,
+    pub bytes: u64,
+}
+
+enum Kind {
+    /// What the script does.
+    Mark {
+        name: String,
+        category: String,
+    },
+    Message {
+        out: bool,
+        from: Party,
+        to: Party,
+        operation: u64,
+        bytes: u64,
+    },
+    Operation {
+        number: u64,
+        label: String,
+        call: &'static str,
+        bytes: u64,
+    },
+    Tensor(TensorSpan),
+    /// What the coordinator does.
+    Agreement(&'static str),
+}
+
+struct Span {
+    kind: Kind,
+    begin: u64,
+    end: u64,
+}
+
+struct Open {
+    label: String,
+    call: &'static str,
+    bytes: u64,
+    begin: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    target: Option<(PathBuf, File)>,
+    spans: Vec<Span>,
+    open: HashMap<u64, Open>,
+    dropped: u64,
+    /// When it was begun.
+    since: u64,
+}
+
+/// A rank's timeline; off until it is started.
+pub(crate) struct Timeline {
+    on: AtomicBool,
+    rank: u32,
+    servers: u32,
+    numbers: AtomicU64,
+    /// What is to be added to this rank's clock to get the time since the job's beginning.
+    shift: AtomicI64,
+    inner: Mutex<Inner>,
+}
+
+impl Timeline {
+    pub fn new(rank: u32, servers: u32) -> Timeline {
+        Timeline {
+            on: AtomicBool::new(false),
+            rank,
+            servers,
+            numbers: AtomicU64::new(0),
+            shift: AtomicI64::new(-now().cast_signed()),
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Whether something is recorded.
+    #[inline]
+    pub fn on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Begins to record; it is written to this file when it stops.
+    ///
+    /// # Errors
+    /// A file that cannot be written; a timeline that has been started.
+    pub fn start(&self, path: &str) -> Result<()> {
+        let wrong = |why: String| RunError::Usage(format!("timeline {path}: {why}"));
+        let mut inner = lock(&self.inner);
+        if inner.target.is_some() {
+            return Err(wrong("one is being recorded already; stop it first".into()));
+        }
+        let file = File::create(path).map_err(|e| wrong(format!("cannot be written: {e}")))?;
+        *inner = Inner { target: Some((path.into(), file)), since: now(), ..Inner::default() };
+        self.on.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Ends recording, and writes the file.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn stop(&self) -> Result<()> {
+        self.on.store(false, Ordering::SeqCst);
+        let Some((inner, (path, file))) = ({
+            let mut inner = lock(&self.inner);
+            let target = inner.target.take();
+            target.map(|target| (std::mem::take(&mut *inner), target))
+        }) else {
+            return Ok(());
+        };
+        let shift = self.shift.load(Ordering::SeqCst);
+        write::write(file, &inner, (self.rank, self.servers), shift)
+            .map_err(|e| RunError::Failed(format!("timeline {}: cannot be written: {e}", path.display())))
+    }
+
+    fn push(&self, kind: Kind, begin: u64, end: u64) {
+        let mut inner = lock(&self.inner);
+        if inner.target.is_none() {
+        } else if inner.spans.len() < MOST {
+            inner.spans.push(Span { kind, begin, end });
+        } else {
+            inner.dropped += 1;
+        }
+    }
+
+    /// An operation begins: its number, or 0 while nothing is recorded.
+    pub fn begin(&self, label: &str, call: &'static str, bytes: u64) -> u64 {
+        if !self.on() {
+            return 0;
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut inner = lock(&self.inner);
+        inner.open.insert(number, Open { label: label.to_owned(), call, bytes, begin: now() });
+        number
+    }
+
+    /// It is over.
+    pub fn end(&self, number: u64) {
+        if number == 0 {
+            return;
+        }
+        let open = lock(&self.inner).open.remove(&number);
+        if let Some(Open { label, call, bytes, begin }) = open {
+            self.push(Kind::Operation { number, label, call, bytes }, begin, now());
+        }
+    }
+
+    pub fn message(&self, out: bool, (from, to): (Party, Party), operation: u64, bytes: u64, begin: u64) {
+        self.push(Kind::Message { out, from, to, operation, bytes }, begin, now());
+    }
+
+    pub fn tensor(&self, span: TensorSpan) {
+        let (begin, end) = (span.asked, span.agreed);
+        self.push(Kind::Tensor(span), begin, end);
+    }
+
+    /// The coordinator did something from then until now.
+    pub fn agreement(&self, what: &'static str, begin: u64) {
+        self.agreement_until(what, begin, now());
+    }
+
+    pub fn agreement_until(&self, what: &'static str, begin: u64, end: u64) {
+        if self.on() && begin > 0 {
+            self.push(Kind::Agreement(what), begin, end);
+        }
+    }
+
+    /// What the script did; times on the clock of [`now`].
+    pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
+        if self.on() {
+            self.push(Kind::Mark { name: name.to_owned(), category: category.to_owned() }, begin, end.max(begin));
+        }
+    }
+}

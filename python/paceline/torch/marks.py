@@ -1,0 +1,80 @@
+"""What a training script does between operations, for the timeline: input, forward, backward, optimizer, waiting.
+
+By hooks that torch calls for every module and every optimizer of the process; only the outermost module's call counts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from paceline._core import Engine
+
+
+class Marks:
+    """Marks the timeline of an engine until it is removed."""
+
+    def __init__(self, engine: Engine) -> None:
+        """From now on."""
+        self._engine = engine
+        self._depth = 0
+        self._began = 0
+        self._forward_end: int | None = None
+        self._step_began: int | None = None
+        self._step_end: int | None = None
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def remove(self) -> None:
+        """Mark nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def waited(self, began: int) -> None:
+        """The script has waited for sums since `began`, by time.monotonic_ns()."""
+        if self._forward_end is not None:
+            self._mark("backward", self._forward_end, began)
+            self._forward_end = None
+        now = time.monotonic_ns()
+        self._engine.mark("wait", "wait for sums", began, now)
+        if self._step_began is not None:
+            self._step_began = now
+
+    def _mark(self, name: str, begin: int, end: int) -> None:
+        self._engine.mark(name, name, begin, end)
+
+    def _enter(self, *_: Any) -> None:  # noqa: ANN401 - whatever torch passes
+        if self._depth == 0:
+            self._began = time.monotonic_ns()
+            if self._step_end is not None:
+                self._mark("input", self._step_end, self._began)
+                self._step_end = None
+        self._depth += 1
+
+    def _leave(self, *_: Any) -> None:  # noqa: ANN401
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0:
+            self._forward_end = time.monotonic_ns()
+            self._mark("forward", self._began, self._forward_end)
+
+    def _before_step(self, *_: Any) -> None:  # noqa: ANN401
+        now = time.monotonic_ns()
+        if self._forward_end is not None:
+            self._mark("backward", self._forward_end, now)
+            self._forward_end = None
+        self._step_began = now
+
+    def _after_step(self, *_: Any) -> None:  # noqa: ANN401
+        now = time.monotonic_ns()
+        if self._step_began is not None:
+            self._mark("optimizer", self._step_began, now)
+            self._step_began = None
+        self._step_end = now
