@@ -76,6 +76,14 @@ def test_the_end_of_a_rank_whose_memory_others_read(tmp_path, how):
         assert outcomes[rank].code == 0
 
 
+def test_what_a_socket_did_not_take_goes_out_while_the_rank_does_something_else(tmp_path):
+    with Ranks(tmp_path, 2, "failures", "tail", env={"PACELINE_TRANSPORT": "tcp"}) as ranks:
+        outcomes = ranks.outcomes(40)
+    took = [said["took_s"] for said in outcomes[1].said if "took_s" in said]
+    assert len(took) == 3, outcomes
+    assert max(took) < 2, took
+
+
 def test_a_group_that_a_rank_destroys_too_early(tmp_path):
     with Ranks(tmp_path, 3, "failures", "destroy") as ranks:
         outcomes = ranks.outcomes(30)

@@ -102,6 +102,8 @@ class Engine:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
     def status(self) -> str:
         """JSON: transports by peer, operations in flight, bytes moved, the strategy chosen by size."""
+    def serve(self, timeout_s: float) -> bool:
+        """On a parameter server: take part in what the workers begin, for a while; whether they have all left."""
     def start_timeline(self, path: str) -> None:
         """Record what this rank does, into this file, which is written when it stops."""
     def stop_timeline(self) -> None:

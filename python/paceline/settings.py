@@ -6,6 +6,8 @@
 | PACELINE_TRANSPORT | transport | auto, shm, tcp | auto |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
+| PACELINE_PLACEMENT | placement | round-robin, even: which server adds up what | round-robin |
+| PACELINE_DISTRIBUTION | distribution | round-robin, block: in which order servers send | round-robin |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
@@ -42,6 +44,8 @@ from paceline.sweeps import check_knobs
 
 TRANSPORTS = ("auto", "shm", "tcp")
 INSIDE = ("root", "ring")
+PLACEMENTS = ("round-robin", "even")
+DISTRIBUTIONS = ("round-robin", "block")
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
 LONGEST_TIMEOUT_S = 30 * 86_400.0
@@ -52,6 +56,8 @@ VARIABLES = {
     "PACELINE_TRANSPORT": "transport",
     "PACELINE_CHUNK": "chunk",
     "PACELINE_SERVERS": "servers",
+    "PACELINE_PLACEMENT": "placement",
+    "PACELINE_DISTRIBUTION": "distribution",
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_SINGLE_COPY": "single_copy",
@@ -77,6 +83,8 @@ class Settings:
     transport: str = "auto"
     chunk: str | int | None = None
     servers: int = 1
+    placement: str = "round-robin"
+    distribution: str = "round-robin"
     inside: str = "ring"
     streams: int = 1
     single_copy: bool = True
@@ -86,6 +94,8 @@ class Settings:
     secret: str | None = field(default=None, repr=False)
     rendezvous: str | None = None
     timeline: str | None = None
+    server_processes: int = 0
+    """Parameter servers that `paceline run` has started; their ranks follow those that train."""
     verbose: bool = False
 
     @classmethod
@@ -116,22 +126,29 @@ class Settings:
             values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
             sources["secret"] = "the secret"
         checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
-        settings = cls(**checked)
+        settings = cls(**checked, server_processes=_server_processes(environ))
         for name, transport in (("streams", "shm"), ("single_copy", "tcp")):
             if name in checked and settings.transport == transport:
                 raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
         if settings.strategy is not None:
-            given = [name for name in ("servers", "chunk", "inside") if name in checked]
+            given = [name for name in ("servers", "chunk", "inside", "placement", "distribution") if name in checked]
             for name in given:
                 _check_knob(settings.strategy, name, sources[name])
         return settings
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "timeline", "verbose")
+        elsewhere = ("interface", "timeline", "verbose", "server_processes")
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
+        if self.server_processes:
+            values |= {"dedicated": True, "servers": self.server_processes}
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
         return json.dumps(values)
+
+
+def _server_processes(environ: Mapping[str, str]) -> int:
+    text = environ.get("PACELINE_RUN_SERVERS", "") if "PACELINE_RUN_ID" in environ else ""
+    return _whole(MOST_SERVERS)(text, "PACELINE_RUN_SERVERS") if text else 0
 
 
 def _said(overrides: Mapping[str, object], *names: str) -> bool:
@@ -296,6 +313,8 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "transport": _choice(TRANSPORTS),
     "chunk": _chunk,
     "servers": _whole(MOST_SERVERS),
+    "placement": _choice(PLACEMENTS),
+    "distribution": _choice(DISTRIBUTIONS),
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "single_copy": _flag,

@@ -62,6 +62,20 @@ def die_while_training(job, how, length=10_000):
     tell(closed_in=time.monotonic() - again, **holdings())
 
 
+def tail(job):
+    """Rank 0 broadcasts to one that comes late, and then does something else: what is left must go out by itself."""
+    array = np.ones(30_000_000, "float32")
+    for _ in range(3):
+        job.barrier()
+        if job.rank != 0:
+            time.sleep(0.2)
+        begin = time.monotonic()
+        job.broadcast(array, root=0)
+        took = time.monotonic() - begin
+        time.sleep(3 if job.rank == 0 else 0)
+        tell(took_s=took)
+
+
 def destroy(job):
     """Rank 0 lets go of a group in which it has begun something."""
     group = job.group(range(job.size), "brief")

@@ -1,13 +1,13 @@
 //! The runtime for Python: engine, communicator, operation.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paceline_runtime::communicator::{Communicator, Request};
 use paceline_runtime::coordination;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
-use paceline_runtime::engine::{Engine, Submission};
+use paceline_runtime::engine::{Engine, Groups, Submission};
 use paceline_runtime::error::RunError;
 use paceline_runtime::handle::Handle;
 use paceline_runtime::settings::{Settings, seconds};
@@ -34,7 +34,7 @@ pub(crate) fn python_error(error: RunError) -> PyErr {
 
 /// This process's part of a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
-pub struct PyEngine(pub(crate) Arc<Engine>);
+pub struct PyEngine(pub(crate) Arc<Engine>, Mutex<Groups>);
 
 #[pymethods]
 impl PyEngine {
@@ -62,7 +62,7 @@ impl PyEngine {
         });
         // What the exchange raised is raised again as it was.
         match (engine, raised) {
-            (Ok(engine), _) => Ok(PyEngine(Arc::new(engine))),
+            (Ok(engine), _) => Ok(PyEngine(Arc::new(engine), Mutex::default())),
             (Err(_), Some(raised)) => Err(raised),
             (Err(error), None) => Err(python_error(error)),
         }
@@ -120,6 +120,15 @@ impl PyEngine {
 
     fn status(&self) -> String {
         self.0.status().to_string()
+    }
+
+    fn serve(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
+        let served = py.detach(|| {
+            let mut groups = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.serve(&mut groups, seconds(timeout_s))
+        });
+        py.check_signals()?;
+        served.map_err(python_error)
     }
 
     fn start_timeline(&self, path: &str) -> PyResult<()> {
@@ -235,6 +244,7 @@ impl PyCommunicator {
             prescale,
             postscale,
             strategy,
+            bucket: None,
             label,
             notify,
         };

@@ -2,14 +2,17 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use paceline_schedule::{Chunk, Inside as ScheduleInside, Knob, Knobs, Schedule, Topology, build, look_up};
+use paceline_schedule::{
+    Chunk, Distribution as ScheduleDistribution, Inside as ScheduleInside, Knob, Knobs, Placement as SchedulePlacement,
+    Schedule, Topology, build, look_up,
+};
 
 use crate::communicator::{Communicator, Request};
 use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Submission, lock};
 use crate::error::{Result, RunError};
-use crate::settings::{Cut, Inside, NamedCut, Settings};
+use crate::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings};
 use crate::tag::Call;
 
 /// A strategy and how it cuts, in bytes.
@@ -20,6 +23,8 @@ pub struct Plan {
     /// None: the strategy's own.
     pub cut: Option<CutBytes>,
     inside_root: bool,
+    even: bool,
+    block: bool,
     /// Whether large pieces are lent rather than copied; ranks need not agree on it.
     pub lends: bool,
 }
@@ -37,7 +42,7 @@ pub enum CutBytes {
 
 impl Plan {
     fn new(strategy: &str, cut: Option<CutBytes>) -> Plan {
-        Plan { strategy: strategy.into(), cut, inside_root: false, lends: true }
+        Plan { strategy: strategy.into(), cut, inside_root: false, even: false, block: false, lends: true }
     }
 
     /// The strategy of this name, cut as the job's settings say.
@@ -51,7 +56,12 @@ impl Plan {
             Cut::Named(NamedCut::Whole) => CutBytes::Whole,
             Cut::Named(NamedCut::PerWorker) => CutBytes::PerWorker,
         });
-        Ok(Plan { inside_root: settings.inside == Inside::Root, ..Plan::new(entry.name, cut) })
+        Ok(Plan {
+            inside_root: settings.inside == Inside::Root,
+            even: settings.placement == Placement::Even && entry.uses(Knob::Placement),
+            block: settings.distribution == Distribution::Block && entry.uses(Knob::Distribution),
+            ..Plan::new(entry.name, cut)
+        })
     }
 
     fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
@@ -61,14 +71,21 @@ impl Plan {
             CutBytes::Bytes(bytes) => Chunk::Elements((bytes / element).max(1)),
         });
         let inside = if self.inside_root { ScheduleInside::Root } else { ScheduleInside::Ring };
-        let knobs = Knobs { chunk, inside, ..Knobs::default() };
+        let placement = if self.even { SchedulePlacement::Even } else { SchedulePlacement::RoundRobin };
+        let distribution = if self.block { ScheduleDistribution::Block } else { ScheduleDistribution::RoundRobin };
+        let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
         build(&self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
     }
 
     /// What ranks compare.
     fn digest(&self) -> u32 {
-        let text = format!("{} {:?} {}", self.strategy, self.cut, self.inside_root);
+        let text = format!("{} {:?} {} {} {}", self.strategy, self.cut, self.inside_root, self.even, self.block);
         digest(text.bytes())
+    }
+
+    /// Whether parameter servers add up.
+    pub(crate) fn has_servers(&self) -> bool {
+        look_up(&self.strategy).is_ok_and(|entry| entry.uses(Knob::Servers))
     }
 
     fn describe(&self) -> String {

@@ -1,15 +1,16 @@
 //! A group of ranks and the operations between them.
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paceline_schedule::{Bucket, Topology};
 
 use crate::choice::{Choice, Plan, Planned};
 use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
-use crate::engine::{Shared, Submission, lock};
+use crate::engine::{Order, Shared, Submission, lock};
 use crate::error::{Result, RunError};
 use crate::executor::Begin;
 use crate::handle::Handle;
@@ -17,6 +18,9 @@ use crate::program::Scheduled;
 use crate::request::{self, Prepared};
 use crate::space::Space;
 use crate::tag::{Call, Signature};
+
+/// Most bytes of a bucket for which a server takes memory.
+const MOST_SERVED: u64 = 1 << 40;
 
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);
@@ -51,6 +55,8 @@ pub struct Request<'a> {
     pub postscale: f64,
     /// Of an all-reduce; none: the job's, or by size.
     pub strategy: Option<&'a str>,
+    /// Of an all-reduce by parameter servers: the number by which buckets are placed; none: they are counted.
+    pub bucket: Option<u32>,
     /// The user's name of the tensors, for messages.
     pub label: &'a str,
     /// The caller wants to be told by [`Engine::next_notice`](crate::engine::Engine::next_notice).
@@ -74,6 +80,7 @@ impl Default for Request<'_> {
             prescale: 1.0,
             postscale: 1.0,
             strategy: None,
+            bucket: None,
             label: "",
             notify: None,
         }
@@ -89,11 +96,17 @@ pub struct Communicator {
     topology: Topology,
     choice: Mutex<Choice>,
     named: Mutex<HashMap<String, Arc<Planned>>>,
+    /// The first of its ranks train; the others are servers.
+    workers: u32,
+    /// The same ranks and the servers, if these are processes of their own.
+    served: Option<Box<Communicator>>,
+    /// Buckets so far.
+    buckets: AtomicU32,
 }
 
 impl Communicator {
     pub(crate) fn new(shared: &Arc<Shared>, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
-        let size = shared.peers.len() as u32;
+        let size = shared.workers();
         let mut seen = ranks.clone();
         seen.sort_unstable();
         seen.dedup();
@@ -108,14 +121,29 @@ impl Communicator {
                 shared.rank
             )));
         };
-        let id = group_id(name, &ranks);
-        let topology = topology(shared, &ranks);
-        let choice = Choice::new(&shared.settings, &topology)?;
-        shared.add_group(id, name, ranks.clone(), me as u32)?;
-        let (me, choice, named) = (me as u32, Mutex::new(choice), Mutex::default());
-        let communicator = Communicator { shared: shared.clone(), id, ranks, me, topology, choice, named };
+        let workers = ranks.len() as u32;
+        let served = shared.settings.dedicated.then(|| Communicator::served(shared, &ranks, name)).transpose()?;
+        let mut communicator = Communicator::assemble(shared, ranks, name, (workers, me as u32))?;
+        communicator.served = served.map(Box::new);
         crate::choice::tune(&communicator)?;
         Ok(communicator)
+    }
+
+    /// These workers, and the servers behind them. A server makes it when it hears of it.
+    pub(crate) fn served(shared: &Arc<Shared>, workers: &[u32], name: &str) -> Result<Communicator> {
+        let servers = shared.workers()..shared.peers.len() as u32;
+        let ranks: Vec<u32> = workers.iter().copied().chain(servers).collect();
+        let me = ranks.iter().position(|&rank| rank == shared.rank).unwrap_or(0) as u32;
+        Communicator::assemble(shared, ranks, &format!("{name}, servers"), (workers.len() as u32, me))
+    }
+
+    fn assemble(shared: &Arc<Shared>, ranks: Vec<u32>, name: &str, (workers, me): (u32, u32)) -> Result<Communicator> {
+        let id = group_id(name, &ranks);
+        let topology = topology(shared, &ranks[..workers as usize]);
+        let choice = Mutex::new(Choice::new(&shared.settings, &topology)?);
+        shared.add_group(id, name, ranks.clone(), me)?;
+        let (shared, named, buckets) = (shared.clone(), Mutex::default(), AtomicU32::new(0));
+        Ok(Communicator { shared, id, ranks, me, topology, choice, named, workers, served: None, buckets })
     }
 
     /// This process's place in it.
@@ -181,6 +209,34 @@ impl Communicator {
         how: Submission,
     ) -> Result<Arc<Handle>> {
         let plan = self.plan(request)?;
+        if let (Some(served), Some(planned)) = (&self.served, &plan)
+            && planned.plan.has_servers()
+        {
+            let planned = served.planned(&planned.plan)?;
+            let bucket = request.bucket.unwrap_or_else(|| served.buckets.fetch_add(1, Ordering::Relaxed));
+            let timeout = how.timeout;
+            // SAFETY: promised by the caller.
+            let handle = unsafe { served.submit_planned(request, Some(planned.clone()), bucket, keep, how)? };
+            if self.me == 0 {
+                served.order(request, &planned.plan, bucket, timeout);
+            }
+            return Ok(handle);
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.submit_planned(request, plan, request.bucket.unwrap_or(0), keep, how) }
+    }
+
+    /// # Safety
+    /// As for `submit`.
+    #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
+    unsafe fn submit_planned(
+        &self,
+        request: &Request<'_>,
+        plan: Option<Arc<Planned>>,
+        bucket: u32,
+        keep: Option<Box<dyn Any + Send>>,
+        how: Submission,
+    ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
         let prepared = unsafe { request::prepare(request, self.me, self.size())? };
         let Prepared { program, mut space, count, finish, transfer } = prepared;
@@ -202,20 +258,73 @@ impl Communicator {
                 let schedule = plan.schedule(&self.topology, request.dtype.size())?;
                 request::prescale(&mut space, request);
                 // Every role of this process; servers and switches have memory of their own.
-                roles.push((self.me, space));
+                if self.me < self.workers {
+                    roles.push((self.me, space));
+                }
                 let all = schedule.roles();
-                for role in (all.workers..all.total()).filter(|role| role % all.workers == self.me) {
+                for role in (all.workers..all.total()).filter(|role| role % self.size() == self.me) {
                     let mut scratch = Space::new(request.dtype.size());
                     scratch.push_scratch(count);
                     roles.push((role, scratch));
                 }
-                Box::new(Scheduled { schedule, bucket: Bucket { id: 0, len: count, pull_only: false } })
+                Box::new(Scheduled { schedule, bucket: Bucket { id: bucket, len: count, pull_only: false } })
             }
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
         let begin = Begin { signature, program, roles, lends, transfer, finish, label, handle, keep };
         self.shared.submit(self.id, begin, how)
+    }
+
+    /// Tells the servers what the workers have begun.
+    fn order(&self, request: &Request<'_>, plan: &Plan, bucket: u32, timeout: Option<Duration>) {
+        let name = self.shared.name_of(self.id);
+        let order = Order {
+            group: name.strip_suffix(", servers").unwrap_or_default().into(),
+            workers: self.ranks[..self.workers as usize].to_vec(),
+            strategy: plan.strategy.clone(),
+            dtype: request.dtype.name().into(),
+            op: request.op.name().into(),
+            count: request.inputs.iter().map(|memory| memory.1).sum(),
+            bucket,
+            label: request.label.into(),
+            timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
+        };
+        self.shared.order(&self.ranks[self.workers as usize..], &order);
+    }
+
+    /// On a server: takes part in what the workers have begun.
+    ///
+    /// # Errors
+    /// An order that makes no sense, or a group that has failed.
+    #[allow(unsafe_code, reason = "no memory is given: a server has its own")]
+    pub(crate) fn serve(&self, order: &Order) -> Result<Arc<Handle>> {
+        let wrong = || RunError::Failed(format!("the workers' order makes no sense: {order:?}"));
+        let dtype = Dtype::parse(&order.dtype).ok_or_else(wrong)?;
+        let op = ReduceOp::ALL.into_iter().find(|op| op.name() == order.op).ok_or_else(wrong)?;
+        if order.count.checked_mul(dtype.size() as u64).is_none_or(|bytes| bytes > MOST_SERVED) {
+            return Err(wrong());
+        }
+        let memory = [(0, order.count)];
+        let request = Request { call: Call::AllReduce, dtype, op, label: &order.label, ..Request::default() };
+        let request = Request { inputs: &memory, ..request };
+        let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
+        let timeout = order.timeout_s.map(crate::settings::seconds);
+        // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.
+        unsafe {
+            self.submit_planned(&request, Some(planned), order.bucket, None, Submission { timeout, background: true })
+        }
+    }
+
+    /// The plan's schedules for this group's topology.
+    fn planned(&self, plan: &Plan) -> Result<Arc<Planned>> {
+        let mut named = lock(&self.named);
+        if let Some(planned) = named.get(&plan.strategy) {
+            return Ok(planned.clone());
+        }
+        let planned = Planned::new(plan.clone(), &self.topology)?;
+        named.insert(plan.strategy.clone(), planned.clone());
+        Ok(planned)
     }
 
     /// Waits for an operation; `false` at the time limit.

@@ -11,6 +11,7 @@
 //! | `drive` | progress, spinning, sleeping; the progress thread |
 //! | `monitor` | the control connections: deaths, departures, stalls |
 //! | `start` | rendezvous, shared memory, connections, threads |
+//! | `serve` | a process that is a parameter server and nothing else |
 //! | `peers` | who the other ranks are |
 //! | `listeners` | coordinators, which hear what befalls their group |
 //! | `placement` | two ranks that wait on one core |
@@ -21,6 +22,7 @@ mod listeners;
 mod monitor;
 mod peers;
 mod placement;
+mod serve;
 mod start;
 
 use std::any::Any;
@@ -32,6 +34,8 @@ use listeners::Listeners;
 pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
 pub(crate) use placement::pin;
+pub use serve::Groups;
+pub(crate) use serve::Order;
 pub use start::Exchange;
 
 use paceline_schedule::Topology;
@@ -47,6 +51,7 @@ use crate::timeline::{self, Timeline};
 use book::{Book, Command, GroupBook, Waiting};
 use monitor::Monitor;
 use placement::Placement;
+use serve::Service;
 
 /// Shared by all threads.
 pub(crate) struct Shared {
@@ -67,6 +72,8 @@ pub(crate) struct Shared {
     /// The progress thread has something to do; it sleeps on this.
     wanted: Mutex<bool>,
     kick: Condvar,
+    /// Something that belongs to no operation any more waits for room in a socket.
+    unflushed: AtomicBool,
     /// Turns of whoever drives; counted by it alone.
     looks: AtomicU64,
     closing: AtomicBool,
@@ -78,6 +85,7 @@ pub(crate) struct Shared {
     monitor: Monitor,
     placement: Placement,
     listeners: Mutex<Listeners>,
+    service: Service,
     pub timeline: Arc<Timeline>,
     /// Its number at the kernel; 0: it has not begun.
     progress_thread: AtomicI32,
@@ -132,12 +140,12 @@ impl Engine {
         self.shared.peers.len() as u32
     }
 
-    /// The communicator of all ranks. All of them call this together: what is fastest is measured.
+    /// The communicator of all ranks that train. All of them call this together: what is fastest is measured.
     ///
     /// # Errors
     /// The engine is closed.
     pub fn world(&self) -> Result<Communicator> {
-        let world = Communicator::new(&self.shared, (0..self.size()).collect(), "world")?;
+        let world = Communicator::new(&self.shared, (0..self.shared.workers()).collect(), "world")?;
         timeline::align(&world)?;
         Ok(world)
     }
@@ -247,6 +255,16 @@ impl Drop for Engine {
 }
 
 impl Shared {
+    /// Ranks that train; behind them come the servers, if these are processes of their own.
+    pub(crate) fn workers(&self) -> u32 {
+        self.peers.len() as u32 - if self.settings.dedicated { self.settings.servers } else { 0 }
+    }
+
+    /// What a group is called.
+    pub(crate) fn name_of(&self, group: u32) -> String {
+        lock(&self.book).groups.get(&group).map_or_else(String::new, |group| group.name.clone())
+    }
+
     /// Why nothing can be submitted any more.
     pub(crate) fn usable(&self) -> Result<()> {
         if self.forked.load(Ordering::Relaxed) {

@@ -49,6 +49,28 @@ pub enum Inside {
     Ring,
 }
 
+/// Which server adds up which elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Whole buckets in turn.
+    #[default]
+    RoundRobin,
+    /// Every bucket in equal pieces on all servers.
+    Even,
+}
+
+/// In which order servers send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// For each piece, for each worker.
+    #[default]
+    RoundRobin,
+    /// For each worker, for each piece.
+    Block,
+}
+
 /// All of them.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -73,6 +95,12 @@ pub struct Settings {
     pub inside: Inside,
     /// Parameter servers.
     pub servers: u32,
+    /// They are processes of their own, the last ranks of the job; else roles of the workers.
+    pub dedicated: bool,
+    /// For parameter servers.
+    pub placement: Placement,
+    /// For parameter servers.
+    pub distribution: Distribution,
     /// Connections between two ranks.
     pub streams: u32,
     /// Ranks of a host may copy large pieces straight from each other's memory.
@@ -94,6 +122,9 @@ impl Default for Settings {
             chunk: None,
             inside: Inside::Ring,
             servers: 1,
+            dedicated: false,
+            placement: Placement::RoundRobin,
+            distribution: Distribution::RoundRobin,
             streams: 1,
             single_copy: true,
             verbose: false,

@@ -102,6 +102,8 @@ pub(crate) struct Timeline {
     on: AtomicBool,
     rank: u32,
     servers: u32,
+    /// The first rank that is a server, if servers are processes of their own.
+    first_server: Option<u32>,
     numbers: AtomicU64,
     /// What is to be added to this rank's clock to get the time since the job's beginning.
     shift: AtomicI64,
@@ -109,11 +111,12 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    pub fn new(rank: u32, servers: u32) -> Timeline {
+    pub fn new(rank: u32, servers: u32, first_server: Option<u32>) -> Timeline {
         Timeline {
             on: AtomicBool::new(false),
             rank,
             servers,
+            first_server,
             numbers: AtomicU64::new(0),
             shift: AtomicI64::new(-now().cast_signed()),
             inner: Mutex::default(),
@@ -156,7 +159,7 @@ impl Timeline {
             return Ok(());
         };
         let shift = self.shift.load(Ordering::SeqCst);
-        write::write(file, &inner, (self.rank, self.servers), shift)
+        write::write(file, &inner, self, shift)
             .map_err(|e| RunError::Failed(format!("timeline {}: cannot be written: {e}", path.display())))
     }
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import Store
 
 from paceline import choices, timelines
-from paceline._core import Communicator, Engine, JobError
+from paceline._core import Communicator, Engine, JobError, UserError
+from paceline.environment import rank_environment
 from paceline.settings import Settings
 from paceline.torch.exchange import StoreExchange, share_secret
 from paceline.torch.marks import Marks
@@ -53,10 +54,13 @@ class Job:
         Raises JobError naming the ranks that did not come, and UserError for a setting that cannot be.
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
-        exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
-        settings = replace(settings, secret=share_secret(exchange, settings.secret))
-        engine = Engine.start(rank, size, settings.to_json(), exchange)
-        exchange.finish()
+        if settings.server_processes:
+            engine = _start_with_servers(rank, size, settings)
+        else:
+            exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
+            settings = replace(settings, secret=share_secret(exchange, settings.secret))
+            engine = Engine.start(rank, size, settings.to_json(), exchange)
+            exchange.finish()
         try:
             world = engine.world()
         except BaseException:
@@ -155,6 +159,18 @@ class Job:
             "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
         )
         self.engine.forget_after_fork()
+
+
+def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
+    """The servers know nothing of torch's store: all meet where `paceline run` said."""
+    place = rank_environment()
+    if (rank, size) != (place.rank, place.size):
+        raise UserError(
+            f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can use "
+            "them; make it the default group, with backend paceline"
+        )
+    settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
+    return Engine.start(rank, size + settings.server_processes, settings.to_json(), None)
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()

@@ -15,16 +15,17 @@ use crate::error::{Result, RunError};
 use crate::tag::Call;
 use crate::timeline::{self, TensorSpan, Timeline};
 
-/// Begins a bucket. All ranks do so in the same order. `background`: it moves even if nobody waits.
+/// Begins a bucket. All ranks do so in the same order. `number`: by which servers share buckets out.
+/// `background`: it moves even if nobody waits.
 pub(super) fn begin(
     data: &Communicator,
     bucket: &Bucket,
     pending: &mut BTreeMap<String, Arc<Named>>,
-    background: bool,
+    (number, background): (u32, bool),
 ) -> Result<()> {
     let Some(first) = bucket.tensors.first() else { return Ok(()) };
     let named: Vec<Option<Arc<Named>>> = bucket.tensors.iter().map(|t| pending.remove(&t.request.name)).collect();
-    let begun = submit(data, first, bucket, &named, background);
+    let begun = submit(data, first, bucket, &named, (number, background));
     if let Ok(handle) = &begun
         && data.shared.timeline.on()
     {
@@ -62,7 +63,7 @@ fn submit(
     first: &Agreed,
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
-    background: bool,
+    (number, background): (u32, bool),
 ) -> Result<Arc<crate::handle::Handle>> {
     let terms = &first.request.terms;
     let call = Call::ALL.into_iter().find(|call| call.name() == terms.call);
@@ -129,6 +130,7 @@ fn submit(
         prescale: f64::from_bits(terms.scale[0]),
         postscale: f64::from_bits(terms.scale[1]),
         label: &label,
+        bucket: Some(number),
         ..Request::default()
     };
     // SAFETY: promised by whoever asked for the operations; the rest belongs to `keeps`.

@@ -48,6 +48,8 @@ pub(super) struct Machine {
     failure: Option<RunError>,
     /// What the thread that drives this is going to wait for: it moves that itself.
     pub waited: Option<String>,
+    /// Numbers of tensors, by which parameter servers share them out; the same at all ranks.
+    numbers: BTreeMap<String, u32>,
 }
 
 impl Machine {
@@ -66,6 +68,7 @@ impl Machine {
             heard: now,
             failure: None,
             waited: None,
+            numbers: BTreeMap::new(),
         }
     }
 
@@ -200,7 +203,10 @@ impl Machine {
             Action::Start(bucket) => {
                 let waited = |name: &String| bucket.tensors.iter().any(|tensor| tensor.request.name == *name);
                 let background = !self.waited.as_ref().is_some_and(waited);
-                begin::begin(&self.data, &bucket, &mut self.pending, background)?;
+                let next = self.numbers.len() as u32;
+                let number = bucket.tensors.first().map(|tensor| &tensor.request.name);
+                let number = number.map_or(0, |name| *self.numbers.entry(name.clone()).or_insert(next));
+                begin::begin(&self.data, &bucket, &mut self.pending, (number, background))?;
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {

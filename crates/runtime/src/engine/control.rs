@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use serde::{Deserialize, Serialize};
 
 use super::book::Answer;
+use super::serve::Order;
 
 /// Longest message; a peer that sends more is lost.
 const LONGEST: usize = 1 << 20;
@@ -23,6 +24,8 @@ pub(super) enum Message {
     Tell { group: u32, seq: u32, answer: Answer },
     /// The coordinator of a communicator has begun a cycle.
     Invite { group: u32, cycle: u64 },
+    /// To a server: the workers have begun this.
+    Serve(Order),
     /// Are you there? Asked about transfers, which have no common number.
     Ping,
     /// Yes.

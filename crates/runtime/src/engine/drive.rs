@@ -86,12 +86,17 @@ impl Shared {
         drop(turn);
     }
 
+    /// Whether somebody is to drive. The last fragment of an operation may wait for room when the operation is over.
+    fn busy(&self) -> bool {
+        self.unflushed.load(Ordering::SeqCst) || lock(&self.book).in_flight()
+    }
+
     /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
     fn hand_over(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
             let _turn = lock(&self.turn);
             self.changed.notify_all();
-        } else if lock(&self.book).in_flight() {
+        } else if self.busy() {
             self.wake_progress_thread();
         }
     }
@@ -120,7 +125,7 @@ impl Shared {
             }
             // If a caller drives, it hands over when it leaves.
             if let Ok(core) = self.core.try_lock() {
-                let over = || self.closing.load(Ordering::Relaxed) || !lock(&self.book).in_flight();
+                let over = || self.closing.load(Ordering::Relaxed) || !self.busy();
                 self.drive(core, BACKGROUND, None, over);
                 self.placement.leave();
                 self.hand_over();
@@ -204,6 +209,7 @@ impl Shared {
             moved = true;
         }
         moved |= core.progress();
+        self.unflushed.store(core.wires().unflushed(), Ordering::SeqCst);
         if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
             self.write_book(core);
         }

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::book::{Answer, Book, Waiting};
 use super::control::{Control, Message};
 use super::peers::{Peer, describe};
+use super::serve::Order;
 use super::{News, Shared, lock};
 use crate::error::RunError;
 
@@ -58,6 +59,11 @@ impl Monitor {
     pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
         let why = error.to_string();
         self.post(ranks.iter().map(|&rank| Errand::Send(rank, Message::Abort { group, why: why.clone() })));
+    }
+
+    /// Tells servers what the workers have begun.
+    pub fn order(&self, servers: &[u32], order: &Order) {
+        self.post(servers.iter().map(|&rank| Errand::Send(rank, Message::Serve(order.clone()))));
     }
 
     /// Tells the other ranks of a group that its coordinator has begun a cycle.
@@ -171,6 +177,7 @@ impl Watch {
             self.controls[rank as usize] = None;
             if matches!(self.fates[rank as usize], Fate::Here) {
                 self.fates[rank as usize] = Fate::Dead(how);
+                shared.gone(rank);
                 self.bury(rank, shared);
             }
         }
@@ -180,6 +187,7 @@ impl Watch {
         match message {
             Message::Bye(called) => {
                 self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
+                shared.gone(rank);
                 let with: Vec<u32> = {
                     let book = lock(&shared.book);
                     book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank)).map(|(&id, _)| id).collect()
@@ -209,6 +217,7 @@ impl Watch {
                     waiting.answers.insert(rank, answer);
                 }
             }
+            Message::Serve(order) => shared.take_order(order),
             Message::Invite { group, cycle } => lock(&shared.listeners).invited(group, cycle),
             Message::Ping => self.send(rank, &Message::Pong),
             Message::Pong => {}

@@ -10,13 +10,18 @@ pub struct Peer {
     pub host: String,
     /// Its process there.
     pub pid: u32,
+    /// Its number among the parameter servers, if it is one.
+    pub server: Option<u32>,
 }
 
 impl Peer {
     /// `rank 3 (host node2, pid 4711)`.
     #[must_use]
     pub fn describe(&self) -> String {
-        format!("rank {} (host {}, pid {})", self.rank, self.host, self.pid)
+        match self.server {
+            None => format!("rank {} (host {}, pid {})", self.rank, self.host, self.pid),
+            Some(server) => format!("server {server} (rank {}, host {}, pid {})", self.rank, self.host, self.pid),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use super::control::Control;
 use super::monitor::{Monitor, Watch};
 use super::peers::Peer;
 use super::placement::Placement;
+use super::serve::Service;
 use super::{Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
@@ -72,6 +73,9 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         return Err(RunError::Usage(format!(
             "rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767"
         )));
+    }
+    if settings.dedicated && settings.servers >= size {
+        return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
     }
     let deadline = Instant::now() + settings.start_timeout();
     check_exposure(&settings.interface, settings.secret.is_some())?;
@@ -145,15 +149,20 @@ fn introduce(
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
     getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
-    let Settings { strategy, chunk, inside, servers, streams, transport, .. } = settings;
+    let Settings { strategy, chunk, inside, servers, dedicated, placement, distribution, streams, transport, .. } =
+        settings;
+    let server = dedicated.then(|| rank.checked_sub(size - servers)).flatten();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mine = Introduction {
-        peer: Peer { rank, host, pid: std::process::id() },
+        peer: Peer { rank, host, pid: std::process::id(), server },
         machine: machine(),
         address: listener.address(),
         job,
         version: env!("CARGO_PKG_VERSION").into(),
-        settings: format!("{strategy:?} {chunk:?} {inside:?} servers {servers} streams {streams} {transport:?}"),
+        settings: format!(
+            "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}) {placement:?} {distribution:?} \
+             streams {streams} {transport:?}"
+        ),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {
@@ -263,7 +272,11 @@ fn assemble(
         controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let timeline = Arc::new(Timeline::new(rank, settings.servers));
+    let timeline = Arc::new(Timeline::new(
+        rank,
+        settings.servers,
+        settings.dedicated.then(|| peers.len() as u32 - settings.servers),
+    ));
     let mut wires = Wires::new(rank, channels);
     wires.timeline = timeline.clone();
     let shared = Arc::new(Shared {
@@ -279,6 +292,7 @@ fn assemble(
         changed: Condvar::new(),
         wanted: Mutex::new(false),
         kick: Condvar::new(),
+        unflushed: AtomicBool::new(false),
         looks: AtomicU64::new(0),
         closing: AtomicBool::new(false),
         forked: AtomicBool::new(false),
@@ -289,6 +303,7 @@ fn assemble(
         placement,
         timeline: timeline.clone(),
         listeners: Mutex::default(),
+        service: Service::default(),
         progress_thread: std::sync::atomic::AtomicI32::new(0),
         tuned: Mutex::default(),
         lends,

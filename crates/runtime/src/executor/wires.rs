@@ -37,7 +37,7 @@ impl Wires {
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
-        let timeline = Arc::new(Timeline::new(me, 0));
+        let timeline = Arc::new(Timeline::new(me, 0, None));
         let partial = vec![false; channels.len()];
         Wires { channels, names, unflushed: false, partial, bytes: [0; 2], lost: Vec::new(), timeline }
     }

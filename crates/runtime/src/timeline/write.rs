@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 
 use serde_json::{Value, json};
 
-use super::{Inner, Kind, Party, TensorSpan};
+use super::{Inner, Kind, Party, TensorSpan, Timeline};
 
 /// Threads of a rank's process, in the order in which they are shown.
 const COMPUTE: u32 = 0;
@@ -18,11 +18,15 @@ const OPERATIONS: u32 = 3;
 const TENSORS: u32 = 4;
 const COORDINATOR: u32 = 5;
 
-pub(super) fn write(file: File, inner: &Inner, (rank, servers): (u32, u32), shift: i64) -> io::Result<()> {
+pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) -> io::Result<()> {
+    let Timeline { rank, servers, first_server, .. } = *timeline;
     let mut out = BufWriter::new(file);
     let us = |at: u64| (at.cast_signed() + shift) as f64 / 1000.0;
     let party = |party: Party| match party {
-        Party::Worker(rank) => format!("worker {rank}"),
+        Party::Worker(rank) => match first_server.and_then(|first| rank.checked_sub(first)) {
+            None => format!("worker {rank}"),
+            Some(server) => format!("server {server}"),
+        },
         Party::Helper(n) if n < servers => format!("server {n}"),
         Party::Helper(n) => format!("switch {}", n - servers),
     };

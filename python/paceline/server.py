@@ -1,0 +1,45 @@
+"""A parameter server: `python -m paceline.server`, started by `paceline run --strategy ps --servers K`.
+
+It joins the job behind the ranks that train, adds up what they send until all have left, and then waits for them
+to come again: a script may leave the job and join another. Whoever started it ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+from paceline import timelines
+from paceline._core import Engine, JobError, UserError
+from paceline.settings import LONGEST_TIMEOUT_S, Settings
+
+
+def main() -> int:
+    """Serve until this process is ended."""
+    try:
+        number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        print("paceline.server is started by paceline run --strategy ps --servers K", file=sys.stderr)
+        return 2
+    settings = Settings.from_environment()
+    if settings.start_timeout_s < LONGEST_TIMEOUT_S:
+        # Workers may do other things first.
+        settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
+    while True:
+        try:
+            engine = Engine.start(workers + number, workers + settings.server_processes, settings.to_json())
+        except (JobError, UserError) as error:
+            print(f"paceline: server {number}: {error}", file=sys.stderr)
+            return 1
+        if settings.timeline is not None:
+            timelines.begin(engine, settings.timeline)
+        try:
+            while not engine.serve(0.2):
+                pass
+        finally:
+            engine.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
