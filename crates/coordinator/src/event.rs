@@ -165,7 +165,7 @@ pub struct Stall {
     pub name: String,
     /// Since the first asked.
     pub waited: Time,
-    /// Ranks that have.
+    /// Ranks that have, as people call them.
     pub have: Vec<u32>,
     /// Ranks that have not.
     pub lack: Vec<u32>,

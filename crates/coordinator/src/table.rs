@@ -17,13 +17,15 @@ struct Waiting {
 pub struct Table {
     waiting: BTreeMap<String, Waiting>,
     joined: Vec<bool>,
+    /// What people call each rank.
+    called: Vec<u32>,
 }
 
 impl Table {
-    /// For so many ranks.
+    /// For ranks that people call so.
     #[must_use]
-    pub fn new(ranks: u32) -> Table {
-        Table { waiting: BTreeMap::new(), joined: vec![false; ranks as usize] }
+    pub fn new(called: Vec<u32>) -> Table {
+        Table { waiting: BTreeMap::new(), joined: vec![false; called.len()], called }
     }
 
     /// Whether nothing waits.
@@ -61,7 +63,7 @@ impl Table {
         let mut decision = Decision::default();
         for name in complete {
             let Some(entry) = self.waiting.remove(&name) else { continue };
-            match agree(&name, entry.asked) {
+            match agree(&name, entry.asked, &self.called) {
                 Ok(agreed) => decision.agreed.push(agreed),
                 Err(reason) => decision.refused.push((name, reason)),
             }
@@ -77,11 +79,11 @@ impl Table {
 
     /// Tensors that have waited so long and were not told of for so long.
     pub fn stalled(&mut self, now: Time, after: Time) -> Vec<Stall> {
-        let joined = &self.joined;
+        let (joined, called) = (&self.joined, &self.called);
         let mut stalls = Vec::new();
         for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| now.saturating_sub(entry.warned) >= after) {
             entry.warned = now;
-            stalls.push(entry.stall(name, now, joined));
+            stalls.push(entry.stall(name, now, joined, called));
         }
         stalls
     }
@@ -94,7 +96,7 @@ impl Table {
         let mut refused = Vec::new();
         for name in names {
             let Some(entry) = self.waiting.remove(&name) else { continue };
-            let stall = entry.stall(&name, now, &self.joined);
+            let stall = entry.stall(&name, now, &self.joined, &self.called);
             refused.push((name, stall.describe()));
         }
         refused
@@ -111,11 +113,11 @@ impl Table {
 }
 
 impl Waiting {
-    fn stall(&self, name: &str, now: Time, joined: &[bool]) -> Stall {
+    fn stall(&self, name: &str, now: Time, joined: &[bool], called: &[u32]) -> Stall {
         let ranks = |wanted: bool| {
             let those = self.asked.iter().zip(joined).enumerate();
             let those = those.filter(move |(_, (asked, joined))| asked.is_some() == wanted && (wanted || !**joined));
-            those.map(|(rank, _)| rank as u32).collect()
+            those.map(|(rank, _)| called[rank]).collect()
         };
         Stall { name: name.into(), waited: now.saturating_sub(self.since), have: ranks(true), lack: ranks(false) }
     }
@@ -126,12 +128,20 @@ impl Stall {
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
-            "tensor '{}' has waited {} s for {}; {} asked for it",
+            "tensor '{}' has waited {} for {}; {} asked for it",
             self.name,
-            self.waited / 1_000_000_000,
+            seconds(self.waited),
             ranks(&self.lack),
             ranks(&self.have)
         )
+    }
+}
+
+/// `0.3 s`, `75 s`.
+fn seconds(time: Time) -> String {
+    match time / 100_000_000 {
+        tenths @ 0..100 => format!("{}.{} s", tenths / 10, tenths % 10),
+        tenths => format!("{} s", tenths / 10),
     }
 }
 
@@ -143,15 +153,16 @@ fn ranks(ranks: &[u32]) -> String {
 }
 
 /// All ranks ask for the same, or what differs.
-fn agree(name: &str, asked: Vec<Option<Request>>) -> Result<Agreed, String> {
+fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agreed, String> {
     let mut first: Option<(usize, &Request)> = None;
     let wanted = asked.iter().flatten().next();
     for (rank, request) in asked.iter().enumerate() {
         let Some(request) = request else {
             if wanted.is_some_and(|wanted| !wanted.terms.can_do_without(rank as u32)) {
                 return Err(format!(
-                    "tensor '{name}': rank {rank} has joined, and zeros cannot stand in for its part; only sums, averages \
-                     and what is gathered go on after a join"
+                    "tensor '{name}': rank {} has joined, and zeros cannot stand in for its part; only sums, averages \
+                     and what is gathered go on after a join",
+                    called[rank]
                 ));
             }
             continue;
@@ -161,10 +172,16 @@ fn agree(name: &str, asked: Vec<Option<Request>>) -> Result<Agreed, String> {
             continue;
         };
         if let Some((what, a, b)) = known.terms.difference(&request.terms) {
-            return Err(format!("tensor '{name}': the {what} is {a} on rank {other} and {b} on rank {rank}"));
+            return Err(format!(
+                "tensor '{name}': the {what} is {a} on rank {} and {b} on rank {}",
+                called[other], called[rank]
+            ));
         }
         if known.together != request.together {
-            return Err(format!("tensor '{name}': ranks {other} and {rank} have it in different groups of tensors"));
+            return Err(format!(
+                "tensor '{name}': ranks {} and {} have it in different groups of tensors",
+                called[other], called[rank]
+            ));
         }
     }
     let Some((_, request)) = first else { return Err(format!("tensor '{name}': nobody asked for it")) };

@@ -110,11 +110,18 @@ impl Negotiate {
             drops: BTreeSet::new(),
             joined: false,
             joined_now: false,
-            table: (rank == 0).then(|| Table::new(ranks)),
+            table: (rank == 0).then(|| Table::new((0..ranks).collect())),
             gives_up: false,
             wakes: None,
             settings,
         }
+    }
+
+    /// In messages rank i is called `called[i]`.
+    #[must_use]
+    pub fn calling(mut self, called: &[u32]) -> Negotiate {
+        self.table = self.table.map(|_| Table::new(called.to_vec()));
+        self
     }
 
     /// Names that have been asked for and not begun.

@@ -56,7 +56,7 @@ impl Machine {
     pub fn new(control: Arc<Communicator>, data: Arc<Communicator>, settings: Settings) -> Machine {
         let now = Instant::now();
         Machine {
-            policy: Negotiate::new(control.rank(), control.size(), settings),
+            policy: Negotiate::new(control.rank(), control.size(), settings).calling(control.ranks()),
             control,
             data,
             pending: BTreeMap::new(),
@@ -225,8 +225,7 @@ impl Machine {
     }
 
     fn warn(&self, stall: &Stall) {
-        let lacking: Vec<u32> = stall.lack.iter().map(|&rank| self.control.ranks()[rank as usize]).collect();
-        eprintln!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&lacking));
+        eprintln!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&stall.lack));
     }
 
     fn vote(&mut self, cycle: u64, ballot: &Ballot, closed: Closed<'_>) -> Result<Tally> {
