@@ -68,6 +68,9 @@ class Engine:
     store for example).
     """
 
+    rank: int
+    size: int
+    """Ranks of the job, parameter servers with processes of their own included."""
     @staticmethod
     def start(
         rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None

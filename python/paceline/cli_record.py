@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline import injection
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-_INJECT = Path(__file__).parent / "torch" / "inject"
 
 
 class _CannotDoHere(click.ClickException):
@@ -186,14 +186,10 @@ def _record_script(
             "batch": batch,
             "stop": stop,
         }
-        environment = dict(os.environ)
-        environment["PACELINE_RECORD_SETTINGS"] = json.dumps(settings)
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = str(_INJECT) + (os.pathsep + before if before else "")
-        code = _run(script, environment)
-        result_path = Path(exchange) / "result.json"
+        code = _run(script, injection.injected(os.environ, settings))
+        result_path = Path(exchange) / injection.RESULT
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
-    problem = _problem(result)
+    problem = injection.problem(result)
     if problem is not None:
         click.echo(f"Error: no trace: {problem}", err=True)
         sys.exit(code or 1)
@@ -225,22 +221,6 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
             return code if code >= 0 else 128 - code
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _problem(result: dict[str, Any] | None) -> str | None:
-    """Say why there is no trace; None if there is one."""
-    if result is None:
-        return (
-            "no optimizer step was seen (0 steps). Does the script train with torch.optim, in Python without -I, -E or "
-            "-S, and end by itself?"
-        )
-    if "summary" in result:
-        return None
-    steps = result["steps_seen"]
-    seen = f"{steps} optimizer step{'s' if steps != 1 else ''} seen"
-    if result["error"]:
-        return str(result["error"])
-    return f"{seen}, which is too few: two to find the model, then the warm-up, then one to record"
 
 
 class _Progress:

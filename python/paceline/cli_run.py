@@ -11,15 +11,20 @@ import click
 from paceline import cli_types as types
 from paceline import timelines
 from paceline._core import UserError
+from paceline.files import check_writable
+from paceline.injection import SETTINGS
 from paceline.interfaces import check_interface
 from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile
 from paceline.launch.remote import DEFAULT_RSH, parse_rsh
 from paceline.library import find_strategy
 from paceline.settings import (
+    DISTRIBUTIONS,
     INSIDE,
     LONGEST_TIMEOUT_S,
     MOST_SERVERS,
     MOST_STREAMS,
+    PLACEMENTS,
+    PULLS,
     TRANSPORTS,
     Settings,
     check_timeline,
@@ -40,6 +45,8 @@ _GRACE = types.Value("SECONDS", _grace)
 _STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
 _STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
 _CHUNK = types.Value("SIZE", types.checked(types.chunk))
+_STEPS = types.Value("N", types.whole(1, 100_000))
+_WARMUP = types.Value("N", types.whole(0, 100_000))
 _SECONDS = types.Value("SECONDS", types.positive)
 _PATH = click.Path(path_type=Path)
 
@@ -59,7 +66,10 @@ class CannotDoHereError(click.ClickException):
 @click.option("--strategy", type=_STRATEGY, help="As `paceline strategies` lists them.  [default: chosen by size]")
 @click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]")
 @click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages.")
-@click.option("--servers", type=_SERVERS, help="Parameter servers.  [default: 1]")
+@click.option("--servers", type=_SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
+@click.option("--placement", type=click.Choice(PLACEMENTS), help="Which server adds up what.  [default: round-robin]")
+@click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]")
+@click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]")
 @click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]")
 @click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]")
 @click.option(
@@ -73,6 +83,9 @@ class CannotDoHereError(click.ClickException):
     "--grace", type=_GRACE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
 )
 @click.option("--timeline", type=_PATH, metavar="FILE", help="Record what every rank does, for `paceline doctor`.")
+@click.option("--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`.")
+@click.option("--record-steps", type=_STEPS, help="Steps to take the median of.  [default: 10]")
+@click.option("--record-warmup", type=_WARMUP, help="Steps before the recorded ones.  [default: 3]")
 @click.option("--verbose", is_flag=True, help="Say what runs where.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def run(
@@ -88,6 +101,9 @@ def run(
     output_dir: Path | None,
     grace: float,
     timeline: Path | None,
+    record: Path | None,
+    record_steps: int | None,
+    record_warmup: int | None,
     verbose: bool,
     command: tuple[str, ...],
     **options: object,
@@ -104,7 +120,7 @@ def run(
     """
     if os.name != "posix":
         raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
-    from paceline.launch import variables
+    from paceline.launch import merge, variables
     from paceline.launch.job import Job
     from paceline.launch.output import Files, Terminal
     from paceline.launch.supervisor import Supervisor
@@ -113,6 +129,7 @@ def run(
         raise click.UsageError("which command? paceline run -np 4 -- python train.py")
     if no_prefix and output_dir is not None:
         raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
+    recording = _recording(record, record_steps, record_warmup)
     places = _places(ranks, hosts, hostfile)
     if interface is not None:
         check_interface(interface, "--interface")
@@ -134,12 +151,41 @@ def run(
         port=port,
         grace_s=grace,
         verbose=checked.verbose,
+        record=recording,
+        servers=checked.servers if _has_servers(checked.strategy) else 0,
     )
-    output = Files(output_dir, job.size) if output_dir is not None else Terminal(job.size, prefix=not no_prefix)
-    code = Supervisor(job, output).run()
+    output = (
+        Files(output_dir, job.size, job.servers)
+        if output_dir is not None
+        else Terminal(job.size, job.servers, prefix=not no_prefix)
+    )
+    supervisor = Supervisor(job, output)
+    code = supervisor.run()
     if checked.timeline is not None:
         timelines.say(timelines.gather(checked.timeline))
+    if record is not None and recording is not None:
+        said = f"no trace was written to {record}: the ranks did not end well"
+        if code == 0:
+            said = merge.write(record, supervisor.records, job.size, recording["steps"])
+        click.echo(f"paceline: {said}", err=True)
     return code
+
+
+def _recording(path: Path | None, steps: int | None, warmup: int | None) -> dict[str, int] | None:
+    """What ranks are asked to record; checked before any is started."""
+    if path is None:
+        for option, value in (("--record-steps", steps), ("--record-warmup", warmup)):
+            if value is not None:
+                raise click.UsageError(f"{option} has no effect without --record FILE")
+        return None
+    if SETTINGS in os.environ:
+        raise click.UsageError("--record does nothing inside `paceline record`; leave one of them out")
+    check_writable("--record", path)
+    return {"steps": 10 if steps is None else steps, "warmup": 3 if warmup is None else warmup}
+
+
+def _has_servers(strategy: str | None) -> bool:
+    return strategy is not None and "servers" in find_strategy(strategy).knobs
 
 
 def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:

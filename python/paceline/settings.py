@@ -8,6 +8,7 @@
 | PACELINE_SERVERS | servers | parameter servers | 1 |
 | PACELINE_PLACEMENT | placement | round-robin, even: which server adds up what | round-robin |
 | PACELINE_DISTRIBUTION | distribution | round-robin, block: in which order servers send | round-robin |
+| PACELINE_PULL | pull | layer, step: when a DistributedOptimizer waits for servers | step |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
@@ -46,6 +47,7 @@ TRANSPORTS = ("auto", "shm", "tcp")
 INSIDE = ("root", "ring")
 PLACEMENTS = ("round-robin", "even")
 DISTRIBUTIONS = ("round-robin", "block")
+PULLS = ("layer", "step")
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
 LONGEST_TIMEOUT_S = 30 * 86_400.0
@@ -58,6 +60,7 @@ VARIABLES = {
     "PACELINE_SERVERS": "servers",
     "PACELINE_PLACEMENT": "placement",
     "PACELINE_DISTRIBUTION": "distribution",
+    "PACELINE_PULL": "pull",
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_SINGLE_COPY": "single_copy",
@@ -85,6 +88,7 @@ class Settings:
     servers: int = 1
     placement: str = "round-robin"
     distribution: str = "round-robin"
+    pull: str = "step"
     inside: str = "ring"
     streams: int = 1
     single_copy: bool = True
@@ -131,14 +135,17 @@ class Settings:
             if name in checked and settings.transport == transport:
                 raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
         if settings.strategy is not None:
-            given = [name for name in ("servers", "chunk", "inside", "placement", "distribution") if name in checked]
+            knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull")
+            given = [name for name in knobs if name in checked]
             for name in given:
                 _check_knob(settings.strategy, name, sources[name])
+        elif "pull" in checked:
+            raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
         return settings
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "timeline", "verbose", "server_processes")
+        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes")
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
@@ -315,6 +322,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "servers": _whole(MOST_SERVERS),
     "placement": _choice(PLACEMENTS),
     "distribution": _choice(DISTRIBUTIONS),
+    "pull": _choice(PULLS),
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "single_copy": _flag,

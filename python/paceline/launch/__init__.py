@@ -15,6 +15,8 @@
 | `supervisor` | the launcher: all agents of a job, from the start to its exit code |
 | `output` | what the ranks print: prefixes, log files |
 | `outcomes` | how ranks ended, in words |
+| `recordings` | what ranks record (`--record`), on its way to the launcher |
+| `merge` | one trace of what all ranks have recorded |
 
 The launcher writes the job (with its secret) to each agent's standard input as one line of JSON. The agent checks what
 it can and answers that it is ready; when all are, the launcher says `go`. An agent whose input ends (the launcher or

@@ -13,8 +13,9 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from paceline._core import UserError, __version__
@@ -23,11 +24,13 @@ from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
 from paceline.launch.processes import Group, Starter, reap, signal_all
+from paceline.launch.recordings import Exchange
 
 _FULL = 1 << 20  # bytes that wait for the launcher: then ranks wait too
 _READ = 1 << 16
 _POLL_S = 0.05
 _LEFTOVERS_S = 1.0  # for what ranks left behind, and for everything once the launcher is gone: SIGTERM to SIGKILL
+_SERVER = (sys.executable, "-m", "paceline.server")
 _GIVE_UP_S = 2.0  # after SIGKILL: processes that not even it ends
 
 
@@ -62,6 +65,7 @@ class Agent:
         self.groups: list[Group] = []
         self.pipes: list[Pipe] = []
         self.ports: Ports | None = None
+        self.exchange: Exchange | None = None
         self.common: dict[str, str] = {}
         self.started = False
         self.living = 0
@@ -141,6 +145,8 @@ class Agent:
         self.common = variables.base(os.environ, job)
         enter(job["folder"])
         check_command(job["command"], self.common)
+        if job["record"] is not None:
+            self.exchange = Exchange(job["record"])
         interface = job["interface"]
         ready = {
             "version": __version__,
@@ -164,22 +170,29 @@ class Agent:
         if self.ports is not None:
             self.ports.release()
         self.started = True
-        one_pipe = self.job["output"] == "files"
         for local_rank in range(self.job["count"]):
             rank = self.job["first"] + local_rank
             environment = variables.of_rank(self.common, self.job, go, local_rank)
-            try:
-                process = self.starter.start(self.job["command"], environment, one_pipe=one_pipe)
-            except OSError as error:
-                raise Problem(
-                    f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
-                ) from None
-            self.groups.append(Group(process))
-            self.living += 1
-            for kind, file in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
-                if file is not None:
-                    self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
-            self.out.put(encode(Kind.STARTED, rank, {"pid": process.pid}))
+            if self.exchange is not None:
+                environment = self.exchange.environment(rank, environment)
+            self._start(rank, self.job["command"], environment)
+        for server in self.job["servers"]:
+            environment = variables.of_server(self.common, self.job, go, server)
+            self._start(self.job["size"] + server, _SERVER, environment)
+
+    def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            process = self.starter.start(command, environment, one_pipe=self.job["output"] == "files")
+        except OSError as error:
+            raise Problem(
+                f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
+            ) from None
+        self.groups.append(Group(process, rank))
+        self.living += 1
+        for kind, file in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
+            if file is not None:
+                self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
+        self.out.put(encode(Kind.STARTED, rank, {"pid": process.pid}))
 
     # Output
 
@@ -239,17 +252,18 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             while receiver.recv(4096):
                 pass
-        by_pid = {group.pid: (number, group) for number, group in enumerate(self.groups) if group.code is None}
+        by_pid = {group.pid: group for group in self.groups if group.code is None}
         for pid, status in reap():
             if pid not in by_pid:
                 continue
-            local_rank, group = by_pid[pid]
+            group = by_pid[pid]
             group.ended(status)
             self.living -= 1
-            rank = self.job["first"] + local_rank
-            for pipe in [pipe for pipe in self.pipes if pipe.rank == rank]:
+            for pipe in [pipe for pipe in self.pipes if pipe.rank == group.rank]:
                 self._drain(pipe)
-            self.out.put(encode(Kind.EXITED, rank, {"code": group.code, "stopped": self.ending}))
+            for frame in self.exchange.frames(group.rank) if self.exchange is not None else ():
+                self.out.put(frame)
+            self.out.put(encode(Kind.EXITED, group.rank, {"code": group.code, "stopped": self.ending}))
 
     def _patience(self) -> float | None:
         if self.ending or (self.started and not self.living):
@@ -286,7 +300,12 @@ class Agent:
 
 def main() -> None:
     """Run, until the job is over."""
-    Agent().run()
+    agent = Agent()
+    try:
+        agent.run()
+    finally:
+        if agent.exchange is not None:
+            agent.exchange.close()
 
 
 if __name__ == "__main__":

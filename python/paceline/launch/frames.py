@@ -28,6 +28,7 @@ class Kind(IntEnum):
     STDERR = 5
     EXITED = 6  # JSON: how the rank ended
     DONE = 7  # nothing is left on this host
+    RECORD = 8  # bytes: the next piece of what the rank has recorded; before EXITED
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ class Job:
     port: int | None
     grace_s: float
     verbose: bool
+    servers: int = 0
+    """Parameter servers that run as processes of their own; they are numbered behind the ranks."""
+    record: Mapping[str, int] | None = None
+    """Every rank records a trace, of so many `steps` after so many of `warmup`."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
     """PACELINE_RUN_ID: tells this job from others."""
 
@@ -49,9 +53,12 @@ class Job:
             "secret": self.secret,
             "interface": self.interface,
             "port": self.port,
+            "record": None if self.record is None else dict(self.record),
             "output": mode,
             "node": node,
             "nodes": len(self.places),
+            "servers": list(range(node, self.servers, len(self.places))),
+            "all_servers": self.servers,
             "first": place.first,
             "count": place.count,
             "size": self.size,

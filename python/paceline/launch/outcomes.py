@@ -13,15 +13,18 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rank that has ended: `code` is negative for a signal, as subprocess has it."""
+    """A rank or server that has ended: `code` is negative for a signal, as subprocess has it."""
 
     rank: int
+    """A server's counts on behind the ranks."""
     host: str | None
     """None: this machine, and the job has no other."""
     pid: int
     code: int
     stopped: bool
     """It ended after paceline run had told it to."""
+    server: int | None = None
+    """Its number, if it is a parameter server."""
 
     @property
     def failed(self) -> bool:
@@ -36,7 +39,8 @@ class Outcome:
     def sentence(self) -> str:
         """`rank 2 on host a (pid 1234) was killed by SIGKILL`."""
         where = f" on host {self.host}" if self.host is not None else ""
-        return f"rank {self.rank}{where} (pid {self.pid}) {self.words()}"
+        who = f"rank {self.rank}" if self.server is None else f"server {self.server}"
+        return f"{who}{where} (pid {self.pid}) {self.words()}"
 
 
 def _signal(number: int) -> str:
@@ -48,10 +52,11 @@ def _signal(number: int) -> str:
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
     """Ranks that ended alike in one row."""
-    alike: dict[tuple[str, str], list[int]] = {}
+    alike: dict[tuple[str, str, bool], list[int]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
-        alike.setdefault((outcome.host or "", outcome.words()), []).append(outcome.rank)
-    rows = [(runs(ranks), host, words) for (host, words), ranks in alike.items()]
+        number = outcome.rank if outcome.server is None else outcome.server
+        alike.setdefault((outcome.host or "", outcome.words(), outcome.server is not None), []).append(number)
+    rows = [("server " * server + runs(some), host, words) for (host, words, server), some in alike.items()]
     columns = [Column("ranks", left=True), Column("host", left=True), Column("outcome", left=True)]
     if not any(host for _, host, _ in rows):
         columns.pop(1)

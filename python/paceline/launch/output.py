@@ -36,11 +36,12 @@ class Output(Protocol):
 class Terminal:
     """Passes on to stdout and stderr."""
 
-    def __init__(self, ranks: int, *, prefix: bool) -> None:
+    def __init__(self, ranks: int, servers: int = 0, *, prefix: bool) -> None:
         """One rank's output passes unchanged and at once; that of several line by line."""
-        self.mode = "raw" if ranks == 1 else "lines"
+        self.mode = "raw" if ranks + servers == 1 else "lines"
         self.hurry = False
-        self._prefix = prefix and ranks > 1
+        self._ranks = ranks
+        self._prefix = prefix and self.mode == "lines"
         self._streams = {Kind.STDOUT: _Stream(sys.stdout), Kind.STDERR: _Stream(sys.stderr)}
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
@@ -49,7 +50,8 @@ class Terminal:
             if not data.endswith(b"\n"):
                 data += b"\n"
             if self._prefix:
-                data = prefixed(b"[rank %d] " % rank, data)
+                server = rank - self._ranks
+                data = prefixed(b"[rank %d] " % rank if server < 0 else b"[server %d] " % server, data)
         self._streams[kind].write(data, self)
 
     def close(self) -> None:
@@ -102,13 +104,13 @@ class Files:
     mode = "files"
     hurry = False
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        """Makes the folder, and an empty file for each rank. Raises UserError."""
-        self._folder = folder
+    def __init__(self, folder: Path, ranks: int, servers: int = 0) -> None:
+        """Makes the folder, and an empty file for each rank and server. Raises UserError."""
+        self._folder, self._ranks = folder, ranks
         self._open: dict[int, BinaryIO] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for rank in range(ranks):
+            for rank in range(ranks + servers):
                 self._path(rank).write_bytes(b"")
         except OSError as error:
             raise UserError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
@@ -129,4 +131,5 @@ class Files:
         self._open.clear()
 
     def _path(self, rank: int) -> Path:
-        return self._folder / f"rank-{rank}.log"
+        server = rank - self._ranks
+        return self._folder / (f"rank-{rank}.log" if server < 0 else f"server-{server}.log")

@@ -25,10 +25,11 @@ def _prctl() -> Callable[[int, int], int] | None:
 
 
 class Group:
-    """A rank: the process group that it leads."""
+    """A rank or server: the process group that it leads."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], rank: int) -> None:
         """The process has been started, and leads a group of its own."""
+        self.rank = rank
         self.pid = process.pid
         self.process = process
         self.code: int | None = None

@@ -23,6 +23,7 @@ from paceline.launch.job import Job
 from paceline.launch.outcomes import Outcome, runs, table
 from paceline.launch.output import Output
 from paceline.launch.reach import first_address
+from paceline.launch.recordings import Records
 from paceline.launch.remote import local_agent, remote_agent
 
 KILL_AFTER_S = 3.0
@@ -44,6 +45,7 @@ class Supervisor:
         self.broken: OSError | None = None
         self.failed = False
         self.outcomes: list[Outcome] = []
+        self.records = Records()
         self.stopping = False
         self.give_up_at = time.monotonic() + _START_S
 
@@ -210,6 +212,8 @@ class Supervisor:
         elif frame.kind is Kind.EXITED:
             host.ended.add(frame.rank)
             self._ended(host, frame)
+        elif frame.kind is Kind.RECORD:
+            self.records.add(frame.rank, frame.payload)
         elif frame.kind is Kind.DONE:
             host.done = True
         elif frame.kind is Kind.READY:
@@ -232,12 +236,16 @@ class Supervisor:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
         stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
-        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], stopped)
+        server = frame.rank - self.job.size if frame.rank >= self.job.size else None
+        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], stopped, server)
         self.outcomes.append(outcome)
         if outcome.failed and not self.failed and self.signal is None and self.broken is None and self.problem is None:
             self.failed = True
             click.echo(f"paceline: error: {outcome.sentence()}", err=True)
             self._stop(self.job.grace_s)
+        workers = sum(outcome.server is None for outcome in self.outcomes)
+        if self.job.servers and workers == self.job.size and not self.stopping:
+            self._stop(0)  # nobody is left to serve
 
     # Ends that nobody asked for
 

@@ -19,6 +19,7 @@ _STALE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM
 _OWN = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "PACELINE_RENDEZVOUS", "PACELINE_INTERFACE", "PACELINE_RUN_ID"),
+    *("PACELINE_RUN_SERVERS", "PACELINE_RUN_SERVER"),
 )
 _SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
 
@@ -92,7 +93,16 @@ def of_rank(
         "PACELINE_RENDEZVOUS": go["rendezvous"],
         "PACELINE_INTERFACE": go["interface"],
         "PACELINE_RUN_ID": job["id"],
+        **({"PACELINE_RUN_SERVERS": str(job["all_servers"])} if job["all_servers"] else {}),
     }
+
+
+def of_server(common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str, Any], server: int) -> dict[str, str]:
+    """The environment of a parameter server, which is no rank of the user's."""
+    environment = of_rank(common, job, go, 0)
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del environment[name]
+    return {**environment, "PACELINE_RUN_SERVER": str(server), "OMP_NUM_THREADS": "1"}
 
 
 def _cores() -> int:

@@ -8,6 +8,19 @@ from pathlib import Path
 
 import torch
 
+from paceline._core import UserError
+from paceline.environment import rank_environment
+
+
+def job_size() -> int:
+    """How many ranks the job of this process has, by torch or by its launcher; 1 where nobody says."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    try:
+        launched = rank_environment().size
+    except UserError:  # garbled variables are not for a recording to complain of
+        launched = 1
+    return max(launched, torch.distributed.get_world_size() if distributed else 1)
+
 
 def device_name(device: torch.device) -> str:
     """Return the model name of the GPU, or of the processor for the CPU."""

@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from paceline.torch.clock import Clock, Mark, clock_for
-from paceline.torch.environment import describe_environment, device_name
+from paceline.torch.environment import describe_environment, device_name, job_size
 from paceline.torch.errors import RecordingError, refuse_closure
-from paceline.torch.modules import data_parallel_wrapper, is_compiled_in_place, unwrapped
+from paceline.torch.exchanging import RankProbe, take_rank_apart
+from paceline.torch.modules import is_compiled_in_place, unwrapped
 from paceline.torch.output import check_writable, write_json
 from paceline.torch.overhead import Overhead, overhead
 from paceline.torch.probe import Probe, RawEvent
@@ -76,6 +77,8 @@ class Recorder:
             check_writable(self._output)
         self._model: nn.Module | None = model
         self._optimizer: torch.optim.Optimizer | None = optimizer
+        self._distributed = job_size() > 1
+        self._stepping = False
         self._device = _device_of(model)
         self._clock = clock or clock_for(self._device)
         self._phase = _Phase.STOPPED
@@ -85,7 +88,7 @@ class Recorder:
         self._periods: dict[_Phase, list[tuple[Mark, Mark]]] = {_Phase.RECORDED: [], _Phase.BARE: []}
         self._bare_before = 0
         self._logs: list[list[RawEvent]] = []
-        self._remarks: list[str] = _remarks(model)
+        self._remarks: list[str] = _remarks(model) if self._distributed else []
         self._medians: Medians | None = None
 
     def __enter__(self) -> Recorder:
@@ -219,7 +222,7 @@ class Recorder:
                 if self._alternate:  # then the steps in between are the better comparison
                     self._periods[_Phase.BARE].clear()
                 self._bare_before = len(self._periods[_Phase.BARE])
-                self._probe = Probe(self._model, self._clock)
+                self._probe = (RankProbe if self._distributed else Probe)(self._model, self._clock)
             self._probe.attach()
         elif phase is _Phase.BARE and self._probe is not None:
             self._probe.detach()
@@ -230,10 +233,15 @@ class Recorder:
         except RecordingError:
             self.stop()  # safe while torch runs the step's hooks, since raising ends that
             raise
+        self._stepping = True
+        if self._phase is _Phase.RECORDED and self._distributed and self._probe is not None:
+            self._probe.mark(Kind.OPTIMIZER_START)
 
     def _after_step(self, _optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if self._phase is _Phase.STOPPED:
+        # Horovod's step calls the step of the class that it extends: torch tells of both, and the inner one counts.
+        if self._phase is _Phase.STOPPED or not self._stepping:
             return
+        self._stepping = False
         self.steps_seen += 1
         end = self._clock.mark()
         # The step after warm-up's first is the first whose beginning is known and whose caches are filled.
@@ -286,7 +294,8 @@ class Recorder:
                 f"and the first {self.warmup} are warm-up"
             )
         table = self._probe.table
-        taken = [take_apart(self._timed(log), table) for log in self._logs]
+        apart = take_rank_apart if self._distributed else take_apart
+        taken = [apart(self._timed(log), table) for log in self._logs]
         medians = combine([step for step in taken if step is not None], table, self._probe.gradients)
         if self.finished or self._phase is _Phase.STOPPED:
             self._medians = medians
@@ -350,10 +359,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _remarks(model: nn.Module) -> list[str]:
-    inner = data_parallel_wrapper(model)
-    if not isinstance(inner, nn.parallel.DistributedDataParallel):
-        return []
-    ranks = torch.distributed.get_world_size(inner.process_group)
-    if ranks > 1:
-        return [f"the backward pass contains the communication of DistributedDataParallel over {ranks} ranks"]
-    return []
+    remarks = ["of one rank of several: without the exchange of gradients, and what lies between it and the step"]
+    if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
+        remarks.append("forward and backward contain the communication of SyncBatchNorm")
+    return remarks

@@ -26,6 +26,12 @@ class Kind(IntEnum):
     """`key` is the parameter."""
     BACKWARD_END = 6
     OPTIMIZER_END = 7
+    OPTIMIZER_START = 8
+    """Of one rank of several: a step of the optimizer begins; of steps inside of each other, each."""
+    EXCHANGED = 9
+    """Of one rank of several: others that exchange gradients are through with what the mark before this is of."""
+    WRAPPER_START = 10
+    """Of one rank of several: what is around the model was called; it may exchange something first."""
 
 
 class Event(NamedTuple):
@@ -57,12 +63,14 @@ class StepTimes:
     batch: int
     """Samples over all passes; 0 if it could not be told."""
     saw_backward_start: bool
+    exchange_s: float = 0.0
+    """Of one rank of several, what was cut out of the step (`paceline.torch.exchanging`)."""
 
     @property
     def total_s(self) -> float:
         """The whole step, with what lies before the forward where that was seen."""
         compute = sum(self.layer_s) + self.accumulation_s + self.loss_s + self.backward_s + self.optimizer_s
-        return compute + (self.input_s or 0.0)
+        return compute + self.exchange_s + (self.input_s or 0.0)
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, frozenset[int]]:

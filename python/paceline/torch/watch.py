@@ -21,21 +21,16 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from paceline.injection import RESULT, SETTINGS
 from paceline.torch.backward import inside_backward
 from paceline.torch.errors import RecordingError, refuse_closure
 from paceline.torch.output import write_json
 from paceline.torch.recorder import Recorder
 
-SETTINGS = "PACELINE_RECORD_SETTINGS"
-"""The environment variable with `Settings` as JSON."""
-
-RESULT = "result.json"
-"""In the exchange folder: what the script's process tells the one that started it."""
-
 
 @dataclass(frozen=True)
 class Settings:
-    """What `paceline record -- …` asks of the script's process."""
+    """What `paceline record -- …` and `paceline run --record` ask of the script's process."""
 
     output: str
     exchange: str
@@ -46,6 +41,8 @@ class Settings:
     batch: int | None
     stop: bool
     """End the script once all is recorded."""
+    rank: bool = False
+    """This is a rank of `paceline run`: each of them records, and the launcher says what."""
 
 
 class Watcher:
@@ -138,10 +135,10 @@ class Watcher:
         }
 
     def _may_record(self) -> bool:
-        """Tell whether this process is the one that records: rank 0, and the first of this command."""
+        """Tell whether this process is the one that records: the first of this command; of several ranks rank 0."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", "0") or 0)
-        if rank != 0:
+        if rank != 0 and not self._settings.rank:
             return False
         try:
             (Path(self._settings.exchange) / "claim").touch(exist_ok=False)
@@ -167,7 +164,7 @@ class Watcher:
         if recorder is not None and not recorder.done:
             recorder.stop()
         self._report()
-        if recorder is not None and recorder.recorded:
+        if recorder is not None and recorder.recorded and not self._settings.rank:
             self._say(recorder)
 
     def _report(self) -> None:

@@ -1,0 +1,159 @@
+"""One trace of all ranks, of what each of them has recorded; and what the launcher says of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from paceline.files import replaced
+from paceline.human import short
+from paceline.injection import problem
+from paceline.launch.outcomes import runs
+from paceline.launch.recordings import MOST_OF_ALL, Records
+
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one rank has recorded."""
+
+    rank: int
+    summary: dict[str, Any]
+    trace: dict[str, Any]
+    recorded: int
+    """Steps."""
+
+    @property
+    def compute_s(self) -> float:
+        """Forward, backward and optimizer of a step."""
+        parts = ("forward_s", "backward_s", "optimizer_s")
+        return float(sum(self.summary[part] for part in parts))
+
+    @property
+    def gradients(self) -> list[tuple[str, int]]:
+        """Names and bytes, in the order in which they become ready."""
+        return [(gradient["tensor"], gradient["bytes"]) for gradient in self.trace["workers"][0]["gradients"]]
+
+
+def write(path: Path, records: Records, ranks: int, asked: int) -> str:
+    """Write the trace, and say so in a line. `asked`: steps. Raises ClickException if there is none, and OSError."""
+    every = _gather(records, ranks)
+    trace = merged(every)
+    with replaced(path) as new, new.open("w", encoding="utf-8") as file:
+        json.dump(trace, file, indent=1)
+        file.write("\n")
+    return sentence(every, trace, path, asked)
+
+
+def _gather(records: Records, ranks: int) -> list[Recorded]:
+    """All ranks'. Raises ClickException naming those that have none, and why."""
+    if records.too_large:
+        raise click.ClickException(f"no trace: all ranks' together are of more than {MOST_OF_ALL:,} bytes")
+    every: list[Recorded] = []
+    reasons: dict[str, list[int]] = {}
+    for rank in range(ranks):
+        result, trace = records.of(rank)
+        reason = trace if isinstance(trace, str) else problem(result)
+        if reason is None and (result is None or trace is None):
+            reason = "its trace has not come"
+        if reason is not None:
+            reasons.setdefault(reason, []).append(rank)
+        elif isinstance(trace, dict) and result is not None:
+            every.append(Recorded(rank, result["summary"], trace, result["recorded"]))
+    if reasons:
+        said = [f"rank {runs(some)}: {reason}" for reason, some in list(reasons.items())[:_MOST_REASONS]]
+        more = len(reasons) - len(said)
+        raise click.ClickException("no trace of " + "; ".join(said) + (f"; and {more} reasons more" if more else ""))
+    return every
+
+
+def merged(every: Sequence[Recorded]) -> dict[str, Any]:
+    """The trace of all ranks, in order. Raises ClickException if they do not train the same model."""
+    first = every[0]
+    if len(every) == 1:
+        return first.trace
+    for other in every[1:]:
+        difference = _difference(first, other)
+        if difference is not None:
+            raise click.ClickException(f"no trace: {difference}; all ranks have to train the same model")
+    slowest, fastest = _extremes(every)
+    batches = [each.trace["batch"] for each in every]
+    provenance = [
+        f"{len(every)} ranks of `paceline run`",
+        f"rank {first.rank}: {first.trace['provenance']}",
+        f"forward, backward and optimizer take from {_ms(fastest.compute_s)} (rank {fastest.rank}) to "
+        f"{_ms(slowest.compute_s)} (rank {slowest.rank})",
+        *([f"batches from {min(batches)} to {max(batches)}: given is their mean"] if len(set(batches)) > 1 else []),
+    ]
+    return {
+        **first.trace,
+        "provenance": "; ".join(provenance),
+        "batch": max(1, round(sum(batches) / len(batches))),
+        "device": ", ".join(dict.fromkeys(each.trace["device"] for each in every)),
+        "workers": [each.trace["workers"][0] for each in every],
+    }
+
+
+def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> str:
+    """What has been recorded, how far the ranks differ, and what to do with it."""
+    return "; ".join(_clauses(every, trace, path, asked))
+
+
+def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> Iterator[str]:
+    ranks = len(every)
+    steps = sorted({each.summary["steps"] for each in every})
+    counted = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    yield (
+        f"recorded {counted} step{'s'[: steps != [1]]} of {ranks} rank{'s'[: ranks != 1]} to {path}: {trace['name']}, "
+        f"batch {trace['batch']}"
+    )
+    fewest = min(each.recorded for each in every)
+    if fewest < asked:
+        yield f"the script ended early: {fewest} of the {asked} steps asked for"
+    parts = ("forward", "backward", "optimizer")
+    medians = [f"{part} {_ms(median(each.summary[f'{part}_s'] for each in every))}" for part in parts]
+    yield f"medians: {', '.join(medians)}"
+    slowest, fastest = _extremes(every)
+    if ranks > 1 and fastest.compute_s > 0:
+        ratio = short(slowest.compute_s / fastest.compute_s)
+        yield f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
+    workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
+    yield f"try paceline simulate {shlex.quote(str(path))} --workers {','.join(map(str, workers))}"
+
+
+def _extremes(every: Sequence[Recorded]) -> tuple[Recorded, Recorded]:
+    """The rank that computes longest, and the one that does so shortest."""
+    return max(every, key=lambda each: each.compute_s), min(every, key=lambda each: each.compute_s)
+
+
+def _difference(first: Recorded, other: Recorded) -> str | None:
+    """The first way in which a rank's model is not that of the first one."""
+    one, two = f"rank {first.rank}", f"rank {other.rank}"
+    if first.trace["dtype"] != other.trace["dtype"]:
+        return f"the gradients of {two} are {other.trace['dtype']}, those of {one} {first.trace['dtype']}"
+    names, others = dict(first.gradients), dict(other.gradients)
+    for ours, theirs in zip_longest(first.gradients, other.gradients):
+        if ours == theirs:
+            continue
+        if theirs is not None and theirs[0] not in names:
+            return f"{two} has a gradient of {theirs[0]} ({theirs[1]:,} bytes), {one} has none"
+        if ours is not None and ours[0] not in others:
+            return f"{one} has a gradient of {ours[0]} ({ours[1]:,} bytes), {two} has none"
+        assert ours is not None and theirs is not None, "names are unique, so that lists of the same are as long"
+        if ours[0] == theirs[0]:
+            return f"the gradient of {ours[0]} has {theirs[1]:,} bytes on {two}, and {ours[1]:,} on {one}"
+        return f"the gradient of {theirs[0]} comes first on {two} where that of {ours[0]} does on {one}"
+    return None
+
+
+def _ms(seconds: float) -> str:
+    return f"{short(seconds * 1e3)} ms"

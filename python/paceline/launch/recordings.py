@@ -1,0 +1,112 @@
+"""What ranks record, on its way to the launcher: through a folder to their agent, and in frames from there.
+
+A rank leaves its trace in a private folder of its agent, which sends it when the rank has ended. So other hosts need no
+file system in common with the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline import injection
+from paceline.launch.checks import Problem
+from paceline.launch.frames import Kind, encode
+
+MOST_OF_RANK = 32 << 20
+"""Bytes; a tensor takes about 300, so that this is enough for 100,000 of them."""
+MOST_OF_ALL = 240_000_000
+"""Bytes; files over 256 MB are not read (docs/trace-format.md)."""
+
+_TRACE = "trace.json"
+_PIECE = 1 << 20
+
+
+class Exchange:
+    """An agent's folder with what its ranks have recorded."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        """`wanted`: steps and warmup. Makes the folder; raises Problem."""
+        self._wanted = wanted
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="paceline-record-"))
+        except OSError as error:
+            raise _no_folder(error) from None
+
+    def environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+        """What a rank finds in its environment, so that it records. Raises Problem."""
+        folder = self._folder / str(rank)
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise _no_folder(error) from None
+        settings = {
+            "output": str(folder / _TRACE),
+            "exchange": str(folder),
+            "name": None,
+            "batch": None,
+            "stop": False,
+            "rank": True,
+            **self._wanted,
+        }
+        return injection.injected(environ, settings)
+
+    def frames(self, rank: int) -> Iterator[bytes]:
+        """What the rank has left, in pieces; nothing if it has left nothing."""
+        folder = self._folder / str(rank)
+        try:
+            result, trace = (folder / injection.RESULT).read_bytes(), b"null"
+            if (folder / _TRACE).exists():
+                size = (folder / _TRACE).stat().st_size
+                trace = (folder / _TRACE).read_bytes() if size <= MOST_OF_RANK else _too_large(size)
+        except OSError:
+            return
+        record = b'{"result": %b, "trace": %b}' % (result, trace)
+        for at in range(0, len(record), _PIECE):
+            yield encode(Kind.RECORD, rank, record[at : at + _PIECE])
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _no_folder(error: OSError) -> Problem:
+    return Problem(f"--record needs a folder for temporary files: {error.strerror}")
+
+
+def _too_large(size: int) -> bytes:
+    return json.dumps(f"its trace is of {size:,} bytes; at most {MOST_OF_RANK:,} are taken").encode()
+
+
+class Records:
+    """The launcher's: what has come of each rank."""
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self._pieces: dict[int, bytearray] = {}
+        self._size = 0
+
+    def add(self, rank: int, piece: bytes) -> None:
+        """The next piece of a rank's; they come in order. Forgets all once it is too much."""
+        self._size += len(piece)
+        if self._size > MOST_OF_ALL:
+            self._pieces.clear()
+        else:
+            self._pieces.setdefault(rank, bytearray()).extend(piece)
+
+    @property
+    def too_large(self) -> bool:
+        """Whether more has come than a trace may hold."""
+        return self._size > MOST_OF_ALL
+
+    def of(self, rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | str | None]:
+        """What the rank said of its recording, and the trace, or why that has not come."""
+        piece = self._pieces.pop(rank, None)
+        if piece is None:
+            return None, None
+        record = json.loads(piece)
+        return record["result"], record["trace"]

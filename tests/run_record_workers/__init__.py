@@ -1,0 +1,1 @@
+"""Scripts that `paceline run --record` starts; none of them knows of it."""

@@ -1,0 +1,163 @@
+"""`paceline run --record`: one trace of all ranks, in real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import paceline
+import pytest
+
+WORKERS = Path(__file__).parent / "run_record_workers"
+RUN = [sys.executable, "-m", "paceline.cli", "run"]
+
+
+def run(*words, script=None, arguments=(), **settings):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+    command = [] if script is None else ["--", sys.executable, WORKERS / f"{script}.py", *arguments]
+    settings = {"env": clean, **settings}
+    command = [*RUN, *map(str, (*words, *command))]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, **settings)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "T.json"
+
+
+@pytest.fixture
+def rsh(tmp_path):
+    """A remote shell for any host, all of which are this machine, with another folder for temporary files."""
+    script = tmp_path / "rsh"
+    script.write_text(f'#!/bin/sh\nshift\nunset PYTHONPATH\ncd /\nTMPDIR={tmp_path} exec sh -c "$*"\n')
+    script.chmod(0o755)
+    return script
+
+
+# With torch
+
+
+def compute_s(worker):
+    return sum(layer["duration_s"] for layer in worker["forward"]) + worker["backward_s"] + worker["optimizer_s"]
+
+
+def check_that_rank_1_alone_is_slow(path):
+    """By what it sleeps in its forward pass; the other rank waits for it, and that is not in the trace."""
+    trace = json.loads(path.read_text())
+    fast, slow = trace["workers"]
+    assert (trace["name"], trace["batch"]) == ("Net", 16)
+    names = ["body.0", "body.1", "body.2", "body.3", "head"]
+    assert [[layer["layer"] for layer in worker["forward"]][:5] for worker in trace["workers"]] == [names] * 2
+    assert {gradient["tensor"] for gradient in slow["gradients"]} == {
+        f"{name}.{part}" for name in names if name != "body.1" for part in ("weight", "bias")
+    }
+    # The small model takes a few milliseconds; this machine may be busy.
+    assert compute_s(fast) < 0.08
+    assert 0.15 <= slow["forward"][1]["duration_s"] < 0.2
+    assert compute_s(slow) - slow["forward"][1]["duration_s"] < 0.08
+    # The simulated workers behave as the recorded ones: the iteration is as long as the slowest one's.
+    both = paceline.simulate(str(path), workers=2, strategy="ring", bandwidth="100Gbps")
+    assert compute_s(slow) <= both.iteration_s < compute_s(slow) + 0.05
+    path.write_text(json.dumps({**trace, "workers": [fast]}))
+    alone = paceline.simulate(str(path), workers=2, strategy="ring", bandwidth="100Gbps")
+    assert alone.iteration_s < 0.1
+    return trace
+
+
+@pytest.mark.parametrize("backend", ["paceline", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_ddp(path, backend):
+    pytest.importorskip("torch")
+    options = ["-np", 2, "--record", path, "--record-steps", 4, "--record-warmup", 3]
+    result = run(*options, script="ddp", arguments=[backend])
+    assert result.returncode == 0, result.stderr
+    trace = check_that_rank_1_alone_is_slow(path)
+    assert "of one rank of several" in trace["provenance"]
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("paceline: ")]
+    assert f"recorded 4 steps of 2 ranks to {path}: Net, batch 16; medians: forward " in line
+    assert "the slowest, rank 1, computes" in line
+    assert line.endswith(f"try paceline simulate {path} --workers 2,4,8")
+
+
+def test_horovod_on_two_hosts(path, rsh, tmp_path):
+    pytest.importorskip("torch")
+    options = ["--hosts", "a,b", "--rsh", rsh, "--record", path, "--record-steps", 4, "--record-warmup", 3]
+    result = run(*options, script="horovod", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    check_that_rank_1_alone_is_slow(path)
+    assert not list(tmp_path.glob("paceline-record-*"))
+
+
+# Without
+
+
+def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
+    ranks = [f"{rank}:large" for rank in range(4)]
+    options = ["--hosts", "a:2,b:2", "--rsh", rsh, "--record", path, "--record-steps", 20]
+    result = run(*options, script="pretend", arguments=ranks, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    trace = json.loads(path.read_text())
+    assert [worker["forward"][0]["duration_s"] for worker in trace["workers"]] == [0.01, 0.02, 0.03, 0.04]
+    assert [len(worker["gradients"]) for worker in trace["workers"]] == [20_000] * 4
+    assert "4 ranks of `paceline run`; rank 0: of rank 0; " in trace["provenance"]
+    line = result.stderr.splitlines()[-1]
+    assert "recorded 20 steps of 4 ranks" in line
+    assert "medians: forward 25 ms, backward 20 ms, optimizer 1 ms; " in line
+    assert "the slowest, rank 3, computes 1.97 times as long as the fastest, rank 0; " in line
+    folders = [Path(line.split("] ")[1]) for line in result.stdout.splitlines()]
+    assert len(set(folders)) == 4
+    assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (["1:nothing"], "no trace of rank 1: no optimizer step was seen (0 steps). Does the script train"),
+        (["0:nothing", "2:nothing"], "no trace of rank 0, 2: no optimizer"),
+        (["1:error", "2:nothing"], "no trace of rank 1: something is wrong; rank 2: no optimizer"),
+        (["2:other-model"], "no trace: rank 2 has a gradient of other (400 bytes), rank 0 has none; all ranks have to"),
+        (["1:too-large"], "no trace of rank 1: its trace is of"),
+    ],
+)
+def test_no_trace_of_some_ranks_alone(path, ranks, said):
+    path.write_text("of before")
+    result = run("-np", 3, "--record", path, script="pretend", arguments=ranks)
+    assert result.returncode == 1
+    assert f"paceline: error: {said}" in result.stderr
+    assert path.read_text() == "of before"
+
+
+def test_no_trace_of_training_that_failed(path):
+    result = run("-np", 2, "--record", path, script="pretend", arguments=["1:fails"])
+    assert result.returncode == 1
+    assert "rank 1" in result.stderr
+    assert f"paceline: no trace was written to {path}" in result.stderr
+    assert not path.exists()
+
+
+def test_what_is_no_python_has_no_trace(path):
+    result = run("-np", 2, "--record", path, "--", "true")
+    assert result.returncode == 1
+    assert "paceline: error: no trace of rank 0-1: no optimizer step was seen" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--record-steps", "3"], "--record-steps has no effect without --record FILE"),
+        (["--record-warmup", "0"], "--record-warmup has no effect without --record FILE"),
+        (["--record", "/no/such/folder/T.json"], "--record /no/such/folder/T.json: the folder"),
+        (["--record", "/tmp"], "--record /tmp: is a folder"),
+        (["--record", "T.json", "--record-steps", "0"], "between 1 and"),
+    ],
+)
+def test_mistakes(words, said, tmp_path):
+    result = run("-np", 1, *words, "--", "echo", "ran", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_inside_of_another_recording(path):
+    result = run("-np", 1, "--record", path, "true", env={**os.environ, "PACELINE_RECORD_SETTINGS": "{}"})
+    assert result.returncode == 2
+    assert "inside `paceline record`" in result.stderr

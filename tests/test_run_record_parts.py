@@ -1,0 +1,112 @@
+"""The parts of `paceline run --record`: steps without the exchange, traces put together."""
+
+import json
+
+import click
+import pytest
+from paceline.launch import recordings
+from paceline.launch.frames import MAGIC, Decoder
+from paceline.launch.merge import Recorded, merged, sentence
+from paceline.launch.recordings import Exchange, Records
+
+# Traces put together
+
+
+def recorded(rank, forward_s=0.01, gradients=(("b", 8), ("a", 4)), steps=10, **fields):
+    worker = {
+        "forward": [{"layer": "all", "duration_s": forward_s, "tensors": ["a", "b"]}],
+        "gradients": [{"tensor": name, "ready_s": 0.001, "bytes": size} for name, size in gradients],
+        "backward_s": 0.02,
+        "optimizer_s": 0.005,
+    }
+    trace = {"format": "paceline-trace", "version": 1, "name": "net", "provenance": f"p{rank}", "batch": 8}
+    trace |= {"dtype": "float32", "device": "CPU", "workers": [worker], **fields}
+    summary = {"forward_s": forward_s, "backward_s": 0.02, "optimizer_s": 0.005, "steps": steps}
+    return Recorded(rank, summary, trace, steps)
+
+
+def test_ranks_in_order():
+    every = [recorded(0), recorded(1, 0.035, device="GPU", batch=11)]
+    trace = merged(every)
+    assert [worker["forward"][0]["duration_s"] for worker in trace["workers"]] == [0.01, 0.035]
+    assert (trace["device"], trace["batch"], trace["name"]) == ("CPU, GPU", 10, "net")
+    assert trace["provenance"] == (
+        "2 ranks of `paceline run`; rank 0: p0; forward, backward and optimizer take from 35 ms (rank 0) to 60 ms "
+        "(rank 1); batches from 8 to 11: given is their mean"
+    )
+    assert merged(every[:1]) == every[0].trace
+
+
+def test_what_is_said(tmp_path):
+    every = [recorded(0), recorded(1, 0.035, steps=4)]
+    assert sentence(every, merged(every), tmp_path / "a b", 10) == (
+        f"recorded 4 to 10 steps of 2 ranks to {tmp_path}/a b: net, batch 8; the script ended early: 4 of the 10 steps "
+        "asked for; medians: forward 22.5 ms, backward 20 ms, optimizer 5 ms; the slowest, rank 1, computes 1.71 times "
+        f"as long as the fastest, rank 0; try paceline simulate '{tmp_path}/a b' --workers 2,4,8"
+    )
+    alone = [recorded(0, steps=1)]
+    assert sentence(alone, merged(alone), tmp_path, 1).startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"dtype": "float16"}, "the gradients of rank 1 are float16, those of rank 0 float32"),
+        ({"gradients": [("b", 8), ("a", 8)]}, "the gradient of a has 8 bytes on rank 1, and 4 on rank 0"),
+        ({"gradients": [("b", 8)]}, r"rank 0 has a gradient of a \(4 bytes\), rank 1 has none"),
+        (
+            {"gradients": [("b", 8), ("a", 4), ("c", 4)]},
+            r"rank 1 has a gradient of c \(4 bytes\), rank 0 has none",
+        ),
+        ({"gradients": [("c", 8), ("a", 4)]}, r"rank 1 has a gradient of c \(8 bytes\), rank 0 has none"),
+        ({"gradients": [("a", 4), ("b", 8)]}, "the gradient of a comes first on rank 1 where that of b does on rank 0"),
+        ({"gradients": []}, r"rank 0 has a gradient of b \(8 bytes\), rank 1 has none"),
+    ],
+)
+def test_ranks_that_train_something_else(other, said):
+    with pytest.raises(click.ClickException, match=said):
+        merged([recorded(0), recorded(1, **other)])
+
+
+# On their way
+
+
+def test_pieces_of_a_record(monkeypatch):
+    exchange = Exchange({"steps": 3, "warmup": 1})
+    try:
+        environment = exchange.environment(7, {"PYTHONPATH": "/mine", "A": "b"})
+        settings = json.loads(environment["PACELINE_RECORD_SETTINGS"])
+        assert (settings["steps"], settings["warmup"]) == (3, 1)
+        assert environment["PYTHONPATH"].endswith("inject:/mine")
+        assert not list(exchange.frames(7))
+        folder = exchange._folder / "7"
+        (folder / "result.json").write_text('{"error": "e"}')
+        monkeypatch.setattr(recordings, "_PIECE", 10)
+
+        def taken():
+            records = Records()
+            frames = list(Decoder().feed(MAGIC + b"".join(exchange.frames(7))))
+            assert len(frames) > 2
+            for frame in frames:
+                records.add(frame.rank, frame.payload)
+            assert records.of(6) == (None, None)
+            return records.of(7)
+
+        assert taken() == ({"error": "e"}, None)
+        (folder / "trace.json").write_text('{"name": "ü"}')
+        assert taken() == ({"error": "e"}, {"name": "ü"})
+        monkeypatch.setattr(recordings, "MOST_OF_RANK", 3)
+        assert taken()[1] == "its trace is of 14 bytes; at most 3 are taken"
+    finally:
+        exchange.close()
+    assert not folder.exists()
+
+
+def test_the_launcher_takes_only_so_much(monkeypatch):
+    monkeypatch.setattr(recordings, "MOST_OF_ALL", 10)
+    records = Records()
+    records.add(0, b"12345")
+    assert not records.too_large
+    records.add(1, b"123456")
+    assert records.too_large
+    assert records.of(0) == (None, None)

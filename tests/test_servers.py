@@ -1,0 +1,112 @@
+"""Parameter servers as processes of their own, started by `paceline run`."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from job_workers.launch import TESTS, clean
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+
+
+def start(*words, env=None):
+    command = [sys.executable, "-m", "paceline.cli", "run", *map(str, words)]
+    environ = {**clean(), **(env or {})}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=TESTS, env=environ, text=True, **pipes)
+
+
+def run(*words, env=None):
+    process = start(*words, env=env)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, out + err
+    return [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line], err
+
+
+WORKER = [sys.executable, "-m", "job_workers.servers"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (2, ["--strategy", "ps", "--servers", 1]),
+        (3, ["--strategy", "ps", "--servers", 2, "--placement", "even", "--transport", "tcp"]),
+        (2, ["--strategy", "ps", "--servers", 3, "--distribution", "block", "--chunk", "64KiB"]),
+        (2, ["--strategy", "ps-multicast-aggregation", "--servers", 2]),
+    ],
+)
+def test_servers_add_up_in_processes_of_their_own(ranks, options):
+    said, err = run("-np", ranks, *options, "--", *WORKER, "sums")
+    assert len(said) == ranks
+    count = options[options.index("--servers") + 1]
+    for one in said:
+        assert one["size"] == ranks
+        assert list(one["servers"]) == [str(server) for server in range(count)]
+        assert len(set(one["servers"].values())) == count
+    assert not err
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in said[0]["servers"].values())  # noqa: PTH110
+
+
+def test_a_script_may_join_again():
+    said, _ = run("-np", 2, "--strategy", "ps", "--servers", 2, "--", *WORKER, "again")
+    assert len(said) == 4
+
+
+def test_without_the_strategy_there_are_no_processes():
+    said, _ = run("-np", 2, "--strategy", "ring", "--", *WORKER, "sums")
+    assert all(one["servers"] == {} for one in said)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_ends_is_named(how):
+    options = ["-np", 2, "--strategy", "ps", "--servers", 2, "--timeout", 3]
+    process = start(*options, "--", *WORKER, "lose")
+    line = process.stdout.readline()
+    victim = json.loads(line[line.index("{") :])["servers"][0]
+    threading.Timer(0.5, os.kill, (victim, how)).start()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    errors = [json.loads(one[one.index("{") :])["error"] for one in out.splitlines() if '"error"' in one]
+    named = rf"server 0 \(rank 2, host [^ ]+, pid {victim}\)"
+    assert len(errors) == 2, out + err
+    for error in errors:
+        assert re.search(named + (" died" if how == signal.SIGKILL else ", silent: stopped"), error), error
+        assert "'weights'" in error
+    if how == signal.SIGKILL:
+        assert re.search(rf"paceline: error: server 0 \(pid {victim}\) was killed by SIGKILL", err), err
+
+
+def events(path, category):
+    found = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == category]
+    return [event for event in found if event["ph"] in ("b", "X")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "links"),
+    [
+        # A push of all elements from each worker, a pull to each.
+        (2, ["--strategy", "ps", "--servers", 1], {("worker", "server"): 2, ("server", "worker"): 2}),
+        # 2 (W - 1) pieces of 1 / W from each of W.
+        (3, ["--strategy", "ring"], {("worker", "worker"): 4}),
+    ],
+)
+def test_the_timeline_shows_the_bytes_of_the_strategys_formula(tmp_path, ranks, options, links):
+    path = tmp_path / "run.json"
+    _, err = run("-np", ranks, *options, "--timeline", path, "--", *WORKER, "one")
+    assert f"in {path}: ask `paceline doctor" in err
+    assert list(tmp_path.iterdir()) == [path]
+    moved, arrived = {}, {}
+    for message in events(path, "message"):
+        ends = message["args"]["from"], message["args"]["to"]
+        if message["args"]["bytes"] > 100:
+            link = tuple(end.split()[0] for end in ends)
+            where = moved if message["tid"] == 1 else arrived
+            where[link] = where.get(link, 0) + message["args"]["bytes"]
+    assert moved == arrived == {link: times * 2_000_000 for link, times in links.items()}
+    (operation,) = {event["name"] for event in events(path, "operation")} - {"all_reduce", "broadcast", "barrier"}
+    assert operation == "w"
