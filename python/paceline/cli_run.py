@@ -152,7 +152,7 @@ def run(
         grace_s=grace,
         verbose=checked.verbose,
         record=recording,
-        servers=checked.servers if _has_servers(checked.strategy) else 0,
+        servers=checked.servers if checked.has_servers() else 0,
     )
     output = (
         Files(output_dir, job.size, job.servers)
@@ -182,10 +182,6 @@ def _recording(path: Path | None, steps: int | None, warmup: int | None) -> dict
         raise click.UsageError("--record does nothing inside `paceline record`; leave one of them out")
     check_writable("--record", path)
     return {"steps": 10 if steps is None else steps, "warmup": 3 if warmup is None else warmup}
-
-
-def _has_servers(strategy: str | None) -> bool:
-    return strategy is not None and "servers" in find_strategy(strategy).knobs
 
 
 def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:

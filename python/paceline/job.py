@@ -48,9 +48,7 @@ class Job(Group):
     Several threads may use a job; those that use one group at the same time must have the same order at every rank.
     """
 
-    def __init__(
-        self, engine: Engine, place: RankEnvironment, communicator: Communicator, timeline: str | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, place: RankEnvironment, communicator: Communicator, settings: Settings) -> None:
         """Use `join`."""
         super().__init__(self, communicator, "world")
         self.local_rank = place.local_rank
@@ -60,9 +58,11 @@ class Job(Group):
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet([self])
         self._names: dict[tuple[str, tuple[int, ...]], int] = {}
         self._ended: str | None = None
-        if timeline is not None:
-            timelines.begin(engine, timeline)
-        self._finalizer = weakref.finalize(self, _leave, engine, timeline)
+        self.settings = settings
+        """With which it was joined."""
+        if settings.timeline is not None:
+            timelines.begin(engine, settings.timeline)
+        self._finalizer = weakref.finalize(self, _leave, engine, settings.timeline)
         _jobs.add(self)
 
     def group(self, ranks: Sequence[int], name: str = "group") -> Group:
@@ -154,7 +154,7 @@ def join(**settings: object) -> Job:
     except BaseException:
         engine.close()
         raise
-    job = Job(engine, place, world, known.timeline)
+    job = Job(engine, place, world, known)
     if known.verbose and job.rank == 0:
         choices.tell(job.choices())
     return job

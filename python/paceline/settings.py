@@ -143,6 +143,10 @@ class Settings:
             raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
         return settings
 
+    def has_servers(self) -> bool:
+        """Whether parameter servers add up."""
+        return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
+
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
         elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes")

@@ -34,7 +34,7 @@ def begin(engine: Engine, path: str) -> None:
 
 def finish(engine: Engine, path: str) -> None:
     """Put the parts together if this is the last rank to end and no launcher will."""
-    if "PACELINE_RUN_ID" in os.environ:
+    if "PACELINE_RUN_ID" in os.environ and os.environ.get("PACELINE_TIMELINE") == path:
         return
     parts = [part(path, rank) for rank in range(engine.size)]
     if all(_complete(one) for one in parts):

@@ -1,6 +1,7 @@
-"""Paceline for PyTorch: the torch.distributed backend "paceline", and the recorder of training steps.
+"""Paceline for PyTorch: the torch.distributed backend "paceline", Horovod's API, and the recorder of training steps.
 
 Importing this registers the backend, so that `torch.distributed.init_process_group("paceline")` works.
+`import paceline.torch as hvd` gives what `import horovod.torch as hvd` does (`paceline.torch.hvd`).
 """
 
 import torch.distributed
@@ -14,8 +15,11 @@ from paceline.torch.summary import Summary
 __all__ = ["Clock", "CpuClock", "CudaClock", "Overhead", "Recorder", "RecordingError", "Summary", "record"]
 
 if torch.distributed.is_available():
+    from paceline.torch import hvd
     from paceline.torch.backend import register as _register
     from paceline.torch.hook import strategy_hook
+    from paceline.torch.hvd import *  # noqa: F403 - what Horovod's users import, listed there
 
     _register()
     __all__ += ["strategy_hook"]
+    __all__ += hvd.__all__

@@ -166,8 +166,8 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
     place = rank_environment()
     if (rank, size) != (place.rank, place.size):
         raise UserError(
-            f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can use "
-            "them; make it the default group, with backend paceline"
+            f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can "
+            "use them; make it the default group, with backend paceline"
         )
     settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
     return Engine.start(rank, size + settings.server_processes, settings.to_json(), None)

@@ -1,0 +1,149 @@
+"""Horovod's API for PyTorch, with Horovod's meanings: scripts for Horovod change one line.
+
+    import paceline.torch as hvd  # instead of: import horovod.torch as hvd
+
+Ranks ask for named tensors in any order. What all have asked for begins, small ones fused into one operation.
+
+| module | holds |
+| --- | --- |
+| lifecycle, world, places | init and shutdown; ranks, and which of them share a node |
+| environment | HOROVOD_ variables |
+| process_sets, members, names | some of the ranks, and how an operation of theirs begins |
+| handles | poll and synchronize |
+| operators, compression | Average, Sum, ...; fp16 and bf16 |
+| all_reduce, all_gather, broadcasting, all_to_all, reduce_scatter, sparse, barriers | operations |
+| reducing, gathering | what they and others share |
+| objects, parameters | Python objects, parameters and optimizer state |
+| optimizer, distributed, gradients, grouping, pull | DistributedOptimizer |
+| sync_batch_norm | SyncBatchNorm |
+| timeline | of what ranks do |
+| elastic, built | what is not there |
+"""
+
+from paceline.torch.hvd import elastic
+from paceline.torch.hvd.all_gather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
+from paceline.torch.hvd.all_reduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from paceline.torch.hvd.all_to_all import alltoall, alltoall_async
+from paceline.torch.hvd.barriers import barrier, join
+from paceline.torch.hvd.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
+from paceline.torch.hvd.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from paceline.torch.hvd.compression import Compression
+from paceline.torch.hvd.errors import HorovodInternalError, NotInitializedError
+from paceline.torch.hvd.handles import poll, synchronize
+from paceline.torch.hvd.lifecycle import init, shutdown
+from paceline.torch.hvd.objects import allgather_object, broadcast_object
+from paceline.torch.hvd.operators import Adasum, Average, Max, Min, Product, Sum
+from paceline.torch.hvd.optimizer import DistributedOptimizer
+from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
+from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from paceline.torch.hvd.reduce_scatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from paceline.torch.hvd.sparse import sparse_allreduce_async
+from paceline.torch.hvd.sync_batch_norm import SyncBatchNorm
+from paceline.torch.hvd.timeline import start_timeline, stop_timeline
+from paceline.torch.hvd.world import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "NotInitializedError",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

@@ -1,0 +1,99 @@
+"""All-gathers: the rows of all ranks, one after the other in rank order, to all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd.gathering import Gathered, gathered
+from paceline.torch.hvd.handles import Handle
+from paceline.torch.hvd.operators import Operator
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.world import members_of
+
+Context = Any
+"""What torch keeps between forward and backward."""
+
+
+def _own(grad: Tensor, found: list[int], rank: int, shape: torch.Size) -> Tensor:
+    """This rank's rows of what was gathered."""
+    return grad.narrow(0, sum(found[:rank]), found[rank]).reshape(shape)
+
+
+def _rows(found: Gathered) -> Tensor:
+    return found.tensor
+
+
+class _AllGather(torch.autograd.Function):
+    """The gradient is this rank's rows of the average of the gradients (Horovod's: an average, not the sum)."""
+
+    @staticmethod
+    def forward(ctx: Context, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
+        ctx.shape, ctx.process_set = tensor.shape, process_set
+        members = members_of(process_set)
+        found = members.begin("allgather", name, lambda full: gathered(members, full, tensor), waits=True)()
+        ctx.rows = found.rows
+        return found.tensor
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
+        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        mean = terms.begin(grads[0], None, in_place=False, waits=True)()
+        return _own(mean, ctx.rows, members_of(ctx.process_set).rank, ctx.shape), None, None
+
+
+class _GroupedAllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.shapes, ctx.process_set = [tensor.shape for tensor in tensors], process_set
+        members = members_of(process_set)
+        found = members.begin_group("grouped_allgather", name, tensors, partial(gathered, members), waits=True)()
+        ctx.rows = [each.rows for each in found]
+        return tuple(each.tensor for each in found)
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rank = members_of(ctx.process_set).rank
+        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        means = terms.begin_group(grads, None, in_place=False, waits=True)()
+        parts = zip(means, ctx.rows, ctx.shapes, strict=True)
+        return None, None, *(_own(mean, rows, rank, shape) for mean, rows, shape in parts)
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
+    """The tensors of all ranks, one after the other along the first dimension, which may differ. Differentiable.
+
+    A tensor without dimensions is taken as one row. All ranks give the same dtype (any) and other dimensions. Raises
+    JobError naming tensor and ranks if they differ, or if a rank is gone.
+    """
+    return cast(Tensor, _AllGather.apply(tensor, name, process_set))
+
+
+def allgather_async(
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Begin an `allgather`; `synchronize` gives the new tensor. It has no gradient."""
+    members = members_of(process_set)
+    return members.begin("allgather", name, lambda full: gathered(members, full, tensor).then(_rows))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Tensor]:
+    """`allgather` of several tensors, which begin together. Differentiable. Raises ValueError for an empty list."""
+    return list(_GroupedAllGather.apply(name, process_set, *tensors))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[list[Tensor]]:
+    """Begin a `grouped_allgather`; `synchronize` gives the list of new tensors. They have no gradient."""
+    members = members_of(process_set)
+    return members.begin_group(
+        "grouped_allgather", name, tensors, lambda full, tensor: gathered(members, full, tensor).then(_rows)
+    )

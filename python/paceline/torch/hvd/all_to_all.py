@@ -1,0 +1,131 @@
+"""All-to-alls: some rows of every rank to every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from paceline._core import NamedOperation
+from paceline.torch.buffers import Memory, region
+from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.world import members_of
+
+Context = Any
+"""What torch keeps between forward and backward."""
+Splits = Tensor | Sequence[int] | None
+
+
+class Exchanged(NamedTuple):
+    """Rows from all ranks in rank order, and how many came from each."""
+
+    tensor: Tensor
+    received_splits: Tensor
+
+
+def _part(members: Members, full: str, tensor: Tensor, splits: Splits) -> Part[Exchanged]:
+    tensor = checked(f"'{full}'", tensor)
+    sent = _splits(f"'{full}'", tensor, splits, members.size)
+    memory = Memory([tensor], [])
+    dtype, more, scale = moved(tensor.dtype)
+    dense = memory.read(on_host(tensor[: sum(sent)]))
+    operation = members.coordinator.request(
+        "all_to_all",
+        full,
+        inputs=[region(dense, scale)],
+        dtype=dtype,
+        shape=[*tensor.shape[1:], *more],
+        own=sent,
+        keep=memory.keep,
+    )
+
+    def finish(operation: NamedOperation) -> Exchanged:
+        rows = [own[members.rank] if own else 0 for own in operation.own()]
+        found = tensor_of(operation.data(), tensor.dtype, [sum(rows), *tensor.shape[1:]]).to(tensor.device)
+        if isinstance(splits, Tensor):
+            return Exchanged(found, torch.tensor(rows, dtype=splits.dtype, device=splits.device))
+        return Exchanged(found, torch.tensor(rows, dtype=torch.int32))
+
+    return Part(operation, finish)
+
+
+def _pair(found: Exchanged) -> tuple[Tensor, Tensor]:
+    return found.tensor, found.received_splits
+
+
+def _splits(what: str, tensor: Tensor, splits: Splits, size: int) -> list[int]:
+    """How many rows go to each rank. Raises ValueError."""
+    if tensor.dim() == 0:
+        raise ValueError(f"{what}: has no dimension to split; give one row for each rank, or splits")
+    rows = tensor.shape[0]
+    if splits is None:
+        if rows % size:
+            raise ValueError(f"{what}: {rows} rows cannot be split equally among {size} ranks; give splits")
+        return [rows // size] * size
+    given = splits.tolist() if isinstance(splits, Tensor) else [int(rows) for rows in splits]
+    if not isinstance(given, list) or len(given) != size or any(not isinstance(n, int) or n < 0 for n in given):
+        raise ValueError(f"{what}: splits {given!r:.80}; give {size} whole numbers of rows, one for each rank")
+    if sum(given) > rows:
+        raise ValueError(f"{what}: splits {given} are {sum(given)} rows, the tensor has {rows}")
+    return given
+
+
+class _AllToAll(torch.autograd.Function):
+    """The gradient goes back to where the rows came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Context, tensor: Tensor, splits: Splits, name: str | None, process_set: ProcessSet
+    ) -> tuple[Tensor, Tensor]:
+        members = members_of(process_set)
+        found = members.begin("alltoall", name, lambda full: _part(members, full, tensor, splits), waits=True)()
+        ctx.received, ctx.rows, ctx.process_set = found.received_splits.tolist(), tensor.shape[0], process_set
+        ctx.mark_non_differentiable(found.received_splits)
+        return found.tensor, found.received_splits
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        members = members_of(ctx.process_set)
+        grad, splits = grads[0], ctx.received
+        back = members.begin("alltoall", None, lambda full: _part(members, full, grad, splits), waits=True)().tensor
+        # Rows that the splits left out went nowhere.
+        rest = ctx.rows - back.shape[0]
+        return torch.cat([back, back.new_zeros((rest, *back.shape[1:]))]) if rest else back, None, None, None
+
+
+@overload
+def alltoall(
+    tensor: Tensor, splits: None = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor: ...
+@overload
+def alltoall(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Tensor, Tensor]: ...
+def alltoall(
+    tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Send rows to every rank: `splits[r]` of them to rank r of the set; without `splits` as many to each.
+
+    All ranks give the same dtype (any) and other dimensions. Returns the rows from all ranks in rank order, and if
+    `splits` was given also how many came from each (a tensor like `splits`; int32 if that was a list). Differentiable.
+
+    Raises ValueError for splits that do not fit the tensor, JobError naming tensor and ranks if they differ, or if a
+    rank is gone.
+    """
+    found, received = _AllToAll.apply(tensor, splits, name, process_set)
+    return found if splits is None else (found, received)
+
+
+def alltoall_async(
+    tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[tuple[Tensor, Tensor]]:
+    """Begin an `alltoall`; `synchronize` gives rows and received splits, as Horovod does. They have no gradient."""
+    members = members_of(process_set)
+    return members.begin("alltoall", name, lambda full: _part(members, full, tensor, splits).then(_pair))

@@ -1,0 +1,114 @@
+"""Broadcasts: one rank's tensor to all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from paceline._core import NamedOperation
+from paceline.torch.buffers import Memory, dense_copy, region
+from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.members import Members, checked, moved, on_host
+from paceline.torch.hvd.operators import Operator
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.world import members_of, rank
+
+Context = Any
+"""What torch keeps between forward and backward."""
+
+
+def _begin(
+    tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, in_place: bool, waits: bool = False
+) -> Handle[Tensor]:
+    members = members_of(process_set)
+    if root_rank not in members.ranks:
+        raise ValueError(
+            f"broadcast of '{name}': root_rank {root_rank} is not in {process_set!r}; it is one of the job's ranks "
+            f"{list(members.ranks)}"
+        )
+    return members.begin(
+        "broadcast", name, lambda full: _part(members, full, tensor, root_rank, in_place=in_place), waits=waits
+    )
+
+
+def _part(members: Members, full: str, tensor: Tensor, root_rank: int, *, in_place: bool) -> Part[Tensor]:
+    tensor = checked(f"'{full}'", tensor)
+    host = on_host(tensor)
+    root = members.ranks.index(root_rank)
+    own = members.rank == root
+    if host is tensor and not in_place:
+        host = dense_copy(tensor) if own else torch.empty(tensor.shape, dtype=tensor.dtype)
+    memory = Memory([tensor], tensor)
+    dense = memory.read(host) if own else memory.write(host)
+    dtype, more, scale = moved(tensor.dtype)
+    operation = members.coordinator.request(
+        "broadcast",
+        full,
+        inputs=[region(dense, scale)],
+        dtype=dtype,
+        shape=[*tensor.shape, *more],
+        root=root,
+        keep=memory.keep,
+    )
+
+    def finish(_: NamedOperation) -> Tensor:
+        if memory.back:
+            memory.copy_back()
+        if not in_place:
+            return host.to(tensor.device)
+        if host is not tensor and not own:
+            with torch.no_grad():
+                tensor.copy_(host)
+        return tensor
+
+    return Part(operation, finish)
+
+
+class _Broadcast(torch.autograd.Function):
+    """The gradient is the average of the gradients at the root, zero elsewhere (Horovod's: an average, not the sum)."""
+
+    @staticmethod
+    def forward(ctx: Context, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return _begin(tensor, root_rank, name, process_set, in_place=False, waits=True)()
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        mean = terms.begin(grads[0], None, in_place=False, waits=True)()
+        return mean if rank() == ctx.root_rank else torch.zeros_like(mean), None, None, None
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """A new tensor with the values of `root_rank`'s, which is a rank of the job also in a process set. Differentiable.
+
+    All ranks give a tensor of the same shape and dtype (any). Raises ValueError for a root outside of the set, JobError
+    naming tensor and ranks if they differ, or if a rank is gone.
+    """
+    return cast(Tensor, _Broadcast.apply(tensor, root_rank, name, process_set))
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Begin a `broadcast`; `synchronize` gives the new tensor. It has no gradient."""
+    return _begin(tensor, root_rank, name, process_set, in_place=False)
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """As `broadcast`, in place."""
+    return _begin(tensor, root_rank, name, process_set, in_place=True, waits=True)()
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Begin a broadcast in place. The tensor is not to be touched until `synchronize`, which gives it back."""
+    return _begin(tensor, root_rank, name, process_set, in_place=True)

@@ -1,0 +1,185 @@
+"""What a distributed optimizer adds to the class of the optimizer that it stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd import timeline
+from paceline.torch.hvd.gradients import Gradients, needed
+from paceline.torch.hvd.grouping import Groups, grouped, unnamed
+from paceline.torch.hvd.objects import broadcast_object
+from paceline.torch.hvd.pull import LayerPull
+from paceline.torch.hvd.world import current
+
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object
+
+Closure = Callable[[], Any]
+
+
+class Distributed(_Base):
+    """Mixed in before an optimizer's class: `step` waits for the gradients of all ranks."""
+
+    _gradients: Gradients
+    _active: bool
+    """Whether there are other ranks to reduce with."""
+    _should_synchronize: bool
+    _synchronized: bool
+    _pull: LayerPull | None
+
+    def _begin(self, gradients: Gradients, groups: Groups) -> None:
+        """Watch the parameters. All ranks of the process set do this together if there are groups."""
+        self._gradients = gradients
+        self._should_synchronize, self._synchronized = True, False
+        process_set = gradients.process_set
+        self._active = process_set.included() and len(process_set.ranks) > 1
+        self._pull = None
+        if self._active and current().job.settings.pull == "layer":
+            self._pull = LayerPull(gradients, self._step_one)
+        if not self._active:
+            return
+        parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
+        if groups is not None:
+            gradients.group(grouped(groups, self._in_common_order(parameters)))
+        for parameter in parameters:
+            gradients.watch(parameter)
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _in_common_order(self, parameters: list[Tensor]) -> list[Tensor]:
+        """In the order that they have on the first rank of the set. Raises ValueError if ranks name others."""
+        names = {self._gradients.names[parameter]: parameter for parameter in parameters}
+        process_set = self._gradients.process_set
+        order: list[str] = broadcast_object(list(names), process_set.ranks[0], process_set=process_set)
+        if set(order) != set(names):
+            other = sorted(set(order) ^ set(names))
+            raise ValueError(f"groups: parameter '{other[0]}' is not on both this rank and {process_set.ranks[0]}")
+        return [names[name] for name in order]
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are those of all ranks: for clipping and the like before `step`.
+
+        Parameters without a gradient on this rank take part with zeros. Follow it by `with skip_synchronize(): step()`.
+        Raises JobError naming tensor and ranks.
+        """
+        self._synchronized = True
+        if not self._active:
+            return
+        if self._pull is not None and not self._gradients.begun():
+            # Nothing to wait for but what the last step left for the next forward pass.
+            self._pull.finish()
+            self._synchronized = False
+            return
+        self._watch_all()
+        since = timeline.moment()
+        watched = [parameter for parameter in self._parameters() if self._gradients.watches(parameter)]
+        self._gradients.finish([parameter for parameter in watched if needed(parameter)])
+        timeline.waited(since)
+
+    def _watch_all(self) -> None:
+        for index, group in enumerate(self.param_groups):
+            for at, parameter in enumerate(group["params"]):
+                # Added, or no longer frozen, since the beginning.
+                if parameter.requires_grad:
+                    self._gradients.names.setdefault(parameter, unnamed(index, at))
+                    self._gradients.watch(parameter)
+
+    def _step_one(self, parameter: Tensor, options: dict[str, Any]) -> None:
+        """The wrapped optimizer's step for one parameter. Hooks of a step are not for a part of one."""
+        groups, self.param_groups = self.param_groups, [{**options, "params": [parameter]}]
+        step = super().step
+        bare = getattr(step, "__wrapped__", None)
+        try:
+            bare(self) if bare is not None else step()
+        finally:
+            self.param_groups = groups
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """In this block `step` does not wait for gradients, for `synchronize` has been called."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """So many backward passes are accumulated before gradients are reduced."""
+        return self._gradients.passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From now on so many backward passes are accumulated before gradients are reduced."""
+        self._gradients.restart(passes)
+
+    def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - as torch's
+        """Wait for the gradients, and step. With a closure it waits after each call of that, which runs backward."""
+        inner = closure
+        if self._pull is not None:
+            self._pull.finish()  # the step before, of layers that were not called since
+            if closure is not None:
+                raise ValueError("step(closure) runs backward itself, and cannot be pulled by layer; take --pull step")
+            if self._should_synchronize and not self._synchronized:
+                self._watch_all()
+                self._pull.begin(self.param_groups)
+                return None
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() after optimizer.synchronize() reduces the gradients again; write "
+                    "with optimizer.skip_synchronize(): optimizer.step()",
+                    stacklevel=2,
+                )
+            if closure is None:
+                self.synchronize()
+            else:
+                inner = self._waiting(closure)
+        try:
+            return super().step(inner)
+        finally:
+            self._synchronized = False
+
+    def _waiting(self, closure: Closure) -> Closure:
+        def called() -> Any:  # noqa: ANN401 - what the closure gives
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return called
+
+    # So that torch does not wrap it: hooks of a step would run here and in the optimizer's own.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
+        """As the optimizer's own. Raises AssertionError while gradients are on their way."""
+        if self._gradients.begun():
+            raise AssertionError(
+                "optimizer.zero_grad() was called after backward, but before optimizer.step() or "
+                "optimizer.synchronize(): the gradients are being reduced; call it after one of them"
+            )
+        if self._pull is not None and not (args[0] if args else kwargs.get("set_to_none", True)):
+            self._pull.finish()  # their gradients would be filled with zeros while they travel
+        super().zero_grad(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's
+        """As the optimizer's own; layers that are behind catch up first."""
+        if self._pull is not None:
+            self._pull.finish()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
+        """As the optimizer's own; gradients on their way are forgotten."""
+        self._should_synchronize, self._synchronized = True, False
+        if self._pull is not None:
+            self._pull.finish()
+        self._gradients.restart(self._gradients.passes)
+        super().load_state_dict(*args, **kwargs)

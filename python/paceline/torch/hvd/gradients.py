@@ -1,0 +1,211 @@
+"""Gradients on their way: which have been computed, are in flight, or were not computed on this rank."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd.compression import Compressor
+from paceline.torch.hvd.handles import Handle
+from paceline.torch.hvd.operators import Operator
+from paceline.torch.hvd.process_sets import ProcessSet
+from paceline.torch.hvd.reducing import Terms
+
+
+@dataclass(slots=True)
+class _Reduced:
+    """The gradient of a parameter, and what the compressor has to know of it."""
+
+    parameter: Tensor
+    grad: Tensor
+    context: torch.dtype | None = None
+
+
+@dataclass(slots=True)
+class Flight:
+    """Gradients in flight together."""
+
+    handle: Handle[Tensor] | Handle[list[Tensor]]
+    reduced: list[_Reduced]
+    settled: bool = False
+
+
+class Gradients:
+    """The gradients of an optimizer's parameters between backward and step."""
+
+    def __init__(
+        self,
+        names: dict[Tensor, str],
+        *,
+        compression: type[Compressor],
+        op: Operator,
+        factors: tuple[float, float],
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+        passes: int,
+    ) -> None:
+        """`factors` multiply gradients before and after they are combined; `passes` backward passes make a gradient."""
+        self.names, self.process_set, self.passes = names, process_set, passes
+        self._compression, self._op, self._sparse_as_dense = compression, op, sparse_as_dense
+        self._terms = Terms(op, *factors, process_set)
+        self._groups: dict[Tensor, tuple[Tensor, ...]] = {}
+        self._left: dict[Tensor, int] = {}
+        """Backward passes that a parameter still needs; the parameters are those that are watched."""
+        self._flying: dict[Tensor, list[Flight]] = {}
+        """By parameter, of a group by its first one."""
+        self._sparse: dict[Tensor, int] = {}
+        """Sparse dimensions of gradients that were sparse once: one that is missing is then sparse, too."""
+        self._refuse: Callable[[Tensor, str], None] | None = None
+
+    def watch(self, parameter: Tensor) -> None:
+        """From now on its gradient is reduced as soon as backward has computed it."""
+        if parameter in self._left:
+            return
+        self._left[parameter] = self.passes
+        mine = weakref.ref(self)
+
+        def computed(parameter: Tensor) -> None:
+            gradients = mine()
+            if gradients is not None:
+                gradients._computed(parameter)
+
+        parameter.register_post_accumulate_grad_hook(computed)  # type: ignore[no-untyped-call]
+
+    def watches(self, parameter: Tensor) -> bool:
+        """Whether it does."""
+        return parameter in self._left
+
+    def group(self, groups: Iterable[tuple[Tensor, ...]]) -> None:
+        """The parameters of each are reduced together."""
+        self._groups = {parameter: group for group in groups for parameter in group}
+
+    def restart(self, passes: int) -> None:
+        """Forget what is in flight; from now on so many backward passes make a gradient."""
+        self.passes = passes
+        self._flying.clear()
+        self._left = dict.fromkeys(self._left, passes)
+
+    def begun(self) -> bool:
+        """Whether backward has computed some that have not been waited for."""
+        return bool(self._flying) or any(left != self.passes for left in self._left.values())
+
+    def _computed(self, parameter: Tensor) -> None:
+        if self._refuse is not None:
+            self._refuse(parameter, self._name(parameter))
+        if self._left[parameter] <= 0:
+            raise AssertionError(
+                f"the gradient of '{self._name(parameter)}' was computed more than {self.passes} times before step(); "
+                "increase backward_passes_per_step to accumulate gradients on each rank"
+            )
+        self._left[parameter] -= 1
+        group = self._groups.get(parameter, (parameter,))
+        if all(self._left[member] == 0 for member in group if needed(member)):
+            self._begin(group)
+
+    def finish(self, parameters: Iterable[Tensor]) -> None:
+        """Reduce those that have not been, missing ones as zeros; wait for all. They are in `grad` then.
+
+        Raises JobError naming tensor and ranks.
+        """
+        for parameter in parameters:
+            group = self._groups.get(parameter, (parameter,))
+            if group[0] not in self._flying:
+                self._begin(group)
+        flights = [flight for several in self._flying.values() for flight in several]
+        self.restart(self.passes)
+        for flight in flights:
+            self.settle(flight)
+
+    def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[Flight]]:
+        """Reduce those that have not been, missing ones as zeros, and let go of all: what each is to wait for."""
+        found: dict[Tensor, list[Flight]] = {}
+        for parameter in parameters:
+            group = self._groups.get(parameter, (parameter,))
+            if group[0] not in self._flying:
+                self._begin(group)
+            found[parameter] = self._flying[group[0]]
+        self.restart(self.passes)
+        return found
+
+    def settle(self, flight: Flight) -> None:
+        """Wait for it. Its gradients are where they were, unless somebody has put others there."""
+        if flight.settled:
+            return
+        flight.settled = True
+        found = flight.handle()
+        for reduced, tensor in zip(flight.reduced, found if isinstance(found, list) else [found], strict=True):
+            self._write(reduced, tensor)
+
+    def reduced(self, parameter: Tensor, flights: Iterable[Flight]) -> Tensor | None:
+        """The gradient of a parameter after its flights have been settled."""
+        for flight in flights:
+            for reduced in flight.reduced:
+                if reduced.parameter is parameter:
+                    return reduced.grad
+        return None
+
+    def takes_part(self, parameter: Tensor) -> bool:
+        """Whether the optimizer steps by its gradient, and that is reduced."""
+        return parameter in self._left and needed(parameter)
+
+    def refuse(self, check: Callable[[Tensor, str], None]) -> None:
+        """Ask this of each parameter whose gradient has been computed, with its name."""
+        self._refuse = check
+
+    def _begin(self, group: Sequence[Tensor]) -> None:
+        flights: list[Flight] = []
+        dense: list[_Reduced] = []
+        small: list[Tensor] = []
+        for parameter in filter(needed, group):
+            grad = self._gradient(parameter)
+            if grad.is_sparse and not self._sparse_as_dense:
+                terms = Terms(self._op, 1.0, 1.0, self.process_set)
+                handle = terms.begin(grad, self._name(parameter), in_place=False)
+                flights.append(Flight(handle, [_Reduced(parameter, grad)]))
+            else:
+                tensor, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
+                small.append(tensor)
+                dense.append(_Reduced(parameter, grad, context))
+        if len(group) > 1 and dense:
+            flights.append(Flight(self._terms.begin_group(small, self._name(group[0]), in_place=True), dense))
+        elif dense:
+            flights.append(Flight(self._terms.begin(small[0], self._name(group[0]), in_place=True), dense))
+        self._flying[group[0]] = flights
+
+    def _gradient(self, parameter: Tensor) -> Tensor:
+        """Its gradient; zeros if this rank has none, for others may have one."""
+        grad = parameter.grad
+        if grad is None:
+            zeros = torch.zeros_like(parameter, requires_grad=False, memory_format=torch.contiguous_format)
+            dims = self._sparse.get(parameter)
+            parameter.grad = grad = zeros if dims is None else zeros.to_sparse(dims)
+        assert not grad.requires_grad, f"the gradient of '{self._name(parameter)}' has a graph; leave create_graph out"
+        if grad.is_sparse:
+            self._sparse[parameter] = grad.sparse_dim()
+        return grad
+
+    def _write(self, reduced: _Reduced, found: Tensor) -> None:
+        parameter, grad = reduced.parameter, reduced.grad
+        if not grad.is_sparse:
+            whole = self._compression.decompress(found, reduced.context)
+            if whole is not grad:
+                with torch.no_grad():
+                    grad.copy_(whole)
+        elif found.is_sparse:
+            reduced.grad = found
+        else:
+            reduced.grad = self._compression.decompress(found, reduced.context).to_sparse(grad.sparse_dim())
+        if parameter.grad is grad:  # else somebody has replaced it meanwhile
+            parameter.grad = reduced.grad
+
+    def _name(self, parameter: Tensor) -> str:
+        return self.names[parameter]
+
+
+def needed(parameter: Tensor) -> bool:
+    """Whether the optimizer may step by its gradient: one that is frozen and has none is left alone."""
+    return parameter.requires_grad or parameter.grad is not None

@@ -1,0 +1,81 @@
+"""Names of parameters, and groups of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+Groups = int | Sequence[Sequence[Tensor]] | None
+
+
+def checked_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> dict[Tensor, str]:
+    """The name of each parameter of the optimizer.
+
+    Raises ValueError for what are no pairs, for a name that comes twice and for a parameter without one.
+    """
+    if named_parameters is None:
+        return {
+            parameter: unnamed(group, index)
+            for group, options in enumerate(optimizer.param_groups)
+            for index, parameter in enumerate(options["params"])
+        }
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise ValueError("named_parameters is no sequence of tuples (name, parameter); give model.named_parameters()")
+    twice = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+    if twice:
+        raise ValueError(
+            f"names in named_parameters must be unique, but these come twice: {', '.join(twice)}; with several models, "
+            "put a prefix before the names of each"
+        )
+    names = {parameter: name for name, parameter in pairs}
+    for group, options in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(options["params"]):
+            if parameter not in names:
+                raise ValueError(
+                    f"parameter {index} of group {group} (shape {list(parameter.shape)}) has no name in "
+                    "named_parameters; name all parameters of the optimizer, or leave named_parameters out"
+                )
+    return names
+
+
+def unnamed(group: int, index: int) -> str:
+    """The name of a parameter that has none: by its place in the optimizer."""
+    return f"allreduce.noname.{group}.{index}"
+
+
+def checked_groups(groups: Groups) -> None:
+    """Raise ValueError unless it is None, a number of groups or lists of parameters that are named once."""
+    if groups is None or (isinstance(groups, int) and groups > 0):
+        return
+    if isinstance(groups, int) or not isinstance(groups, Sequence):
+        raise ValueError(f"groups is {groups!r:.80}; give a number of groups above 0, or a list of lists of parameters")
+    seen: set[int] = set()
+    for parameter in (parameter for group in groups for parameter in group):
+        if not isinstance(parameter, Tensor):
+            raise ValueError(f"groups holds a {type(parameter).__name__}; its lists hold parameters")
+        if id(parameter) in seen:
+            raise ValueError(f"groups holds a parameter of shape {list(parameter.shape)} twice; name each once")
+        seen.add(id(parameter))
+
+
+def grouped(groups: Groups, parameters: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    """The groups of these parameters. Parameters that no list names are groups of their own."""
+    if groups is None:
+        return []
+    if isinstance(groups, int):
+        each, more = divmod(len(parameters), groups)
+        ends = [each * index + min(index, more) for index in range(groups + 1)]
+        found = [tuple(parameters[start:end]) for start, end in itertools.pairwise(ends)]
+    else:
+        known = set(parameters)
+        found = [tuple(parameter for parameter in group if parameter in known) for group in groups]
+        named = {parameter for group in found for parameter in group}
+        found += [(parameter,) for parameter in parameters if parameter not in named]
+    return [group for group in found if group]

@@ -1,0 +1,101 @@
+"""Joining and leaving the job."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import replace
+
+from paceline.job import join as join_job
+from paceline.torch.hvd import timeline, world
+from paceline.torch.hvd.environment import Knobs, timeline_path
+from paceline.torch.hvd.objects import allgather_object
+from paceline.torch.hvd.places import places
+from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set
+
+
+def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
+    """Join the job that this process was started for, and wait for all ranks; again, and nothing happens.
+
+    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/running.md); without one it is a
+    job of one rank. Settings are the PACELINE_ variables of `paceline.settings` and the HOROVOD_ variables of
+    `paceline.torch.hvd.environment`.
+
+    `comm`: ranks of the launcher that work together, this one among them, and are renumbered from 0 on; ranks that name
+    others are worlds of their own, but all processes call `init`. Without it all ranks. `process_sets` are added at
+    once. More may always be added later, so that "dynamic" means nothing.
+
+    Raises JobError naming the ranks that did not come, UserError for a variable that cannot be, ValueError for `comm`
+    without this rank.
+    """
+    if world.is_initialized():
+        return
+    sets = _sets(process_sets)
+    knobs = Knobs.from_environment()
+    hierarchical = knobs.hierarchical and not os.environ.get("PACELINE_STRATEGY")
+    path = timeline_path()
+    job = join_job(strategy="hierarchical" if hierarchical else None, timeline=path)
+    if not knobs.threshold_given and job.settings.has_servers():
+        # As simulated: every tensor is pushed and pulled by itself.
+        knobs = replace(knobs, threshold=0)
+    try:
+        here = world.World(job, knobs, _ranks(comm, job.rank, job.size))
+        world.enter(here)
+        here.register(range(here.size), global_process_set)
+        global_process_set.ranks = list(range(here.size))
+        here.places = places(here.rank, allgather_object((socket.gethostname(), job.local_rank), name="hvd.init"))
+        for process_set in sets:
+            add_process_set(process_set)
+        if job.settings.timeline is not None:
+            timeline.mark(True)
+    except BaseException:
+        world.enter(None)
+        global_process_set.ranks = []
+        job.close()
+        raise
+
+
+def _sets(process_sets: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
+    """Those to be added at once. Raises ValueError."""
+    if process_sets is None or (isinstance(process_sets, str) and process_sets.lower() == "dynamic"):
+        return []
+    if isinstance(process_sets, str):
+        raise ValueError(f"init: process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
+    sets = list(process_sets)
+    if any(not isinstance(process_set, ProcessSet) for process_set in sets):
+        raise ValueError("init: process_sets holds something else than ProcessSet; write hvd.ProcessSet([0, 1])")
+    return sets
+
+
+def shutdown() -> None:
+    """Leave the job; operations in flight fail, here and where others wait for them. `init` may be called again."""
+    if not world.is_initialized():
+        return
+    here = world.current()
+    timeline.mark(False)
+    world.enter(None)
+    for number, registered in here.sets.items():
+        for process_set in registered.objects:
+            if number:
+                process_set.invalidate()
+    global_process_set.ranks = []
+    here.close()
+
+
+def _ranks(comm: Iterable[int] | None, rank: int, size: int) -> list[int]:
+    """The ranks of the job that make up the world. Raises ValueError."""
+    if comm is None:
+        return list(range(size))
+    try:
+        ranks = list(comm)
+    except TypeError:
+        raise ValueError(
+            f"init: comm is {type(comm).__name__}; there is no MPI: give a list of ranks, or leave it out"
+        ) from None
+    if not ranks:
+        return list(range(size))
+    good = all(isinstance(member, int) and 0 <= member < size for member in ranks) and len(set(ranks)) == len(ranks)
+    if not good or rank not in ranks:
+        raise ValueError(f"init: comm={ranks!r:.80} on rank {rank} of {size}; list ranks once each, with this one")
+    return ranks

@@ -1,0 +1,119 @@
+"""A process set as one of its members uses it: its coordinator, the names of its operations, and how one begins."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paceline._core import Coordinator, NamedOperation
+from paceline.torch.buffers import REDUCIBLE, name_of
+from paceline.torch.hvd.handles import Handle, Part, single, together
+from paceline.torch.hvd.names import Names
+
+T = TypeVar("T")
+
+
+class Members:
+    """The ranks of a process set, as one of them."""
+
+    def __init__(self, coordinator: Coordinator, ranks: Sequence[int], check: Callable[[], None]) -> None:
+        """`check` raises if the job has ended."""
+        self.coordinator = coordinator
+        self.ranks = tuple(ranks)
+        """As `hvd.rank()` counts them."""
+        self.rank, self.size = coordinator.rank, coordinator.size
+        self.names = Names()
+        self.check = check
+        """Raises JobError if the job has ended, or this process was forked from the rank."""
+
+    def begin(self, call: str, name: str | None, make: Callable[[str], Part[T]], *, waits: bool = False) -> Handle[T]:
+        """Ask for an operation. `waits`: somebody will wait for it at once.
+
+        Raises JobError if the job has ended, and what `make` raises.
+        """
+        with self.naming(call, name) as full:
+            part = make(full)
+        return self.ask(name, single(part), [part.operation], waits=waits)
+
+    def begin_group(
+        self,
+        call: str,
+        name: str | None,
+        tensors: Sequence[Tensor],
+        make: Callable[[str, Tensor], Part[T]],
+        *,
+        waits: bool = False,
+    ) -> Handle[list[T]]:
+        """Ask for operations that begin together or not at all, one for each tensor.
+
+        Raises ValueError if there is no tensor, and else as `begin`.
+        """
+        if not tensors:
+            raise ValueError(f"{call}: the list of tensors is empty; give one or more")
+        with self.naming(call, name) as full:
+            names = [f"{full}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
+            parts = [make(of, tensor) for of, tensor in zip(names, tensors, strict=True)]
+        return self.ask(name, together(full, parts), [part.operation for part in parts], waits=waits)
+
+    @contextlib.contextmanager
+    def naming(self, call: str, name: str | None) -> Iterator[str]:
+        """The name of an operation. It is not counted if the block raises, for on other ranks it may not."""
+        self.check()
+        full = self.names.of(call, name)
+        try:
+            yield full
+        except BaseException:
+            if name is None:
+                self.names.take_back(call)
+            raise
+
+    def ask(
+        self, name: str | None, handle: Handle[T], operations: Sequence[NamedOperation], *, waits: bool = False
+    ) -> Handle[T]:
+        """Ask for operations together; `name` as the script gave it."""
+        self.coordinator.submit(operations, waits=waits)
+        if name is None:
+            self.names.hold(handle.name, handle)
+        return handle
+
+
+def checked(what: str, tensor: object) -> Tensor:
+    """The tensor, if it is one that has its elements in memory. `what` names it in a message.
+
+    Raises TypeError for what is no tensor, ValueError for a sparse one.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{what}: is a {type(tensor).__name__}, not a tensor")
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise ValueError(
+            f"{what}: has the layout {layout}; convert it by .to_dense(), or give its indices and values by themselves"
+        )
+    return tensor
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it in memory of the host."""
+    return tensor if tensor.is_cpu else tensor.detach().cpu()
+
+
+def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
+    """How a tensor is moved without being combined: the dtype's name, further dimensions, and units in an element.
+
+    What the runtime does not know moves as bytes.
+    """
+    known = REDUCIBLE.get(dtype)
+    if known is not None:
+        return known, [], 1
+    return name_of(dtype), [dtype.itemsize] if dtype.itemsize > 1 else [], dtype.itemsize
+
+
+def tensor_of(data: bytearray, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """A tensor on the memory of a result. `data` has the buffer protocol."""
+    if len(data) == 0:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).view(tuple(shape))

@@ -1,0 +1,122 @@
+"""Horovod's reductions, and what the runtime is asked for in their place.
+
+An average of floating-point numbers is a sum that the runtime divides by the number of ranks. Integers have no factors
+there: their sum is divided afterwards, and rounded down.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from paceline.torch.buffers import name_of
+from paceline.torch.reductions import Reduction, plan
+
+
+class Operator(enum.IntEnum):
+    """How tensors of all ranks are combined; the numbers are Horovod's."""
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+
+Average, Sum, Adasum = Operator.Average, Operator.Sum, Operator.Adasum
+Min, Max, Product = Operator.Min, Operator.Max, Operator.Product
+
+_KNOWN = {
+    Operator.Average: ReduceOp.AVG,
+    Operator.Sum: ReduceOp.SUM,
+    Operator.Min: ReduceOp.MIN,
+    Operator.Max: ReduceOp.MAX,
+    Operator.Product: ReduceOp.PRODUCT,
+}
+
+
+def operator_of(op: int | None, average: bool | None = None) -> Operator:
+    """The reduction of a call: `op`, or what the older argument `average` says, or an average.
+
+    Raises ValueError for both at once and for an unknown one, NotImplementedError for Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError("op and average are both given; leave average out, which is the older name")
+        warnings.warn("average is deprecated: give op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3)
+        op = Operator.Average if average else Operator.Sum
+    if op is None:
+        return Operator.Average
+    try:
+        operator = Operator(op)
+    except ValueError:
+        known = ", ".join(f"hvd.{known.name}" for known in Operator if known is not Operator.Adasum)
+        raise ValueError(f"the reduction {op!r} is unknown; known are {known}") from None
+    if operator is Operator.Adasum:
+        raise NotImplementedError(
+            "Adasum is not supported: it combines pairs of gradients by their angle, which the runtime's reductions "
+            "cannot; take op=hvd.Average, with a learning rate that was scaled and warmed up"
+        )
+    return operator
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What the runtime does to a tensor, and what is left to do for integers before and after."""
+
+    reduction: Reduction
+    before: float = 1.0
+    after: float = 1.0
+    divisor: int = 1
+
+    def prepare(self, tensor: Tensor) -> None:
+        """Multiply integers, in place: what the runtime gets."""
+        if self.before != 1.0:
+            _scale(tensor, self.before)
+
+    def finish(self, tensor: Tensor) -> None:
+        """Divide and multiply integers, in place, rounded down: what came back from the runtime."""
+        if self.after != 1.0:
+            _scale(tensor, self.after / self.divisor)
+        elif self.divisor != 1:
+            with torch.no_grad():
+                tensor.floor_divide_(self.divisor)
+
+
+def _scale(tensor: Tensor, factor: float) -> None:
+    with torch.no_grad():
+        tensor.copy_(tensor.double().mul_(factor).floor_())
+
+
+def combination(
+    what: str, op: Operator, dtype: torch.dtype, size: int, *, prescale: float = 1.0, postscale: float = 1.0
+) -> Combination:
+    """How the tensors of `size` ranks are combined. `what` names the tensor in a message.
+
+    Raises TypeError with the remedy for a reduction or factors that a dtype has not.
+    """
+    try:
+        return _combination(op, dtype, size, (prescale, postscale))
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+
+
+@functools.lru_cache(256)
+def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Combination:
+    whole = not dtype.is_floating_point and not dtype.is_complex
+    divided = op is Operator.Average and whole and dtype is not torch.bool
+    found = plan(op.name, ReduceOp.SUM if divided else _KNOWN[op], dtype, size)
+    prescale, postscale = factors
+    if not whole:
+        scaled = replace(found, prescale=found.prescale * prescale, postscale=found.postscale * postscale)
+        return Combination(scaled)
+    if dtype is torch.bool and factors != (1.0, 1.0):
+        raise TypeError(f"{name_of(dtype)} has no multiples; leave prescale_factor and postscale_factor out")
+    return Combination(found, prescale, postscale, size if divided else 1)

@@ -1,0 +1,81 @@
+"""The distributed optimizer: gradients are all-reduced as backward computes them, in place."""
+
+# ruff: noqa: PLR0917 - the signatures are Horovod's
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd.compression import Compression, Compressor
+from paceline.torch.hvd.distributed import Distributed
+from paceline.torch.hvd.gradients import Gradients
+from paceline.torch.hvd.grouping import checked_groups, checked_names
+from paceline.torch.hvd.operators import Operator, operator_of
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
+
+def DistributedOptimizer(
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int | None = Operator.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Optimizer:
+    """An optimizer that steps by the gradients of all ranks, used in place of `optimizer`, whose class it extends.
+
+    - `named_parameters`: `model.named_parameters()`, for names in messages; all parameters of the optimizer, or none.
+    - `compression`: of dense gradients.
+    - `backward_passes_per_step`: so many backward passes are accumulated before gradients are reduced; they are added.
+    - `op`: Average or Sum (Min, Max, Product).
+    - `gradient_predivide_factor`: gradients are divided by it before the sum, and multiplied by it / size after it.
+    - `groups`: gradients that are reduced together or not at all: into so many groups, or lists of parameters.
+      `num_groups` is its older name.
+    - `sparse_as_dense`: sparse gradients are reduced as dense ones.
+    - `process_set`: who takes part; ranks outside step by themselves.
+
+    It also has `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step(passes)`.
+
+    Raises ValueError for parameters without a name, for names that come twice, and for arguments that contradict each
+    other, and for an optimizer that is distributed already; NotImplementedError for Adasum.
+    """
+    operator = operator_of(op)
+    if isinstance(optimizer, Distributed):
+        raise ValueError("the optimizer is a distributed one already; wrap it once")
+    if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
+        raise ValueError("gradient_predivide_factor splits an average; leave it out, or take op=hvd.Average")
+    if not gradient_predivide_factor > 0:
+        raise ValueError(f"gradient_predivide_factor is {gradient_predivide_factor}; give a number above 0")
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated: give groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; give a whole number above 0")
+    names = checked_names(optimizer, named_parameters)
+    checked_groups(groups)
+    factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
+    gradients = Gradients(
+        names,
+        compression=compression,
+        op=operator,
+        factors=factors,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        passes=backward_passes_per_step,
+    )
+    made: type[Distributed] = type(optimizer.__class__.__name__, (Distributed, optimizer.__class__), {})
+    wrapped = object.__new__(made)
+    # A scheduler that was made before holds the old optimizer, and has put a method of that into its attributes.
+    wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    wrapped._begin(gradients, groups)
+    return cast(Optimizer, wrapped)

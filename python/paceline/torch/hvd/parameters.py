@@ -1,0 +1,118 @@
+"""The same parameters and optimizer state on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd.broadcasting import broadcast_async_
+from paceline.torch.hvd.handles import synchronize
+from paceline.torch.hvd.objects import broadcast_object
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.world import rank
+
+Named = tuple[str | None, Tensor]
+Tree = Any
+"""A state dict: tensors and values in dicts, lists and tuples."""
+
+
+def broadcast_parameters(
+    params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give all ranks the root's tensors, in place.
+
+    `params` is `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. All ranks give the same names,
+    or as many without names in the same order. Raises TypeError for what is no tensor, JobError naming tensor and ranks
+    if they differ, or if a rank is gone.
+    """
+    handles = [broadcast_async_(tensor, root_rank, name, process_set) for name, tensor in _named(params)]
+    for handle in handles:
+        synchronize(handle)
+
+
+def _named(params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]]) -> list[Named]:
+    if isinstance(params, Mapping):
+        found: list[Named] = sorted(params.items())
+    elif isinstance(params, Tensor) or not isinstance(params, Iterable):
+        raise ValueError(f"broadcast_parameters: invalid params of type {type(params).__name__}; give state_dict()")
+    else:
+        found = [each if isinstance(each, tuple) else (None, each) for each in params]
+    for name, tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"broadcast_parameters: '{name}' is a {type(tensor).__name__}, not a tensor; leave it out")
+    return found
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give all ranks the root's optimizer state and options (learning rate, ...), also those that have none yet.
+
+    `optimizer` may be a `DistributedOptimizer`; at the root it stays as it is. `model` is Horovod's, and not needed.
+    Raises ValueError for LBFGS, whose state depends on the rank's own steps, and if ranks have other parameter groups.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state; let all ranks begin without one")
+    tensors: list[Tensor] = []
+    own = _without_tensors(optimizer.state_dict(), tensors) if rank() == root_rank else None
+    skeleton = broadcast_object(own, root_rank, "optimizer_state", process_set)
+    if rank() != root_rank:
+        whole = _with_tensors(skeleton, tensors)
+    handles = [
+        broadcast_async_(tensor, root_rank, f"optimizer_state.{index}", process_set)
+        for index, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if rank() != root_rank:
+        _load(optimizer, whole)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor in what is broadcast as an object."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _without_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
+    """The tree with places for tensors, which are gathered in order."""
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+        return _Place(tuple(tree.shape), tree.dtype)
+    if isinstance(tree, dict):
+        return {key: _without_tensors(value, tensors) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_without_tensors(value, tensors) for value in tree)
+    return tree
+
+
+def _with_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
+    """The tree with new tensors in their places, which are gathered in the same order."""
+    if isinstance(tree, _Place):
+        tensors.append(torch.zeros(tree.shape, dtype=tree.dtype))
+        return tensors[-1]
+    if isinstance(tree, dict):
+        return {key: _with_tensors(value, tensors) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_with_tensors(value, tensors) for value in tree)
+    return tree
+
+
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load it; the dictionaries of options stay the same objects, which a scheduler may hold."""
+    groups = optimizer.param_groups
+    optimizer.load_state_dict(state)
+    for mine, loaded in zip(groups, optimizer.param_groups, strict=True):
+        mine.update(loaded)
+    optimizer.param_groups = groups

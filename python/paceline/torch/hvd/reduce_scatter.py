@@ -1,0 +1,169 @@
+"""Reduce-scatters: tensors of all ranks, combined, of which every rank gets some rows."""
+
+# ruff: noqa: PLR0917 - the signatures are Horovod's
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from paceline._core import NamedOperation
+from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, region
+from paceline.torch.hvd.all_gather import allgather, grouped_allgather
+from paceline.torch.hvd.compression import Compression, Compressor
+from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.members import Members, checked, on_host, tensor_of
+from paceline.torch.hvd.operators import Operator, combination, operator_of
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.world import members_of
+
+Context = Any
+"""What torch keeps between forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    op: Operator
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+
+    def begin(self, tensor: Tensor, name: str | None, *, waits: bool = False) -> Handle[Tensor]:
+        members = members_of(self.process_set)
+        return members.begin("reducescatter", name, lambda full: self._part(members, full, tensor), waits=waits)
+
+    def begin_group(self, tensors: Sequence[Tensor], name: str | None, *, waits: bool = False) -> Handle[list[Tensor]]:
+        members = members_of(self.process_set)
+        return members.begin_group(
+            "grouped_reducescatter",
+            name,
+            tensors,
+            lambda full, tensor: self._part(members, full, tensor),
+            waits=waits,
+        )
+
+    def factor(self) -> float:
+        """By which Horovod multiplies the gradient."""
+        size = members_of(self.process_set).size if self.op is Operator.Sum else 1
+        return self.prescale * self.postscale * size
+
+    def _part(self, members: Members, full: str, tensor: Tensor) -> Part[Tensor]:
+        what = f"'{full}'"
+        tensor = checked(what, tensor)
+        if tensor.dim() == 0:
+            raise ValueError(f"{what}: has no dimension to scatter; use allreduce")
+        how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
+        memory = Memory([tensor], [])
+        host = on_host(tensor)
+        dense = how.reduction.read(memory, dense_copy(host) if how.before != 1.0 and host is tensor else host)
+        how.prepare(dense)
+        operation = members.coordinator.request(
+            "reduce_scatter",
+            full,
+            inputs=[region(dense)],
+            dtype=REDUCIBLE[dense.dtype],
+            shape=list(dense.shape),
+            op=how.reduction.op,
+            prescale=how.reduction.prescale,
+            postscale=how.reduction.postscale,
+            keep=memory.keep,
+        )
+        each, more = divmod(tensor.shape[0], members.size)
+        rows = each + (members.rank < more)
+
+        def finish(operation: NamedOperation) -> Tensor:
+            own = tensor_of(operation.data(), dense.dtype, [rows, *dense.shape[1:]])
+            how.finish(own)
+            if tensor.is_complex():
+                own = torch.view_as_complex(own)
+            return own.to(dtype=tensor.dtype, device=tensor.device)
+
+        return Part(operation, finish)
+
+
+class _ReduceScatter(torch.autograd.Function):
+    """The gradient is all ranks' gradients, one after the other (Horovod's: times the number of ranks for a sum)."""
+
+    @staticmethod
+    def forward(ctx: Context, tensor: Tensor, name: str | None, terms: _Terms) -> Tensor:
+        ctx.terms = terms
+        return terms.begin(tensor, name, waits=True)()
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return allgather(grads[0] * ctx.terms.factor(), process_set=ctx.terms.process_set), None, None
+
+
+class _GroupedReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, name: str | None, terms: _Terms, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.terms = terms
+        return tuple(terms.begin_group(tensors, name, waits=True)())
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = [grad * ctx.terms.factor() for grad in grads]
+        return None, None, *grouped_allgather(scaled, process_set=ctx.terms.process_set)
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = Operator.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Combine the tensors of all ranks; this rank's rows of the result. Differentiable.
+
+    Rows are shared out as equally as can be, the first ranks have one more. All ranks give the same shape, of one
+    dimension or more, and dtype; reductions, dtypes and factors are those of `allreduce`. Raises as `allreduce` does,
+    and ValueError for a tensor without dimensions.
+    """
+    terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
+    small, context = compression.compress(tensor)
+    return compression.decompress(cast(Tensor, _ReduceScatter.apply(small, name, terms)), context)
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int | None = Operator.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[Tensor]:
+    """Begin a `reducescatter`; `synchronize` gives the new tensor. It has no gradient."""
+    return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin(tensor, name)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = Operator.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """`reducescatter` of several tensors, which begin together. Differentiable. Raises ValueError for an empty list."""
+    terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = _GroupedReduceScatter.apply(name, terms, *(small for small, _ in pairs))
+    return [compression.decompress(small, pair[1]) for small, pair in zip(reduced, pairs, strict=True)]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: int | None = Operator.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[list[Tensor]]:
+    """Begin a `grouped_reducescatter`; `synchronize` gives the list of new tensors. They have no gradient."""
+    return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin_group(tensors, name)

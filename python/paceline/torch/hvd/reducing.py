@@ -1,0 +1,121 @@
+"""What an all-reduce does to a tensor, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline._core import NamedOperation
+from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, region
+from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.members import Members, checked, on_host
+from paceline.torch.hvd.operators import Operator, combination
+from paceline.torch.hvd.process_sets import ProcessSet
+from paceline.torch.hvd.sparse import is_sparse, sparse_allreduce
+from paceline.torch.hvd.world import members_of
+
+Context = Any
+"""What torch keeps between forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a call says besides tensor and name."""
+
+    op: Operator
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+
+    def begin(self, tensor: Tensor, name: str | None, *, in_place: bool, waits: bool = False) -> Handle[Tensor]:
+        """Begin to reduce one tensor."""
+        members = members_of(self.process_set)
+        if is_sparse(tensor):
+            return sparse_allreduce(
+                members, tensor, name, self.op, self.prescale * self.postscale, in_place=in_place, waits=waits
+            )
+        return members.begin(
+            "allreduce", name, lambda full: self._part(members, full, tensor, in_place=in_place), waits=waits
+        )
+
+    def begin_group(
+        self, tensors: Sequence[Tensor], name: str | None, *, in_place: bool, waits: bool = False
+    ) -> Handle[list[Tensor]]:
+        """Begin to reduce several tensors together."""
+        members = members_of(self.process_set)
+        return members.begin_group(
+            "grouped_allreduce",
+            name,
+            tensors,
+            lambda full, tensor: self._part(members, full, tensor, in_place=in_place),
+            waits=waits,
+        )
+
+    def _part(self, members: Members, full: str, tensor: Tensor, *, in_place: bool) -> Part[Tensor]:
+        what = f"'{full}'"
+        tensor = checked(what, tensor)
+        host = on_host(tensor)
+        if host is tensor and not in_place:
+            host = dense_copy(tensor)
+        how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
+        memory = Memory([tensor], tensor)
+        dense = how.reduction.update(memory, host)
+        how.prepare(dense)
+        operation = members.coordinator.request(
+            "all_reduce",
+            full,
+            inputs=[region(dense)],
+            dtype=REDUCIBLE[dense.dtype],
+            shape=list(dense.shape),
+            op=how.reduction.op,
+            prescale=how.reduction.prescale,
+            postscale=how.reduction.postscale,
+            keep=memory.keep,
+        )
+
+        def finish(_: NamedOperation) -> Tensor:
+            how.finish(dense)
+            if memory.back:
+                memory.copy_back()
+            if not in_place:
+                return host.to(tensor.device)
+            if host is not tensor:
+                with torch.no_grad():
+                    tensor.copy_(host)
+            return tensor
+
+        return Part(operation, finish)
+
+
+class AllReduce(torch.autograd.Function):
+    """The gradient of an all-reduce is the same all-reduce of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, tensor: Tensor, name: str | None, terms: Terms) -> Tensor:
+        """The reduced tensor, a new one."""
+        ctx.terms = terms
+        return terms.begin(tensor, name, in_place=False, waits=True)()
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the tensor."""
+        return AllReduce.apply(grads[0], None, ctx.terms), None, None
+
+
+class GroupedAllReduce(torch.autograd.Function):
+    """The same for several tensors, which are reduced together."""
+
+    @staticmethod
+    def forward(ctx: Context, name: str | None, terms: Terms, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The reduced tensors, new ones."""
+        ctx.terms = terms
+        return tuple(terms.begin_group(tensors, name, in_place=False, waits=True)())
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the tensors."""
+        return None, None, *GroupedAllReduce.apply(None, ctx.terms, *grads)

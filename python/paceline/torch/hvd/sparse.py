@@ -1,0 +1,73 @@
+"""All-reduces of sparse tensors: indices and values of all ranks, one after the other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paceline.torch.hvd.gathering import gathered
+from paceline.torch.hvd.handles import Handle
+from paceline.torch.hvd.members import Members
+from paceline.torch.hvd.operators import Operator, operator_of
+from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.world import members_of
+
+
+def is_sparse(tensor: object) -> bool:
+    """Whether it is a tensor of indices and values."""
+    return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None = None, op: int | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Begin to sum or average sparse tensors (layout sparse_coo, any number of values on each rank).
+
+    `synchronize`, or calling the handle as Horovod has it, gives a new sparse tensor; it is not coalesced.
+    Raises ValueError for other reductions.
+    """
+    return sparse_allreduce(members_of(process_set), tensor, name, operator_of(op))
+
+
+def sparse_allreduce(
+    members: Members,
+    tensor: Tensor,
+    name: str | None,
+    op: Operator,
+    factor: float = 1.0,
+    *,
+    in_place: bool = False,
+    waits: bool = False,
+) -> Handle[Tensor]:
+    """Begin to sum or average sparse tensors, times `factor`."""
+    with members.naming("sparse_allreduce" if name is None else "allgather", name) as full:
+        if not is_sparse(tensor):
+            raise ValueError(f"'{full}': is no tensor of the layout sparse_coo; use allreduce for others")
+        if op not in (Operator.Average, Operator.Sum):
+            raise ValueError(
+                f"'{full}': {op.name} of sparse tensors is not defined; take Sum or Average, or .to_dense()"
+            )
+        # Rows are gathered, so that indices go as one row for each value.
+        indices = gathered(members, f"{full}.indices", tensor._indices().transpose(0, 1))
+        values = gathered(members, f"{full}.values", tensor._values())
+
+    def finish() -> Tensor:
+        rows = indices.finish(indices.operation).tensor
+        found = values.finish(values.operation).tensor
+        whole = not (found.is_floating_point() or found.is_complex())
+        if factor != 1.0:
+            found = (found * factor).floor().to(found.dtype) if whole else found.mul_(factor)
+        if op is Operator.Average:
+            found = found.floor_divide_(members.size) if whole else found.div_(members.size)
+        try:
+            # Shapes are not compared before, and torch reads outside of its memory for an index that is too large.
+            result = torch.sparse_coo_tensor(rows.transpose(0, 1), found, tensor.shape, check_invariants=True)
+        except RuntimeError as error:
+            raise ValueError(f"'{full}': has another shape than {list(tensor.shape)} on some rank: {error}") from None
+        if not in_place:
+            return result
+        with torch.no_grad():
+            return tensor.zero_().add_(result)
+
+    operations = [indices.operation, values.operation]
+    return members.ask(name, Handle(full, operations, finish), operations, waits=waits)

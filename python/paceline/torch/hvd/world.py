@@ -1,0 +1,179 @@
+"""What this process knows between `init` and `shutdown`: its job, its place in it, and its process sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline._core import UserError
+from paceline.job import Job
+from paceline.torch.hvd.environment import Knobs
+from paceline.torch.hvd.errors import NotInitializedError
+from paceline.torch.hvd.members import Members
+from paceline.torch.hvd.places import Places
+
+if TYPE_CHECKING:
+    from paceline.torch.hvd.process_sets import ProcessSet
+
+
+@dataclass
+class Registered:
+    """A process set that has been added."""
+
+    ranks: tuple[int, ...]
+    members: Members | None
+    """None where this rank is none of them."""
+    objects: list[ProcessSet] = field(default_factory=list)
+    """Those that scripts hold."""
+
+
+class World:
+    """The ranks that work together; in most cases all of the job."""
+
+    def __init__(self, job: Job, knobs: Knobs, job_ranks: Sequence[int]) -> None:
+        """`job_ranks` are those of the job that make up this world, in order; this rank is one of them."""
+        self.job, self.knobs = job, knobs
+        self.job_ranks = tuple(job_ranks)
+        self.rank, self.size = self.job_ranks.index(job.rank), len(self.job_ranks)
+        self.places: Places | None = None
+        """None until all ranks have told."""
+        self.sets: dict[int, Registered] = {}
+        self._next = 0
+
+    def register(self, ranks: Sequence[int], process_set: ProcessSet) -> int:
+        """Add a process set; its number. All ranks do so in the same order, members wait for each other."""
+        number = self._next
+        members = self._members(ranks, number) if self.rank in ranks else None
+        self._next += 1
+        self.sets[number] = Registered(tuple(ranks), members, [process_set])
+        return number
+
+    def _members(self, ranks: Sequence[int], number: int) -> Members:
+        knobs = self.knobs
+        if knobs.cores is not None and (self.job.local_rank is None or self.job.local_size is None):
+            raise UserError(
+                "HOROVOD_THREAD_AFFINITY: the launcher does not say which rank of its node this is; set LOCAL_RANK and "
+                "LOCAL_WORLD_SIZE, or unset it"
+            )
+        coordinator = self.job._joined().coordinator(
+            [self.job_ranks[rank] for rank in ranks],
+            f"process set {number} of the world of rank {self.job_ranks[0]}",
+            cycle_time_s=knobs.cycle_time_s,
+            threshold=knobs.threshold,
+            capacity=knobs.capacity,
+            warn_after_s=knobs.warn_after_s,
+            give_up_after_s=knobs.give_up_after_s,
+            core=knobs.core(self.job.local_rank or 0, self.job.local_size or 1),
+        )
+        return Members(coordinator, ranks, self.job.check)
+
+    def unregister(self, number: int) -> None:
+        """Remove a process set."""
+        registered = self.sets.pop(number)
+        for process_set in registered.objects:
+            process_set.invalidate()
+        if registered.members is not None:
+            registered.members.coordinator.close()
+
+    def close(self) -> None:
+        """Leave the job."""
+        for registered in self.sets.values():
+            if registered.members is not None:
+                registered.members.coordinator.close()
+        self.job.close()
+
+
+_world: World | None = None
+
+
+def current() -> World:
+    """The world of this process. Raises NotInitializedError, a ValueError, before `init` and after `shutdown`."""
+    if _world is None:
+        raise NotInitializedError
+    return _world
+
+
+def enter(world: World | None) -> None:
+    """From now on this is the world; None: there is none."""
+    global _world  # noqa: PLW0603 - Horovod's API is one of functions, with one world a process
+    _world = world
+
+
+def registered(process_set: ProcessSet) -> Registered:
+    """What is known of a process set. Raises ValueError if it has not been added, or was removed."""
+    world = current()
+    number = process_set.process_set_id
+    found = world.sets.get(number) if number is not None else None
+    if found is None:
+        raise ValueError(
+            f"{process_set!r} is unknown: it has not been added, or was removed; give it to "
+            "hvd.init(process_sets=[...]) or hvd.add_process_set(...)"
+        )
+    return found
+
+
+def ranks_of(process_set: ProcessSet) -> tuple[int, ...]:
+    """Its ranks."""
+    return registered(process_set).ranks
+
+
+def members_of(process_set: ProcessSet) -> Members:
+    """To work in a process set. Raises ValueError if this rank is none of its members."""
+    members = registered(process_set).members
+    if members is None:
+        raise ValueError(
+            f"rank {current().rank} is not in {process_set!r}; only its members take part: "
+            "if process_set.included(): ..."
+        )
+    return members
+
+
+# What scripts ask for.
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` has not."""
+    return _world is not None
+
+
+def rank() -> int:
+    """This process's number, from 0 on. Raises NotInitializedError before `init`."""
+    return current().rank
+
+
+def size() -> int:
+    """How many processes there are."""
+    return current().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its node."""
+    return _places().local_rank
+
+
+def local_size() -> int:
+    """How many processes there are on this node."""
+    return _places().local_size
+
+
+def cross_rank() -> int:
+    """The number of this node, among those that have a process with this local rank."""
+    return _places().cross_rank
+
+
+def cross_size() -> int:
+    """How many nodes have a process with this local rank."""
+    return _places().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have as many processes."""
+    return _places().homogeneous
+
+
+def _places() -> Places:
+    found = current().places
+    if found is None:
+        raise NotInitializedError
+    return found

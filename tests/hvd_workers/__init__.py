@@ -1,0 +1,1 @@
+"""What the ranks of the tests of Horovod's API do. Each function is a rank's part; pytest does not collect them."""

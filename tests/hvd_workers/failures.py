@@ -1,0 +1,140 @@
+"""What the ranks are told when something goes wrong."""
+
+import os
+import signal
+import tempfile
+import time
+
+import paceline.torch as hvd
+import pytest
+import torch
+from torch import nn
+from torch_workers.checks import run_all
+
+
+def mismatches(rank, size):
+    run_all([differing, only_here, twice, in_groups, after_join], rank, size)
+
+
+def _told(call, *words):
+    with pytest.raises(hvd.HorovodInternalError) as told:
+        call()
+    for word in words:
+        assert word in str(told.value), f"'{word}' is missing in: {told.value}"
+
+
+def differing(rank, size):
+    """On rank 1 something is other than on rank 0; all ranks are told, and can go on."""
+    one, last = rank == 1, size - 1
+    for call, *words in (
+        (lambda: hvd.allreduce(torch.ones(2 + one), name="t"), "'allreduce.t'", "shape", "[2]", "[3]"),
+        (
+            lambda: hvd.allreduce(torch.ones(2).to(torch.float64 if one else torch.float32), name="t"),
+            "dtype",
+            "float64",
+        ),
+        (lambda: hvd.allreduce(torch.ones(2), op=hvd.Max if one else hvd.Sum, name="t"), "reduction", "max"),
+        (lambda: hvd.allreduce(torch.ones(2), prescale_factor=1.0 + one, name="t"), "prescale", "'allreduce.t'"),
+        (lambda: hvd.allgather(torch.ones(2, 2 + one), name="t"), "'allgather.t'", "shape"),
+        (lambda: hvd.allgather(torch.ones(2).to(torch.int8 if one else torch.bool), name="t"), "int8", "bool"),
+        (lambda: hvd.broadcast(torch.ones(2), int(one), name="t"), "'broadcast.t'", "root"),
+        (lambda: hvd.alltoall(torch.ones(size, 1 + one), name="t"), "'alltoall.t'", "shape"),
+        (lambda: hvd.reducescatter(torch.ones(2, 1 + one), name="t"), "'reducescatter.t'", "shape"),
+        (lambda: hvd.allreduce_(torch.ones(2 + one)), "'allreduce.noname."),
+    ):
+        _told(call, "rank 0", "rank 1", *words)
+        assert hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum, name="t").item() == size
+        assert hvd.broadcast(torch.tensor([rank]), last, name="t").item() == last
+
+
+def only_here(rank, size):
+    """A call without a name that raises on one rank alone is not counted."""
+    if rank == 1:
+        for wrong in (
+            lambda: hvd.allreduce(torch.ones(2).bool()),
+            lambda: hvd.alltoall(torch.tensor(1.0)),
+            lambda: hvd.sparse_allreduce_async(torch.ones(2)),
+            lambda: hvd.grouped_allreduce([torch.ones(2), torch.ones(2).bool()]),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                wrong()
+        with pytest.raises(AttributeError, match="local object"):
+            hvd.allgather_object(lambda: None)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+    assert hvd.alltoall(torch.ones(size)).sum() == size
+    assert hvd.grouped_allreduce([torch.ones(1)], op=hvd.Sum)[0].item() == size
+    assert hvd.allreduce(torch.ones(2).to_sparse(), op=hvd.Sum).to_dense().tolist() == [size] * 2
+    assert hvd.allgather_object(1) == [1] * size
+
+
+def twice(rank, size):
+    """The same name, in flight twice on a rank. Ranks other than 0 come later."""
+    if rank == 0:
+        first = hvd.allreduce_async(torch.ones(1), name="same")
+        second = hvd.allreduce_async(torch.ones(1), name="same")
+        with pytest.raises(ValueError, match=r"'allreduce.same' is in flight on this rank already"):
+            hvd.synchronize(second)
+    hvd.barrier()
+    if rank:
+        first = hvd.allreduce_async(torch.ones(1), name="same")
+    assert hvd.synchronize(first).item() == 1
+
+
+def in_groups(rank, size):
+    tensors = [torch.ones(2), torch.ones(3 + (rank == 1))]
+    _told(lambda: hvd.grouped_allreduce(tensors, name="g"), "grouped_allreduce.g_2of2", "shape")
+    model = nn.Linear(2, 1 + (rank == 1))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    _told(optimizer.step, "'allreduce.", "rank 0", "rank 1")
+    optimizer.zero_grad()
+    hvd.barrier()
+
+
+def after_join(rank, size):
+    """Zeros cannot stand in for a rank's part in a maximum."""
+    if rank == 1:
+        assert hvd.join() == 0
+        return
+    one = torch.ones(1)
+    _told(lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "rank 1 has joined", "'allreduce.m'")
+    assert hvd.allreduce(one, op=hvd.Sum, name="s").item() == size - 1
+    assert hvd.allgather(one, name="r").tolist() == [1] * (size - 1)
+    if rank == 0:
+        time.sleep(0.3)
+    assert hvd.join() == 0
+
+
+def one_dies(rank, size, how):
+    """The last rank dies while others wait for it; how long they did, and what they were told."""
+    model = nn.Linear(4, 4)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    hvd.barrier()
+    if rank == size - 1:
+        if how == "leaves":
+            hvd.shutdown()
+            return None
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(hvd.HorovodInternalError) as told:
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.allreduce(torch.ones(1))
+    return time.monotonic() - start, str(told.value)
+
+
+def one_is_missing(rank, size):
+    """The last rank does not ask for a tensor, which fails; then all go on. What rank 0 said of it."""
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        if rank < size - 1:
+            start = time.monotonic()
+            _told(lambda: hvd.allreduce(torch.ones(1), name="lonely"), "'allreduce.lonely'", f"for rank {size - 1}")
+            assert time.monotonic() - start < 10
+        else:
+            time.sleep(2)  # or its barrier waits too long as well
+        hvd.barrier()
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+        said.seek(0)
+        return said.read().decode()

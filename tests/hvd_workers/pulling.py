@@ -1,0 +1,118 @@
+"""Parameter servers: weights after 50 steps, pulled in step() or by layer."""
+
+import paceline.torch as hvd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+STEPS = 50
+
+
+class Net(nn.Module):
+    """Layers of several kinds, one of them used twice and one not in every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.norm = nn.LayerNorm(16)
+        self.twice = nn.Linear(16, 16, bias=False)
+        self.seldom = nn.Linear(16, 16)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x, with_seldom):
+        x = torch.tanh(self.norm(self.first(x)))
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        if with_seldom:
+            x = x + self.seldom(x)
+        return self.last(x)
+
+
+def batch(step, rank):
+    made = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(8, 6, generator=made, dtype=torch.float64), torch.randn(
+        8, 3, generator=made, dtype=torch.float64
+    )
+
+
+def optimizer_of(kind, net):
+    if kind == "adam":
+        return torch.optim.AdamW(net.parameters(), lr=0.01)
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def trained(kind, batches, wrap):
+    """The parameters after STEPS steps; `batches` gives those of a step."""
+    torch.manual_seed(3)
+    net = Net().double()
+    optimizer = wrap(optimizer_of(kind, net), net)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.7)
+    for step in range(STEPS):
+        x, y = batches(step)
+        optimizer.zero_grad(set_to_none=step % 3 > 0)
+        functional.mse_loss(net(x, step % 4 != 1), y).backward()
+        if not hasattr(optimizer, "synchronize"):
+            for parameter in net.parameters():  # as Horovod's optimizer does for one that was not used
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        if step % 10 == 7:
+            optimizer.synchronize() if hasattr(optimizer, "synchronize") else None
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            with optimizer.skip_synchronize() if hasattr(optimizer, "skip_synchronize") else torch.enable_grad():
+                optimizer.step()
+        else:
+            optimizer.step()
+        schedule.step()
+        if step == 20:
+            net.load_state_dict(net.state_dict())
+            optimizer.load_state_dict(optimizer.state_dict())
+    return net.state_dict()
+
+
+def wrapped(optimizer, net):
+    return hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+
+
+def same_as_one_process(rank, size, kind):
+    """To rounding; and bit for bit on all ranks."""
+
+    def joined(step):
+        parts = [batch(step, other) for other in range(size)]
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+    got = trained(kind, lambda step: batch(step, rank), wrapped)
+    want = trained(kind, joined, lambda optimizer, _: optimizer)
+    for name, tensor in want.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: name + text)
+        assert torch.equal(hvd.broadcast(got[name], 0, name=name), got[name]), name
+
+
+def kinds(rank, size):
+    for kind in ("sgd", "adam"):
+        same_as_one_process(rank, size, kind)
+
+
+def step_waits_for_nothing(rank, size):
+    """Parameters change when their layer is called, and not before; its state is whole when somebody asks for it."""
+    torch.manual_seed(0)
+    net = Net().double()
+    optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    before = {name: tensor.clone() for name, tensor in net.named_parameters()}
+    functional.mse_loss(net(batch(0, rank)[0], True), batch(0, rank)[1]).backward()
+    optimizer.step()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.named_parameters())
+    net.first(batch(0, rank)[0])
+    assert not torch.equal(net.first.weight, before["first.weight"])
+    assert torch.equal(net.last.weight, before["last.weight"])
+    state = net.state_dict()
+    assert not any(torch.equal(state[name], tensor) for name, tensor in before.items())
+    # A parameter that is used elsewhere is found out.
+    optimizer.zero_grad()
+    net(batch(1, rank)[0], True).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = functional.linear(batch(0, rank)[0], net.first.weight).sum()
+    with pytest.raises(RuntimeError, match=r"'first\.weight' was used before it was pulled"):
+        loss.backward()
+    optimizer.synchronize()
+    with pytest.raises(ValueError, match="cannot be pulled by layer"):
+        optimizer.step(lambda: loss)

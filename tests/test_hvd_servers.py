@@ -1,0 +1,42 @@
+"""Training by parameter servers, pulled in step() or by layer: weights as of one process with all batches."""
+
+import subprocess
+import sys
+
+import pytest
+from hvd_workers import pulling
+from hvd_workers.launch import RankError, run
+from job_workers.launch import TESTS, clean
+
+SERVERS = {"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}
+
+
+@pytest.mark.parametrize("pull", ["step", "layer"])
+@pytest.mark.parametrize("more", [{}, {"PACELINE_PLACEMENT": "even", "HOROVOD_FUSION_THRESHOLD": "2000"}])
+def test_weights_after_fifty_steps(pull, more):
+    run(2, pulling.kinds, env={**SERVERS, "PACELINE_PULL": pull, **more})
+
+
+def test_layers_catch_up_when_they_are_called():
+    run(2, pulling.step_waits_for_nothing, env={**SERVERS, "PACELINE_PULL": "layer"})
+
+
+def test_pull_is_for_parameter_servers():
+    with pytest.raises(RankError, match="PACELINE_PULL: has no effect on ring"):
+        run(1, pulling.kinds, env={"PACELINE_PULL": "layer"})
+
+
+def test_the_example_trains_with_servers_of_its_own():
+    script = str(TESTS.parent / "examples" / "horovod_mnist.py")
+    options = ["-np", "2", "--strategy", "ps", "--servers", "2", "--pull", "layer"]
+    command = [sys.executable, "-m", "paceline.cli", "run", *options, "--", sys.executable, script]
+    ended = subprocess.run(
+        [*command, "--synthetic", "--epochs", "1"],
+        env=clean(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "epoch 1: " in ended.stdout
