@@ -51,6 +51,7 @@ bench: setup
 	cargo bench --locked -p paceline-benches
 	$(BIN)/python benches/processes.py
 	$(BIN)/python benches/peers/run.py
+	$(BIN)/python benches/horovod/run.py
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator

@@ -93,10 +93,10 @@ def write(content: dict[str, Any], path: Path) -> None:
     path.write_text(replaced(path.read_text(), section(content)))
 
 
-def replaced(text: str, new: str) -> str:
+def replaced(text: str, new: str, heading: str = HEADING) -> str:
     """`text` with the section of the same heading replaced."""
     lines = text.splitlines(keepends=True)
-    start = next((at for at, line in enumerate(lines) if line.rstrip() == HEADING), None)
+    start = next((at for at, line in enumerate(lines) if line.rstrip() == heading), None)
     if start is None:
         return text.rstrip("\n") + "\n\n" + new
     end = next((at for at in range(start + 1, len(lines)) if lines[at].startswith("## ")), len(lines))

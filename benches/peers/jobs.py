@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ class JobError(Exception):
 
 def run(system: System, ranks: int, arguments: list[str], timeout_s: float) -> list[Any]:
     """What each rank wrote as JSON, in rank order. Every job has processes of its own, and leaves none."""
+    return _run(system.name, ranks, lambda folder: launches(system, ranks, [*arguments, "--out", folder]), timeout_s)
+
+
+def run_command(name: str, ranks: int, command: list[str], timeout_s: float, variables: Mapping[str, str]) -> list[Any]:
+    """Likewise, for a launcher of its own."""
+    shared = {**os.environ, **variables}
+    return _run(name, ranks, lambda folder: [([*command, "--out", folder], shared)], timeout_s)
+
+
+def _run(name: str, ranks: int, launch: Callable[[str], list[Any]], timeout_s: float) -> list[Any]:
     with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder:
         place = Path(folder)
         output = place / "output"
@@ -28,14 +39,14 @@ def run(system: System, ranks: int, arguments: list[str], timeout_s: float) -> l
                 subprocess.Popen(
                     command, env=variables, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
                 )
-                for command, variables in launches(system, ranks, [*arguments, "--out", folder])
+                for command, variables in launch(folder)
             ]
             try:
                 problem = _wait(processes, timeout_s)
             finally:
                 _end(processes)
         if problem:
-            raise JobError(f"{system.name}, {ranks} ranks: {problem}\n{output.read_text(errors='replace')[-2000:]}")
+            raise JobError(f"{name}, {ranks} ranks: {problem}\n{output.read_text(errors='replace')[-2000:]}")
         return [json.loads((place / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

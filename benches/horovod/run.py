@@ -1,0 +1,169 @@
+"""Horovod's calls: training in turns with DDP over gloo, over paceline and with Horovod itself where it is installed.
+
+Horovod is looked for in .venv-bench/horovod (docs/benchmarks.md says how that was made). Also measured: what
+`hvd.init()` costs a training that does nothing else with it, what a timeline costs, and the time of small all-reduces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "peers"))
+
+import document  # noqa: E402
+import jobs  # noqa: E402
+import show  # noqa: E402
+import summary  # noqa: E402
+import systems  # noqa: E402
+from systems import System  # noqa: E402
+
+DOCS = HERE.parents[1] / "docs" / "benchmarks.md"
+HOROVOD = HERE.parents[1] / ".venv-bench" / "horovod" / "bin"
+TITLES = {
+    "gloo": "DDP, gloo",
+    "paceline": "DDP, paceline",
+    "hvd": "DistributedOptimizer",
+    "timeline": "with a timeline",
+    "horovod": "Horovod 0.28.1",
+    "alone": "without any",
+    "init": "after hvd.init()",
+}
+MODELS = {"mlp": "MLP, 100 MB, 4 samples a rank", "resnet18": "ResNet-18, 16 images of 64 px a rank"}
+HEADING = "## Horovod's calls"
+TEXT = """\
+`python benches/horovod/run.py` (part of `make bench`), {rounds} rounds, two ranks of one thread each, made in {made} on
+{cores} cores of an {cpu}. The ways take turns, each in a fresh job; a ratio is taken within each round (least and
+greatest in brackets)."""
+
+
+def one(way: str, what: str, steps: int) -> list[Any]:
+    """What the two ranks report. Raises jobs.JobError."""
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = f"127.0.0.1:{systems._port()}"
+        variables = {"PACELINE_RENDEZVOUS": rendezvous} if way in ("hvd", "timeline", "init") else {}
+        if way == "timeline":
+            variables["PACELINE_TIMELINE"] = f"{folder}/timeline.json"
+        words = ("--steps", str(steps))
+        job = System(f"{what}, {way}", way, str(HERE / "job.py"), "", variables=variables, arguments=(way, what))
+        if way != "horovod":
+            return jobs.run(job, 2, list(words), 300)
+        return jobs.run_command(
+            job.name,
+            2,
+            [
+                *(str(HOROVOD / "horovodrun"), "-np", "2", "--gloo", "-H", "localhost:2"),
+                *(str(HOROVOD / "python"), str(HERE / "job.py"), way, what, *words),
+            ],
+            300,
+            {"PATH": f"{HOROVOD}:/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        )
+
+
+def ways(what: str) -> list[str]:
+    """In the order in which they take turns."""
+    there = ["horovod"] if (HOROVOD / "horovodrun").exists() else []
+    if what == "reductions":
+        return ["hvd", *there]
+    return ["gloo", "hvd", "paceline", *there, *(["timeline", "alone", "init"] if what == "resnet18" else [])]
+
+
+def measure(rounds: int, steps: int, content: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Seconds of a step by model and way, and of a reduction by size and way; one for each round."""
+    for what in (*MODELS, "reductions"):
+        found: dict[str, list[Any]] = {way: [] for way in ways(what)}
+        for number in range(rounds):
+            turn = ways(what)
+            for way in turn[number % len(turn) :] + turn[: number % len(turn)]:
+                try:
+                    reports = one(way, what, steps)
+                except jobs.JobError as error:
+                    print(f"failed: {error}", file=sys.stderr)
+                    found[way].append(None)
+                    continue
+                if what == "reductions":
+                    found[way].append(
+                        {size: max(r["median_s"][size] for r in reports) for size in reports[0]["median_s"]}
+                    )
+                else:
+                    found[way].append(summary.slowest([report["seconds"] for report in reports]))
+                say(f"{what}, round {number + 1}/{rounds}: {way}")
+        content[what] = found
+
+
+def tables(content: dict[str, Any]) -> list[summary.Table]:
+    """Training, costs, reductions."""
+    training, costs = [], []
+    for model, title in MODELS.items():
+        times = content[model]
+        for way in (way for way in ("paceline", "hvd", "horovod") if way in times):
+            ours = summary.middle(times[way])
+            row = [title, TITLES[way], f"{ours * 1e3:.0f}" if ours else "–"]
+            row.append(str(summary.faster(times["gloo"], times[way]) or "–"))
+            row.append(
+                str((way != "horovod" and "horovod" in times and summary.faster(times["horovod"], times[way])) or "–")
+            )
+            training.append(row)
+    times = content["resnet18"]
+    for what, base, way in (
+        ("training after hvd.init() without using it", "alone", "init"),
+        ("recording a timeline", "hvd", "timeline"),
+    ):
+        ratio = summary.faster(times[way], times[base])
+        costs.append([what, str(ratio) if ratio else "–", "at most 1.01"])
+    sizes = []
+    for size in content["reductions"]["hvd"][0]:
+        rounds = {way: [turn and turn[size] for turn in turns] for way, turns in content["reductions"].items()}
+        row = [summary.size_text(int(size)), summary.microseconds(summary.middle(rounds["hvd"]))]
+        if "horovod" in rounds:
+            row += [
+                summary.microseconds(summary.middle(rounds["horovod"])),
+                str(summary.faster(rounds["horovod"], rounds["hvd"])),
+            ]
+        sizes.append(row)
+    header = ["size", "paceline, us", *(["Horovod, us", "times as fast"] if len(sizes[0]) > 2 else [])]
+    return [
+        summary.Table(
+            "Training",
+            ["model", "by", "ms a step", "times as fast as DDP with gloo", "times as fast as Horovod"],
+            training,
+        ),
+        summary.Table(
+            "What it costs, ResNet-18: time of a step with it, over that without", ["", "ratio", "target"], costs
+        ),
+        summary.Table("A named all-reduce that is waited for at once, 2 ranks", header, sizes),
+    ]
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--json", type=Path, help="keep the numbers here")
+    parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there; measure nothing")
+    parser.add_argument("--markdown", nargs="?", type=Path, const=DOCS, help="write into this document")
+    options = parser.parse_args()
+    content: dict[str, Any] = json.loads(options.source.read_text()) if options.source else {}
+    if not options.source:
+        content = {"machine": document.machine(), "rounds": options.rounds}
+        with show.progress() as say:
+            measure(options.rounds, options.steps, content, say)
+        if options.json:
+            options.json.write_text(json.dumps(content, indent=1) + "\n")
+    for table in tables(content):
+        show.table(table)
+    if options.markdown:
+        text = TEXT.format(rounds=content["rounds"], **content["machine"])
+        section = "\n\n".join([HEADING, text, *(table.markdown() for table in tables(content))]) + "\n"
+        options.markdown.write_text(document.replaced(options.markdown.read_text(), section, HEADING))
+
+
+if __name__ == "__main__":
+    main()
