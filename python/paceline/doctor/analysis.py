@@ -1,0 +1,183 @@
+"""A recording, divided: every counted step of every rank, and the means that tables and diagnoses are made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline._core import UserError
+from paceline.doctor.account import Account, account
+from paceline.doctor.events import RECORD
+from paceline.doctor.intervals import Interval
+from paceline.doctor.parts import Parts, mean, median, quantile
+from paceline.doctor.recorded import Rank, Recording
+from paceline.doctor.steps import Marked, marked, steps_of
+from paceline.doctor.transfers import Transfer, match, transfers_of
+
+_WARM_UP = 3
+"""Steps that are left out at most: memory is taken, DDP makes its buckets anew after the first."""
+_SLOW, _SLOW_SHARE = 3.0, 0.1
+"""A step of so many medians is slow. A few slow ones are looked at apart; more of them are how this run is."""
+
+
+class Interface(Enum):
+    """What a script synchronises gradients with."""
+
+    HOROVOD = "hvd.DistributedOptimizer"
+    DDP = "DistributedDataParallel"
+    PLAIN = "operations on arrays"
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is known of a run."""
+
+    recording: Recording
+    has_steps: bool
+    """Whether the script marks its steps; otherwise the recording is taken as one."""
+    warm_up: int
+    """Steps left out at the beginning."""
+    accounts: dict[int, list[Account]]
+    """By rank: its typical steps, the same ones on all."""
+    slow: dict[int, list[Account]]
+    """By rank: the few that took much longer."""
+    means: dict[int, Parts]
+    """By rank, in nanoseconds."""
+    notes: list[str]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that were recorded and have steps."""
+        return list(self.accounts)
+
+    @property
+    def count(self) -> int:
+        """Typical steps."""
+        return len(next(iter(self.accounts.values())))
+
+    @property
+    def interface(self) -> Interface:
+        """By which remedies are named: tensors have names under Horovod's, and steps are torch's."""
+        if any(rank.tensors for rank in self.recording.ranks):
+            return Interface.HOROVOD
+        return Interface.DDP if self.has_steps else Interface.PLAIN
+
+    @property
+    def mean(self) -> Parts:
+        """Of ranks and typical steps."""
+        return mean(list(self.means.values()))
+
+    @property
+    def durations(self) -> list[float]:
+        """Of typical steps, each the mean of ranks, in nanoseconds."""
+        return _durations(self.accounts)
+
+    def accounts_of(self, index: int) -> dict[int, Account]:
+        """A typical step on all ranks."""
+        return {rank: accounts[index] for rank, accounts in self.accounts.items()}
+
+    def spread(self) -> tuple[float, float, float]:
+        """Of the step: median, and the quartiles, in nanoseconds."""
+        durations = self.durations
+        return median(durations), quantile(durations, 0.25), quantile(durations, 0.75)
+
+
+def analyse(recording: Recording) -> Analysis:
+    """Divide all that can be. Raises UserError where nothing happened."""
+    notes = list(recording.notes)
+    steps = {rank.rank: found for rank in recording.ranks if (found := steps_of(rank))}
+    if not steps:
+        return _as_one(recording, notes)
+    bare = [str(rank.rank) for rank in recording.ranks if rank.rank not in steps]
+    if bare:
+        notes.append(f"rank{'s'[: len(bare) != 1]} {', '.join(bare[:8])} marked no steps, and count for nothing here")
+    fewest, most = min(map(len, steps.values())), max(map(len, steps.values()))
+    if fewest != most:
+        notes.append(f"ranks have between {fewest} and {most} steps: the first {fewest} are looked at")
+    warm_up = min(_WARM_UP, max(1, fewest // 4)) if fewest > 1 else 0
+    if fewest == 1:
+        notes.append("there is one step only, with all that the first one does besides; record more")
+    every = _accounts([rank for rank in recording.ranks if rank.rank in steps], steps, warm_up, fewest)
+    if not _together(every):
+        notes.append("steps of the same number are not at the same time on all ranks: do these ranks train together?")
+    durations = _durations(every)
+    usual = median(durations)
+    slow = [index for index, duration in enumerate(durations) if duration > _SLOW * usual]
+    if len(slow) > max(1, _SLOW_SHARE * len(durations)):
+        slow = []
+    typical = [index for index in range(len(durations)) if index not in set(slow)]
+    return _analysis(
+        recording,
+        {rank: [accounts[index] for index in typical] for rank, accounts in every.items()},
+        {rank: [accounts[index] for index in slow] for rank, accounts in every.items()},
+        warm_up,
+        notes,
+    )
+
+
+def _analysis(
+    recording: Recording,
+    typical: dict[int, list[Account]],
+    slow: dict[int, list[Account]],
+    warm_up: int | None,
+    notes: list[str],
+) -> Analysis:
+    means = {rank: mean([account.parts for account in accounts]) for rank, accounts in typical.items()}
+    return Analysis(recording, warm_up is not None, warm_up or 0, typical, slow, means, notes)
+
+
+def _accounts(
+    ranks: Sequence[Rank], steps: dict[int, list[Interval]], warm_up: int, count: int
+) -> dict[int, list[Account]]:
+    sorted_in = {rank.rank: _by_step(transfers_of(rank), steps[rank.rank]) for rank in ranks}
+    accounts: dict[int, list[Account]] = {rank.rank: [] for rank in ranks}
+    for index in range(warm_up, count):
+        transfers = {rank.rank: sorted_in[rank.rank][index] for rank in ranks}
+        match(transfers)
+        for rank in ranks:
+            accounts[rank.rank].append(account(marked(rank, steps[rank.rank][index]), transfers[rank.rank]))
+    return accounts
+
+
+def _by_step(transfers: Sequence[Transfer], steps: Sequence[Interval]) -> list[list[Transfer]]:
+    ends = [end for _, end in steps]
+    found: list[list[Transfer]] = [[] for _ in steps]
+    for transfer in transfers:
+        index = bisect_right(ends, transfer.ready)
+        if index < len(steps) and transfer.ready >= steps[index][0]:
+            found[index].append(transfer)
+    return found
+
+
+def _durations(accounts: dict[int, list[Account]]) -> list[float]:
+    columns = zip(*accounts.values(), strict=True)
+    return [sum(one.end - one.begin for one in column) / len(column) for column in columns]
+
+
+def _together(accounts: dict[int, list[Account]]) -> bool:
+    columns = [list(column) for column in zip(*accounts.values(), strict=True)]
+    apart = [max(one.begin for one in column) >= min(one.end for one in column) for column in columns]
+    return 2 * apart.count(True) <= len(apart)
+
+
+def _as_one(recording: Recording, notes: list[str]) -> Analysis:
+    """Without steps: from the first operation to the end of the last one."""
+    transfers = {rank.rank: found for rank in recording.ranks if (found := transfers_of(rank))}
+    match(transfers)
+    accounts = {}
+    for rank, found in transfers.items():
+        whole = found[0].ready, max(it.end for it in found)
+        if whole[0] < whole[1]:
+            nothing = Marked(whole, [], [], [], [], [], [whole])
+            accounts[rank] = [account(nothing, found, steps=False)]
+    if not accounts:
+        raise UserError(
+            f"{recording.path}: neither a step nor an operation is in it; record a run that trains: {RECORD}"
+        )
+    notes.append(
+        "no step ends in it (torch's optimizers mark them): it is taken as one stretch from the first operation to the "
+        "last; steps, computing and overlap cannot be told, and every operation counts as waited for"
+    )
+    return _analysis(recording, accounts, {rank: [] for rank in accounts}, None, notes)

@@ -1,0 +1,55 @@
+"""What a cause of lost time comes to, and how it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline import human
+
+Figure = float | int | str | bool | None | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that a step spends time on."""
+
+    name: str
+    seconds: float
+    """Of a mean step: what would be gained at most if it were gone."""
+    share: float
+    """Of the step."""
+    headline: str
+    """What that share is: `waiting for rank 1`."""
+    says: str
+    """The figures, in words."""
+    evidence: Mapping[str, Figure]
+    """The figures: seconds, bytes, bit/s, counts and shares, as their names say."""
+    tries: Sequence[str]
+    """What may help, the cheapest first."""
+
+
+def duration(seconds: float) -> str:
+    """`0.01234` → `12.3 ms`."""
+    factor, unit = human.time_unit([seconds])
+    return f"{human.short(seconds / factor)} {unit}"
+
+
+def nanoseconds(value: float) -> str:
+    """`12_340_000` → `12.3 ms`."""
+    return duration(value / 1e9)
+
+
+def size(number: float) -> str:
+    """`2112` → `2.11 kB`."""
+    return human.size(float(f"{number:.3g}"))
+
+
+def operations(number: float) -> str:
+    """`1 operation`, `18.4 operations`."""
+    return "1 operation" if number == 1 else f"{human.short(number)} operations"
+
+
+def percent(share: float) -> str:
+    """`0.443` → `44 %`; below one percent with a digit more."""
+    return f"{share * 100:.0f} %" if share >= 0.0095 or share <= 0 else f"{share * 100:.1f} %"

@@ -1,0 +1,187 @@
+"""Timeline files to what ranks did; complaints that name file, event and remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from paceline import timelines
+from paceline._core import UserError
+from paceline.doctor.events import RECORD, Event, events
+from paceline.doctor.recorded import AGREEMENT, MARKS, Operation, Rank, Recording, Span, Tensor
+
+_MOST_US = 4e15
+"""Microseconds of a hundred years: what is later is no time."""
+_EGRESS, _INGRESS = 1, 2
+"""Threads of messages."""
+
+
+def read(path: Path) -> Recording:
+    """What a timeline holds, or the parts of one that were never put together. Raises UserError."""
+    try:
+        there = path.exists()
+        parts = [] if there or not path.parent.is_dir() else timelines.found(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name the timeline in it")
+    if not there and not parts:
+        raise UserError(f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}")
+    reader = _Reader(path)
+    for file in parts or [path]:
+        reader.take(file, events(file))
+    notes = []
+    if parts:
+        notes.append(f"{path.name} is not there: read its parts {path.name}.rank-*")
+    return reader.finish(notes)
+
+
+class _Reader:
+    """Takes events one by one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path
+        self._ranks: dict[int, Rank] = {}
+        self._names: dict[int, str] = {}
+        """Of processes, by pid."""
+        self._recorded: set[int] = set()
+        """Pids that say that Paceline's runtime recorded them."""
+        self._workers: set[int] = set()
+        """That messages name."""
+        self._open: dict[tuple[object, object, object], Event] = {}
+
+    def take(self, file: Path, found: Iterable[Event]) -> None:
+        """All of a file. Raises UserError."""
+        self._file = file
+        for event in found:
+            try:
+                self._event(event)
+            except UserError:
+                raise
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+                raise UserError(
+                    f"{file}: cannot be understood at {json.dumps(event)[:200]}; record it again: {RECORD}"
+                ) from None
+
+    def _event(self, event: Event) -> None:
+        phase = event["ph"]
+        if phase == "M":
+            self._metadata(event)
+            return
+        category = event.get("cat")
+        if category == "message":
+            if phase == "b":
+                self._message(event)
+        elif phase == "X":
+            self._complete(event, category)
+        elif category in ("operation", "tensor"):
+            key = event["pid"], event["id"], event["name"]
+            if phase == "b" and "bytes" in event["args"]:  # not one of the pairs inside a tensor's
+                self._open[key] = event
+            elif phase == "e" and (begun := self._open.pop(key, None)) is not None:
+                self._pair(begun, _ns(event["ts"]), category)
+
+    def _rank(self, event: Event) -> Rank:
+        pid = _whole(event["pid"])
+        rank = self._ranks.get(pid)
+        if rank is None:
+            rank = self._ranks[pid] = Rank(pid - 1)
+        return rank
+
+    def _metadata(self, event: Event) -> None:
+        if event["name"] == "process_name":
+            self._names[_whole(event["pid"])] = str(event["args"]["name"])
+        elif event["name"] == "paceline":
+            rank = self._rank(event)
+            if _whole(event["pid"]) in self._recorded:
+                raise UserError(
+                    f"{self._file}: rank {rank.rank} is in it twice; take one recording at a time: {RECORD}"
+                )
+            self._recorded.add(_whole(event["pid"]))
+            rank.rank, rank.dropped = _whole(event["args"]["rank"]), _whole(event["args"]["dropped"])
+
+    def _complete(self, event: Event, category: object) -> None:
+        begin = _ns(event["ts"])
+        span = Span(str(event["name"]), begin, begin + _ns(event["dur"]))
+        if span.end < span.begin:
+            raise ValueError
+        if category in MARKS:
+            self._rank(event).marks[str(category)].append(span)
+        elif category == "coordinator":
+            self._rank(event).coordinator.setdefault(span.name, []).append(span)
+
+    def _message(self, event: Event) -> None:
+        args, out = event["args"], event["tid"] == _EGRESS
+        if event["tid"] not in (_EGRESS, _INGRESS):
+            raise ValueError
+        role = args["from"] if out else args["to"]
+        for name in (args["from"], args["to"]):
+            kind, _, number = name.partition(" ")
+            if kind == "worker":
+                self._workers.add(int(number))
+        moved, key = self._rank(event).moved, (_whole(args["operation"]), role, out)
+        moved[key] = moved.get(key, 0) + _whole(args["bytes"])
+
+    def _pair(self, event: Event, end: int, category: str) -> None:
+        rank, args, begin = self._rank(event), event["args"], _ns(event["ts"])
+        name, number, size = str(event["name"]), _whole(args["operation"]), _whole(args["bytes"])
+        end = max(begin, end)
+        if category == "operation":
+            operation = Operation(number, name, str(args["call"]), size, begin, end)
+            (rank.votes if name in AGREEMENT else rank.operations).append(operation)
+        else:
+            agreed = begin + max(0, _ns(args["negotiated_us"]))
+            rank.tensors.append(Tensor(name, size, number, begin, min(agreed, end), end))
+
+    def finish(self, notes: list[str]) -> Recording:
+        """What was read. Raises UserError if it is nothing."""
+        self._refuse_what_was_not_run()
+        ranks = sorted(self._ranks.values(), key=lambda rank: rank.rank)
+        servers = [rank for rank in ranks if self._names.get(rank.rank + 1, "").startswith("server")]
+        workers = [rank for rank in ranks if rank not in servers]
+        for rank in workers:
+            rank.sort()
+        here = {rank.rank for rank in workers}
+        missing = sorted((self._workers | set(range(max(here, default=-1) + 1))) - {rank.rank for rank in ranks})
+        if missing:
+            which = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+            notes.append(
+                f"nothing is there of rank{'s'[: len(missing) != 1]} {which} (killed, or on another machine): waiting "
+                "for them looks like slow transfers"
+            )
+        notes += [
+            f"rank {rank.rank} has dropped {rank.dropped} spans, for there were too many: its end is not there; record "
+            "fewer steps"
+            for rank in ranks
+            if rank.dropped
+        ]
+        return Recording(self._path, workers, servers, missing, notes)
+
+    def _refuse_what_was_not_run(self) -> None:
+        if not self._ranks:
+            raise UserError(f"{self._path}: holds no events of a run, so there is nothing to say; record one: {RECORD}")
+        if self._recorded >= self._ranks.keys():
+            return
+        forecast = not self._recorded and any(re.fullmatch(r"worker \d+", name) for name in self._names.values())
+        what = (
+            "is a forecast's timeline, for no rank recorded it: `paceline simulate` says itself what bounds it"
+            if forecast
+            else "was not recorded by Paceline's runtime"
+        )
+        raise UserError(f"{self._path}: {what}; record a real run: {RECORD}")
+
+
+def _ns(us: object) -> int:
+    """Microseconds to nanoseconds. Raises ValueError for what is no time."""
+    if isinstance(us, bool) or not isinstance(us, int | float) or not -_MOST_US < us < _MOST_US:
+        raise ValueError
+    return round(us * 1000)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value

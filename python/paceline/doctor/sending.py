@@ -1,0 +1,94 @@
+"""Exposed transfers of gradients, divided among three causes, and the figures that tell which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.doctor.account import Account
+from paceline.doctor.analysis import Analysis
+from paceline.doctor.latency import fixed_part
+from paceline.doctor.parts import median
+
+_LATE_START = 0.5
+"""If the first gradient is ready after this share of backward, buckets are larger than they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Of a mean step, in nanoseconds; `small`, `overlap` and `network` add up to what is exposed."""
+
+    small: float
+    """The fixed part of all operations but one, where that part dominates."""
+    overlap: float
+    """Of the rest, what backward had time to hide, at most."""
+    network: float
+    """The rest."""
+    fixed: float
+    """What an operation takes whatever its size; 0 where that cannot be told."""
+    operations: float
+    bytes: float
+    median_bytes: float
+    hidden: float
+    """Transfers behind backward."""
+    late: float
+    """The share of backward before the first gradient was ready."""
+    held: float
+    """Of backward, while gradients were ready on all ranks and nothing moved."""
+    bus_bandwidth_bps: float | None
+
+    @property
+    def exposed(self) -> float:
+        """Not hidden behind backward."""
+        return self.small + self.overlap + self.network
+
+    @property
+    def hidden_share(self) -> float:
+        """Of the time in which gradients move, as far as anything waits for them."""
+        return self.hidden / (self.hidden + self.exposed) if self.hidden + self.exposed else 0.0
+
+
+def sending(analysis: Analysis) -> Sending | None:
+    """What moving gradients costs; None if there is nobody to move them to."""
+    accounts = [account for accounts in analysis.accounts.values() for account in accounts]
+    sent = [it for account in accounts for it in account.sent]
+    if len(analysis.ranks) < 2 or not sent:
+        return None
+    fixed = fixed_part([account.sent for account in accounts])
+    divided = [_divide(account, fixed) for account in accounts]
+    count = len(accounts)
+    computing = sum(account.backward.computing for account in accounts)
+    return Sending(
+        small=sum(small for small, _, _ in divided) / count,
+        overlap=sum(overlap for _, overlap, _ in divided) / count,
+        network=sum(network for _, _, network in divided) / count,
+        fixed=fixed,
+        operations=len(sent) / count,
+        bytes=sum(it.size for it in sent) / count,
+        median_bytes=median(it.size for it in sent),
+        hidden=sum(account.backward.hidden for account in accounts) / count,
+        late=sum(account.backward.before for account in accounts) / computing if computing else 0.0,
+        held=sum(account.backward.held for account in accounts) / count,
+        bus_bandwidth_bps=_bus_bandwidth(accounts, analysis.recording.world_size),
+    )
+
+
+def _divide(account: Account, fixed: float) -> tuple[float, float, float]:
+    """A step's exposed transfers: the fixed part of operations, what backward could have hidden, and the rest."""
+    waits = [wait for wait in account.waits if wait.gradients]
+    exposed = float(sum(wait.transfer for wait in waits))
+    small = min(exposed, fixed * sum(max(0, wait.operations - 1) for wait in waits))
+    backward = account.backward
+    late = backward.before if backward.before > _LATE_START * backward.computing else 0
+    overlap = min(exposed - small, late + backward.held)
+    return small, overlap, exposed - small - overlap
+
+
+def _bus_bandwidth(accounts: Sequence[Account], ranks: int) -> float | None:
+    """As nccl-tests defines it for an all-reduce: 2 (n - 1) / n times bytes over time; the median of steps, bit/s."""
+    rates = [
+        8e9 * 2 * (ranks - 1) / ranks * sum(it.size for it in account.sent) / account.moving
+        for account in accounts
+        if account.moving and all(it.call == "all_reduce" for it in account.sent)
+    ]
+    return median(rates) if rates else None

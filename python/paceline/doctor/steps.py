@@ -1,0 +1,80 @@
+"""Where a rank's steps begin and end, and what its script did in each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.doctor.intervals import Interval, Intervals, clip, overlap, union, without
+from paceline.doctor.recorded import Rank, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What the script did in one step; every moment of the step is in one of these."""
+
+    step: Interval
+    input: Intervals
+    forward: Intervals
+    backward: Intervals
+    optimizer: Intervals
+    wait: Intervals
+    other: Intervals
+
+    @property
+    def computing(self) -> tuple[tuple[str, Intervals], ...]:
+        """All but waiting, by name."""
+        named = ("input", "forward", "backward", "optimizer", "other")
+        return tuple((name, getattr(self, name)) for name in named)
+
+
+def steps_of(rank: Rank) -> list[Interval]:
+    """A step ends with the last optimizer's mark before the next forward pass; the next one begins there.
+
+    Several optimizers may so make one step. What comes after the last one is no step.
+    """
+    forwards = [span.begin for span in rank.marks["forward"]]
+    ends: list[int] = []
+    for span in rank.marks["optimizer"]:
+        same = ends and forwards and bisect_left(forwards, ends[-1]) == bisect_left(forwards, span.begin)
+        if same:
+            ends[-1] = max(ends[-1], span.end)
+        else:
+            ends.append(span.end)
+    if not ends:
+        return []
+    first = min(spans[0].begin for spans in rank.marks.values() if spans)
+    begins = [first, *ends[:-1]]
+    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+
+def marked(rank: Rank, step: Interval) -> Marked:
+    """Divide a step among the marks in it. Where they overlap, waiting comes first, then optimizer, forward, input.
+
+    Between its first forward pass and its end, what is in no mark is backward: the gradients of an earlier part of the
+    batch, what the script does before the optimizer.
+    """
+    found = {name: _within(spans, step) for name, spans in rank.marks.items()}
+    taken: Intervals = []
+    own: dict[str, Intervals] = {}
+    for name in ("wait", "optimizer", "forward", "input"):
+        own[name] = without(found[name], taken)
+        taken = union([*taken, *own[name]])
+    rest = without([step], taken)
+    if found["forward"]:
+        since = found["forward"][0][0]
+        backward, other = clip(rest, since, step[1]), clip(rest, step[0], since)
+    else:
+        backward = overlap(rest, found["backward"])
+        other = without(rest, backward)
+    return Marked(step, own["input"], own["forward"], backward, own["optimizer"], own["wait"], other)
+
+
+def _within(spans: Sequence[Span], step: Interval) -> Intervals:
+    """The spans of a step, which are in order; a span that an earlier one outlasts is not looked for before it."""
+    first = bisect_left(spans, step[0], key=lambda span: span.begin)
+    if first and spans[first - 1].end > step[0]:
+        first -= 1
+    last = bisect_left(spans, step[1], key=lambda span: span.begin)
+    return union(clip(((span.begin, span.end) for span in spans[first:last]), *step))

@@ -1,0 +1,87 @@
+"""What is moved, and when every rank was ready for it: the same transfer on all ranks, found by name and turn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from paceline.doctor.recorded import Rank
+
+_TWO_SIDED = "send/recv"
+"""Such an operation has one peer, of which its name tells nothing."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A tensor that a coordinator handled, or an operation that was begun directly, as one rank saw it.
+
+    A tensor is ready when the rank asks for it. Of an operation that is begun directly (torch.distributed) nothing
+    earlier is known than its begin: with DDP that is when its bucket is full.
+    """
+
+    name: str
+    call: str
+    size: int
+    """Bytes."""
+    operation: int
+    ready: int
+    begun: int
+    end: int
+    all_ready: int = 0
+    """When the last rank was ready, but not after the end here."""
+    all_begun: int = 0
+    """From then on it moves: every rank has begun it."""
+    last: int | None = None
+    """The rank that was ready last; None where no other rank is known to take part."""
+
+
+def transfers_of(rank: Rank) -> list[Transfer]:
+    """A rank's transfers by readiness, not yet compared with other ranks'."""
+    operations = {operation.number: operation for operation in rank.operations}
+    handled = {tensor.operation for tensor in rank.tensors}
+    found = [
+        Transfer(it.name, it.call, it.size, it.number, it.begin, it.begin, it.end)
+        for it in rank.operations
+        if it.number not in handled
+    ]
+    for tensor in rank.tensors:
+        operation = operations.get(tensor.operation)
+        # It is noted that ranks agree just after the operation has begun.
+        begun = min(tensor.agreed, operation.begin) if operation else tensor.agreed
+        call = operation.call if operation else ""
+        ready = tensor.asked
+        found.append(Transfer(tensor.name, call, tensor.size, tensor.operation, ready, max(ready, begun), tensor.done))
+    for transfer in found:
+        transfer.all_ready, transfer.all_begun = transfer.ready, transfer.begun
+    return sorted(found, key=lambda it: (it.ready, it.operation, it.name))
+
+
+def match(ranks: Mapping[int, Sequence[Transfer]]) -> None:
+    """Compare the transfers of ranks in one step: the first of a name is the first on every rank, and so on.
+
+    A rank that was ready only after the end here is left out: nothing waited for it (the root of a broadcast; a group
+    of other ranks, whose operations bear the same names).
+    """
+    turns: dict[tuple[str, str, int], list[tuple[int, Transfer]]] = defaultdict(list)
+    for rank, transfers in ranks.items():
+        seen: dict[tuple[str, str], int] = defaultdict(int)
+        for transfer in transfers:
+            key = transfer.name, transfer.call
+            turns[*key, seen[key]].append((rank, transfer))
+            seen[key] += 1
+    for (_, call, _), same in turns.items():
+        if len(same) > 1 and call != _TWO_SIDED:
+            _compare(same)
+
+
+def _compare(same: list[tuple[int, Transfer]]) -> None:
+    same.sort(key=lambda pair: (pair[1].ready, -pair[0]))
+    readies = [other.ready for _, other in same]
+    begins = list(accumulate((other.begun for _, other in same), max))
+    for _, transfer in same:
+        slowest = bisect_right(readies, transfer.end) - 1
+        transfer.last, transfer.all_ready = same[slowest][0], readies[slowest]
+        transfer.all_begun = max(transfer.all_ready, min(begins[slowest], transfer.end))

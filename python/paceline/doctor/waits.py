@@ -1,0 +1,71 @@
+"""What a rank waited for while its script stood still: another rank, agreement, or data on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.doctor.intervals import Intervals, clip, length, union, without
+from paceline.doctor.transfers import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stretch of exposed communication, and its parts in nanoseconds, which add up to it."""
+
+    begin: int
+    end: int
+    straggler: int
+    """Until the slowest rank was ready."""
+    negotiation: int
+    """All were ready, and nothing moved."""
+    transfer: int
+    """Something moved that every rank had begun."""
+    rest: int
+    """After the last transfer: copying results, being woken. Before this rank's own last one, if it was the slowest."""
+    last: int | None
+    """The rank that was waited for."""
+    idle: Intervals
+    """When the negotiation was."""
+    operations: int
+    """How many ended in it."""
+    gradients: bool
+    """Whether it was for gradients, and not for an operation in the midst of input, forward or optimizer."""
+
+    @property
+    def length(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.begin
+
+
+def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradients: bool) -> Wait:
+    """Divide a wait by the transfers in flight.
+
+    Let R be when the last rank was ready for the last of them. What moves at R without a pause since before it would
+    have been waited for in any case; so the wait for a straggler ends where that movement begins, else at R. After
+    that, data moves, or nothing does although all are ready: agreement.
+    """
+    flying = [it for it in transfers if it.ready < end and it.end > begin]
+    if not flying:
+        return Wait(begin, end, 0, 0, 0, end - begin, None, [], 0, gradients)
+    slowest = max(flying, key=lambda it: it.all_ready)
+    ready = min(max(slowest.all_ready, begin), end)
+    moving = union((it.all_begun, it.end) for it in flying)
+    since = next((max(a, begin) for a, b in moving if a < ready <= b), ready)
+    over = max(since, min(end, max(it.end for it in flying)))
+    moved = length(clip(moving, since, over))
+    idle = without([(since, over)], moving) if since < over else []
+    own = slowest.ready >= slowest.all_ready  # nobody was waited for
+    ended = {it.operation for it in flying if begin < it.end <= end}
+    return Wait(
+        begin=begin,
+        end=end,
+        straggler=0 if own else since - begin,
+        negotiation=over - since - moved,
+        transfer=moved,
+        rest=end - over + (since - begin if own else 0),
+        last=slowest.last if since > begin and not own else None,
+        idle=idle,
+        operations=len(ended),
+        gradients=gradients,
+    )

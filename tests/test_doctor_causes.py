@@ -1,0 +1,225 @@
+"""Runs made sick by hand: `paceline doctor` names the disease first, with its figures; healthy ones are healthy."""
+
+import random
+
+import pytest
+from test_doctor_format import Ranks, ddp, diagnosed, names, training
+
+
+def seconds(report):
+    return {it.name: round(it.seconds * 1000, 6) for it in report.diagnoses}
+
+
+def tries(report, name):
+    return " ".join(next(it for it in report.diagnoses if it.name == name).tries)
+
+
+def test_a_healthy_run():
+    report = diagnosed(training(input=0.1, ready=(4, 9.6), done=(5, 9.9), backward=10))
+    assert names(report) == ["compute-bound"]
+    assert "communication costs 2 % of the time: there is little to gain" in report.verdict
+    assert "97 % of it computation" in report.verdict
+    assert "paceline simulate" in tries(report, "compute-bound")
+
+
+def test_one_rank_has_nobody_to_wait_for():
+    report = diagnosed(training(size=1, ready=(), done=()))
+    assert names(report) == ["compute-bound", "input-pipeline"]
+    assert "there is one rank, which waits for nobody" in report.verdict
+
+
+def straggling(late_by, size=3, steps=12):
+    """`late_by(step, rank)` milliseconds more of forward; gradients are done 1 ms after the last rank has them."""
+    ranks = Ranks(size)
+    for step in range(steps):
+        late = [late_by(step, rank) for rank in range(size)]
+        for rank in range(size):
+            done = 8 + max(late) - late[rank] + 1
+            ddp(ranks, rank, 40 * step, input=1, forward=2 + late[rank], ready=(8,), done=(done,), backward=done + 0.5)
+    return ranks
+
+
+def test_a_slow_rank():
+    report = diagnosed(straggling(lambda _, rank: 10 if rank == 1 else 0))
+    first = report.diagnoses[0]
+    assert first.name == "straggler"
+    assert first.seconds == pytest.approx(0.010)
+    assert report.verdict.startswith("A step takes 40 ms, 25 % of it waiting for rank 1")
+    assert "rank 1 is the last in 9 of the 9 steps" in first.says
+    assert "its forward pass takes 12 ms, that of the others 2 ms" in first.says
+    assert dict(first.evidence) == {
+        **{"rank": 1, "persistent": True, "share_of_waiting": 1.0, "steps_last": 9, "steps_waited": 9},
+        **{"later_s": pytest.approx(0.010), "cause": "forward", "excess_s": pytest.approx(0.010)},
+    }
+
+
+def test_ranks_that_take_turns():
+    for size in (2, 3, 8):
+        report = diagnosed(straggling(lambda step, rank, n=size: 10 if step % n == rank else 0, size, 3 + 4 * size))
+        first = report.diagnoses[0]
+        assert first.name == "straggler"
+        assert "waiting for whichever rank is last" in report.verdict
+        assert (first.evidence["persistent"], first.evidence["rank"]) == (False, None)
+        assert first.seconds == pytest.approx(0.010)
+
+
+def test_noise_is_no_single_slow_rank():
+    for seed in range(5):
+        noise = random.Random(seed)
+        report = diagnosed(straggling(lambda *_, noise=noise: noise.expovariate(1 / 3), 4, 60))
+        assert report.diagnoses[0].name == "straggler"
+        assert not report.diagnoses[0].evidence["persistent"]
+
+
+def test_slow_input_on_all_ranks():
+    report = diagnosed(training(input=20))
+    assert names(report)[0] == "input-pipeline"
+    assert report.diagnoses[0].seconds == pytest.approx(0.020)
+    assert "61 % of it input" in report.verdict
+    assert "num_workers" in tries(report, "input-pipeline")
+
+
+def test_slow_input_on_one_rank():
+    ranks = Ranks(2)
+    for step in range(8):
+        ddp(ranks, 0, 40 * step, input=1, ready=(8,), done=(29,), backward=30)
+        ddp(ranks, 1, 40 * step, input=21, ready=(8,), done=(9,), backward=10)
+    report = diagnosed(ranks)
+    assert names(report)[0] == "straggler"
+    assert "its input pipeline takes 21 ms, that of the others 1 ms" in report.diagnoses[0].says
+    assert "num_workers" in tries(report, "straggler")
+    assert seconds(report)["straggler"] == 20
+
+
+def test_a_slow_network():
+    """64 MB in 128 ms of which 4 are hidden; bus bandwidth of two ranks: 2 (n - 1) / n = 1 times bytes over time."""
+    report = diagnosed(training(ready=(4, 8), done=(68, 132), backward=133, moved=32_000_000))
+    assert names(report)[0] == "network-bound"
+    first = report.diagnoses[0]
+    assert first.seconds == pytest.approx(0.124)
+    assert first.evidence["bytes_per_step"] == 64_000_000
+    assert first.evidence["bus_bandwidth_bps"] == pytest.approx(8 * 64_000_000 / 0.128)
+    assert first.evidence["hidden_share"] == pytest.approx(4 / 128)
+    assert "64 MB a step in 2 operations at a bus bandwidth of 4 Gbit/s; 3 % of that is hidden" in first.says
+    assert "fp16" in tries(report, "network-bound")
+
+
+_NETWORK = {"ready": (8,), "done": (108,), "backward": 109, "moved": 10_000_000}
+
+
+def test_the_bus_bandwidth_of_more_ranks():
+    report = diagnosed(training(6, 4, **_NETWORK))
+    found = next(it for it in report.diagnoses if it.name == "network-bound")
+    assert found.evidence["bus_bandwidth_bps"] == pytest.approx(8 * 2 * 3 / 4 * 10_000_000 / 0.100)
+
+
+def test_a_server_through_which_everything_goes():
+    ranks = training(6, 4, **_NETWORK)
+    for rank in range(4):
+        ranks.message(rank, f"worker {rank}", "server 0", 10_000_000, out=True)
+        ranks.message(0, f"worker {rank}", "server 0", 10_000_000, out=False)
+    report = diagnosed(ranks)
+    found = next(it for it in report.diagnoses if it.name == "network-bound")
+    assert (found.evidence["busiest"], found.evidence["busiest_times"]) == ("server 0", 4)
+    assert "server 0 moves 4 times what a rank does" in found.says
+    assert "--strategy ring" in found.tries[0]
+
+
+def test_many_small_operations():
+    """40 operations of 1 kB, each 0.2 ms, of which the last 30 come after backward."""
+    ready = tuple(6 + 0.05 * number for number in range(40))
+    done = tuple(6 + 0.2 * (number + 1) for number in range(40))
+    report = diagnosed(training(ready=ready, done=done, backward=14.5, moved=1000))
+    assert names(report)[0] == "small-buckets"
+    first = report.diagnoses[0]
+    assert first.evidence["operations_per_step"] == 40
+    assert first.evidence["median_bytes"] == 1000
+    assert first.evidence["fixed_s"] == pytest.approx(0.0002)
+    # From 7.95 on 31 operations end: all but one of them could be spared.
+    assert first.seconds == pytest.approx(30 * 0.0002)
+    assert "bucket_cap_mb" in tries(report, "small-buckets")
+
+
+def test_small_operations_beside_large_ones():
+    """Twenty of 2 kB and one of 10 MB, 0.3 ms + 1 ns a byte: the line through them tells the fixed part."""
+    ranks = Ranks(2)
+    for rank in (0, 1):
+        for step in range(8):
+            at = begin = 40 * step + 13
+            ranks.mark(rank, "forward", 40 * step + 1, 40 * step + 3)
+            for number, size in enumerate([10_000_000] + [2000] * 20):
+                took = 0.3 + size * 1e-6
+                ranks.operation(rank, begin, at + took, size, f"all_reduce float32[{number}]")
+                at += took
+            ranks.mark(rank, "optimizer", 40 * step + 35, 40 * step + 36)
+    report = diagnosed(ranks)
+    found = next(it for it in report.diagnoses if it.name == "small-buckets")
+    assert found.evidence["fixed_s"] == pytest.approx(0.0003, rel=0.01)
+    assert found.seconds == pytest.approx(20 * 0.0003, rel=0.02)
+
+
+def test_one_bucket_after_backward():
+    report = diagnosed(training(ready=(20,), done=(30,), backward=31, moved=50_000_000))
+    assert names(report)[0] == "no-overlap"
+    assert seconds(report)["no-overlap"] == 10
+    assert "they go in one operation, which begins after 100 % of backward" in report.diagnoses[0].says
+    assert "a tenth of 50 MB" in tries(report, "no-overlap")
+
+
+def test_what_backward_cannot_hide_is_the_network():
+    """20 ms of backward could hide as much of the 100 ms of transfers."""
+    report = diagnosed(training(ready=(20,), done=(120,), backward=121, moved=50_000_000))
+    assert seconds(report)["network-bound"] == 80
+    assert seconds(report)["no-overlap"] == 20
+    assert names(report)[:2] == ["network-bound", "no-overlap"]
+
+
+def test_operations_in_the_midst_of_other_things():
+    ranks = training(input=6)
+    for rank in (0, 1):
+        for step in range(8):
+            for number in range(4):
+                at = 19 * step + 1 + number
+                ranks.operation(rank, at, at + 0.9, 4, "all_reduce float32[]")
+    report = diagnosed(ranks)
+    assert seconds(report)["blocking-operations"] == pytest.approx(3.6)
+    assert seconds(report)["input-pipeline"] == pytest.approx(2.4)
+    assert "4 operations a step" in next(it.says for it in report.diagnoses if it.name == "blocking-operations")
+
+
+def test_a_few_slow_steps():
+    ranks = Ranks(2)
+    for rank in (0, 1):
+        at = 0
+        for step in range(24):
+            at = ddp(ranks, rank, at, input=500 if step == 12 else 0.1, ready=(4, 9.7), done=(5, 9.9))
+    report = diagnosed(ranks)
+    assert names(report) == ["compute-bound", "slow-steps"]
+    found = report.diagnoses[1]
+    assert (found.evidence["steps"], found.evidence["of"], found.evidence["part"]) == (1, 21, "input")
+    assert found.share == pytest.approx(499.9 / (20 * 13.1 + 513))
+    assert report.to_dict()["step_s"] == pytest.approx(0.0131)
+    assert "a few slow steps" in report.verdict
+
+
+def test_stalls_that_come_often_are_how_the_run_is():
+    """Every fourth step waits for data, as with too few workers of a DataLoader."""
+    ranks = Ranks(2)
+    for rank in (0, 1):
+        at = 0
+        for step in range(40):
+            at = ddp(ranks, rank, at, input=60 if step % 4 == 0 else 0.1)
+    report = diagnosed(ranks)
+    assert names(report)[0] == "input-pipeline"
+    assert report.analysis.count == 37
+
+
+def test_several_at_once_are_sorted_by_cost():
+    ranks = Ranks(2)
+    for step in range(8):
+        ddp(ranks, 0, 60 * step, input=5, forward=2, ready=(8,), done=(38,), backward=45, moved=10_000_000)
+        ddp(ranks, 1, 60 * step, input=5, forward=12, ready=(8,), done=(28,), backward=35, moved=10_000_000)
+    report = diagnosed(ranks)
+    assert list(seconds(report).items()) == [
+        *[("network-bound", 12), ("straggler", 10), ("no-overlap", 8), ("input-pipeline", 5)],
+    ]

@@ -1,0 +1,127 @@
+"""`paceline doctor` as a command, and on a run of real processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli import main
+from test_doctor_format import Ranks, ddp, training
+
+SCRIPT = """
+import sys, time
+import torch, torch.distributed as dist
+import paceline.torch
+from torch import nn
+
+torch.set_num_threads(1)
+dist.init_process_group("paceline")
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(256, 256)
+
+    def forward(self, x):
+        if dist.get_rank() == 1:
+            time.sleep(0.08)
+        return self.inner(x)
+
+model = nn.parallel.DistributedDataParallel(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(10):
+    model(torch.randn(64, 256)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def doctor(*words):
+    result = CliRunner().invoke(main, ["doctor", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
+def test_a_real_run_with_a_slow_rank(tmp_path):
+    pytest.importorskip("torch")
+    script, path = tmp_path / "train.py", tmp_path / "run.json"
+    script.write_text(SCRIPT)
+    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, script]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    found = json.loads(doctor(path, "--json"))
+    assert (found["world_size"], found["steps"], found["warm_up_steps"]) == (2, 8, 2)
+    first = found["diagnoses"][0]
+    assert first["name"] == "straggler"
+    assert (first["evidence"]["rank"], first["evidence"]["cause"]) == (1, "forward")
+    assert first["seconds"] > 0.05
+    assert found["ranks"][0]["straggler_s"] > 0.03 + found["ranks"][1]["straggler_s"]
+    assert "waiting for rank 1" in doctor(path)
+
+
+def test_the_json(tmp_path):
+    path = training(8).write(tmp_path / "run.json")
+    text = doctor(path, "--json")
+    found = json.loads(text)
+    assert list(found) == [
+        *["verdict", "world_size", "steps", "warm_up_steps", "slow_steps", "step_s", "step_quartiles_s"],
+        *["ranks", "diagnoses", "notes"],
+    ]
+    assert all(list(it) == ["name", "share", "seconds", "says", "evidence", "try"] for it in found["diagnoses"])
+    assert found["ranks"][0]["medians_s"]["forward"] == pytest.approx(0.002)
+    assert found["ranks"][0]["quartiles_s"]["forward"] == pytest.approx([0.002, 0.002])
+    assert doctor(path, "--json") == text
+
+
+EXPECTED = """\
+run.json: 2 ranks, 6 steps after 2 of warm-up; a step: median 60 ms, the middle half 60 ms to 60 ms
+A step takes 60 ms, 37 % of it moving gradients; exposed communication is 58 % in all.
+
+       step  input  forward  backward  optimizer  exposed =  straggler +  negotiation +  transfer
+rank     ms     ms       ms        ms         ms         ms           ms             ms        ms
+─────────────────────────────────────────────────────────────────────────────────────────────────
+   0  60.00   1.00     2.00     16.00       1.00      40.00        10.00           0.00     30.00
+   1  60.00   1.00    12.00     16.00       1.00      30.00         0.00           0.00     30.00
+
+1. network-bound (22 ms, 37 %): 10 MB a step in 1 operation at a bus bandwidth of 2.67 Gbit/s; 0 %
+   of that is hidden behind backward.
+   try: half the bytes: model.register_comm_hook(None, fp16_compress_hook)
+   try: half as often: accumulate gradients over two batches, the first under model.no_sync()
+   try: ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest
+        --interface
+   try: no --strategy, so that each size takes what measures fastest at the start
+   try: what a faster network would bring: paceline record -o mine.json -- python train.py; paceline
+        simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,100Gbps
+
+2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
+   others wait 10 ms a step for it; its forward pass takes 12 ms, that of the others 2 ms.
+   try: see what else runs on rank 1's machine and cores: top there, OMP_NUM_THREADS, the
+        processor's clock
+   try: see whether rank 1 has more to compute: larger batches, longer sequences, work that only one
+        rank does
+
+3. no-overlap (8 ms, 13 %): 0 % of the time in which gradients move is hidden behind backward; they
+   go in one operation, which begins after 100 % of backward.
+   try: smaller buckets, the first of which goes sooner: DistributedDataParallel(bucket_cap_mb=…), a
+        tenth of 10 MB, say
+"""
+
+
+def test_the_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    ranks = Ranks(2)
+    for step in range(8):
+        ddp(ranks, 0, 60 * step, input=1, forward=2, ready=(8,), done=(48,), backward=56, moved=10_000_000)
+        ddp(ranks, 1, 60 * step, input=1, forward=12, ready=(8,), done=(38,), backward=46, moved=10_000_000)
+    ranks.write(tmp_path / "run.json")
+    assert doctor("run.json") == EXPECTED
+
+
+def test_many_ranks_are_not_all_shown(tmp_path):
+    report = doctor(training(4, 40).write(tmp_path / "run.json"))
+    assert "… 24 ranks that are nearer to the median: --json" in report
