@@ -72,20 +72,16 @@ def reductions(way: str) -> dict[str, Any]:
     result = {}
     for size in SIZES:
         tensor = torch.ones(size // 4)
-        times = []
-        until = time.perf_counter() + 1.0
-        count = 0
-        while count < 20 or (count < 2000 and not over):
-            start = time.perf_counter()
-            hvd.allreduce_(tensor, name=f"t{size}", op=hvd.Average)
-            times.append(time.perf_counter() - start)
-            count += 1
-            if count % 10 == 0:
-                # All ranks must end together.
-                late = torch.tensor(float(time.perf_counter() > until))
-                over = hvd.allreduce(late, name="over", op=hvd.Sum).item() > 0
-            else:
-                over = False
+        times: list[float] = []
+        until, over = time.perf_counter() + 1.0, False
+        while not over and len(times) < 2000:
+            for _ in range(20):
+                start = time.perf_counter()
+                hvd.allreduce_(tensor, name=f"t{size}", op=hvd.Average)
+                times.append(time.perf_counter() - start)
+            # All ranks must end together.
+            late = torch.tensor(float(time.perf_counter() > until))
+            over = hvd.allreduce(late, name="over", op=hvd.Sum).item() > 0
         result[str(size)] = statistics.median(times[5:])
     return {"median_s": result}
 

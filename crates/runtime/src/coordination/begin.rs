@@ -25,11 +25,12 @@ pub(super) fn begin(
 ) -> Result<()> {
     let Some(first) = bucket.tensors.first() else { return Ok(()) };
     let named: Vec<Option<Arc<Named>>> = bucket.tensors.iter().map(|t| pending.remove(&t.request.name)).collect();
+    let agreed = if data.shared.timeline.on() { timeline::now() } else { 0 };
     let begun = submit(data, first, bucket, &named, (number, background));
     if let Ok(handle) = &begun
-        && data.shared.timeline.on()
+        && agreed > 0
     {
-        show(&data.shared.timeline, bucket, &named, handle.number.load(Ordering::Relaxed));
+        show(&data.shared.timeline, (bucket, &named), agreed, handle.number.load(Ordering::Relaxed));
     }
     // Others have begun it: if it cannot be here, nothing goes on.
     for operation in named.iter().flatten() {
@@ -41,8 +42,7 @@ pub(super) fn begin(
     begun.map(drop)
 }
 
-fn show(timeline: &Timeline, bucket: &Bucket, named: &[Option<Arc<Named>>], operation: u64) {
-    let agreed = timeline::now();
+fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), agreed: u64, operation: u64) {
     for (tensor, operation_of) in bucket.tensors.iter().zip(named) {
         let Some(named) = operation_of else { continue };
         let asked = named.asked_at.load(Ordering::Relaxed);

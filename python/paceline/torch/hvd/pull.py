@@ -1,7 +1,7 @@
 """Pull by layer: `step` waits for nothing; each layer's sums are awaited when its next forward pass needs them.
 
-As the publications on parameter servers describe it, and as `paceline simulate --pull layer` forecasts it. The optimizer
-is then applied to that layer's parameters alone, with the options (learning rate, ...) that it had at `step`.
+As the publications on parameter servers describe it, and as `paceline simulate --pull layer` forecasts it. The
+optimizer is then applied to that layer's parameters alone, with the options (learning rate, ...) that it had at `step`.
 
 A layer is a module that owns parameters. What uses a parameter outside of its module's forward pass would see it as it
 was one step before: backward finds that out and raises. So would a reader of `parameter.data`: call
