@@ -1,5 +1,6 @@
 """Training by parameter servers, pulled in step() or by layer: weights as of one process with all batches."""
 
+import json
 import subprocess
 import sys
 
@@ -15,6 +16,34 @@ SERVERS = {"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}
 @pytest.mark.parametrize("more", [{}, {"PACELINE_PLACEMENT": "even", "HOROVOD_FUSION_THRESHOLD": "2000"}])
 def test_weights_after_fifty_steps(pull, more):
     run(2, pulling.kinds, env={**SERVERS, "PACELINE_PULL": pull, **more})
+
+
+def test_a_file_places_tensors_by_name(tmp_path):
+    path = tmp_path / "placement.json"
+    names = ["first", "norm", "seldom", "last"]
+    table = {f"{name}.{kind}": 1 for name in names for kind in ("weight", "bias")} | {"twice.weight": 0}
+    path.write_text(json.dumps(table))
+    timeline = tmp_path / "t.json"
+    environ = {**SERVERS, "PACELINE_PLACEMENT": str(path)}
+    run(2, pulling.kinds, env={**environ, "PACELINE_TIMELINE": str(timeline)})
+    events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event["ph"] == "b"]
+    operations = {
+        (event["pid"], event["args"]["operation"]): event["name"] for event in events if event["cat"] == "operation"
+    }
+    seen = set()
+    for event in events:
+        if event["cat"] == "message" and event["args"]["to"].startswith("server"):
+            name = operations[event["pid"], event["args"]["operation"]].removeprefix("allreduce.")
+            if name in table:
+                assert event["args"]["to"] == f"server {table[name]}", name
+                seen.add(name)
+    assert seen == set(table)
+    path.write_text(json.dumps({name: 0 for name in table if name != "last.bias"}))
+    with pytest.raises(RankError, match=r'last\.bias": is missing; every tensor needs a server'):
+        run(2, pulling.kinds, env=environ)
+    path.write_text(json.dumps(dict.fromkeys(table, 2)))
+    with pytest.raises(RankError, match="server 2 does not exist; 2 are numbered from 0"):
+        run(2, pulling.kinds, env=environ)
 
 
 def test_layers_catch_up_when_they_are_called():

@@ -1,6 +1,6 @@
 """The native module: the contract between Rust and Python. Structured values pass as JSON text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 
 __version__: str
@@ -93,13 +93,14 @@ class Engine:
         warn_after_s: float | None = 60.0,
         give_up_after_s: float | None = 600.0,
         core: int | None = None,
+        placement: Mapping[str, int] = ...,
     ) -> Coordinator:
         """A coordinator of these ranks of the job, in this order; each of them calls it with the same name.
 
         Tensors that become ready within `cycle_time_s` seconds go together, in all-reduces of up to `threshold` bytes;
         `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
         seconds, and fails after `give_up_after_s` (None: never). `core`: where its thread and
-        the engine's progress thread run.
+        the engine's progress thread run. `placement`: parameter servers of tensors by name; others are placed in turn.
         """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""

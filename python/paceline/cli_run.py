@@ -23,7 +23,6 @@ from paceline.settings import (
     LONGEST_TIMEOUT_S,
     MOST_SERVERS,
     MOST_STREAMS,
-    PLACEMENTS,
     PULLS,
     TRANSPORTS,
     Settings,
@@ -67,7 +66,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]")
 @click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages.")
 @click.option("--servers", type=_SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
-@click.option("--placement", type=click.Choice(PLACEMENTS), help="Which server adds up what.  [default: round-robin]")
+@click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what.")
 @click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]")
 @click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]")
 @click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]")

@@ -21,11 +21,23 @@ def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: i
             near = nearest(tensor, sorted(known))
             hint = f"; did you mean '{near}'?" if near else ""
             raise UserError(f"{path}: {_name(tensor)}: the trace has no such tensor{hint}")
-        if isinstance(server, bool) or not isinstance(server, int):
-            raise UserError(f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}")
-        if not 0 <= server < servers:
-            raise UserError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
+        _check(path, tensor, server, servers)
     return [_server(path, group, table) for group in groups]
+
+
+def read_table(path: Path, servers: int) -> dict[str, int]:
+    """The server of each tensor, for training. Raises UserError naming the file and the tensor."""
+    table = _read(path)
+    for tensor, server in table.items():
+        _check(path, tensor, server, servers)
+    return table
+
+
+def _check(path: Path, tensor: str, server: object, servers: int) -> None:
+    if isinstance(server, bool) or not isinstance(server, int):
+        raise UserError(f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}")
+    if not 0 <= server < servers:
+        raise UserError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
 
 
 def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:

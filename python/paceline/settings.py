@@ -6,7 +6,7 @@
 | PACELINE_TRANSPORT | transport | auto, shm, tcp | auto |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
-| PACELINE_PLACEMENT | placement | round-robin, even: which server adds up what | round-robin |
+| PACELINE_PLACEMENT | placement | round-robin, even, a file: which server adds up what | round-robin |
 | PACELINE_DISTRIBUTION | distribution | round-robin, block: in which order servers send | round-robin |
 | PACELINE_PULL | pull | layer, step: when a DistributedOptimizer waits for servers | step |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
@@ -143,6 +143,12 @@ class Settings:
             raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
         return settings
 
+    def placed(self) -> dict[str, int]:
+        """The server of each tensor, by name, if a file says. Raises UserError naming the file and the tensor."""
+        from paceline.placement import read_table
+
+        return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
+
     def has_servers(self) -> bool:
         """Whether parameter servers add up."""
         return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
@@ -153,6 +159,8 @@ class Settings:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
+        if self.placement not in PLACEMENTS:
+            values["placement"] = "round-robin"
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
         return json.dumps(values)
 
@@ -285,6 +293,17 @@ def check_rendezvous(value: object, source: str) -> str:
     return text
 
 
+def _placement(value: object, source: str) -> str:
+    text = _text(value, source)
+    if text in PLACEMENTS:
+        return text
+    if not Path(text).is_file():
+        near = _core.nearest(text[:80], list(PLACEMENTS))
+        hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
+        raise UserError(f"{source}: there is no file '{text[:80]}'; {hint}")
+    return str(Path(text).absolute())
+
+
 def check_timeline(value: object, source: str) -> str:
     """An absolute path in a folder that exists. Raises UserError that names `source`."""
     path = Path(value) if isinstance(value, Path) else Path(_text(value, source))
@@ -324,7 +343,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "transport": _choice(TRANSPORTS),
     "chunk": _chunk,
     "servers": _whole(MOST_SERVERS),
-    "placement": _choice(PLACEMENTS),
+    "placement": _placement,
     "distribution": _choice(DISTRIBUTIONS),
     "pull": _choice(PULLS),
     "inside": _choice(INSIDE),

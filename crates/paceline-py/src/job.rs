@@ -1,6 +1,7 @@
 //! The runtime for Python: engine, communicator, operation.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ impl PyEngine {
         py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
-    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None))]
+    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, placement=BTreeMap::new()))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn coordinator(
         &self,
@@ -99,6 +100,7 @@ impl PyEngine {
         warn_after_s: Option<f64>,
         give_up_after_s: Option<f64>,
         core: Option<usize>,
+        placement: BTreeMap<String, u32>,
     ) -> PyResult<PyCoordinator> {
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
         let settings = coordination::Settings {
@@ -108,7 +110,7 @@ impl PyEngine {
             warn_after: warn_after_s.map(nanoseconds),
             give_up_after: give_up_after_s.map(nanoseconds),
         };
-        let made = py.detach(|| self.0.coordinator(&ranks, name, &settings, core));
+        let made = py.detach(|| self.0.coordinator(&ranks, name, &settings, core, placement));
         made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
     }
 

@@ -15,6 +15,7 @@ mod machine;
 mod named;
 mod output;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -76,7 +77,8 @@ pub struct Coordinator {
 
 impl Engine {
     /// A coordinator of these ranks, in this order. Each of them calls this with the same name and settings, and waits
-    /// for the others. `core`: where its thread and the progress thread run.
+    /// for the others. `core`: where its thread and the progress thread run. `placement`: the parameter server of tensors by
+    /// name; others are placed in turn.
     ///
     /// # Errors
     /// As for [`Engine::group`]; a core that is not there.
@@ -86,6 +88,7 @@ impl Engine {
         name: &str,
         settings: &Settings,
         core: Option<usize>,
+        placement: BTreeMap<String, u32>,
     ) -> Result<Coordinator> {
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
@@ -95,7 +98,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
-            machine: Mutex::new(Machine::new(control.clone(), data.clone(), settings.clone())),
+            machine: Mutex::new(Machine::new(control.clone(), data.clone(), settings.clone(), placement)),
             cycle_time: Duration::from_nanos(settings.cycle_time),
             timeline: self.shared.timeline.clone(),
         });

@@ -50,10 +50,17 @@ pub(super) struct Machine {
     pub waited: Option<String>,
     /// Numbers of tensors, by which parameter servers share them out; the same at all ranks.
     numbers: BTreeMap<String, u32>,
+    /// The server of tensors that the user has placed.
+    placement: BTreeMap<String, u32>,
 }
 
 impl Machine {
-    pub fn new(control: Arc<Communicator>, data: Arc<Communicator>, settings: Settings) -> Machine {
+    pub fn new(
+        control: Arc<Communicator>,
+        data: Arc<Communicator>,
+        settings: Settings,
+        placement: BTreeMap<String, u32>,
+    ) -> Machine {
         let now = Instant::now();
         Machine {
             policy: Negotiate::new(control.rank(), control.size(), settings).calling(control.ranks()),
@@ -69,6 +76,7 @@ impl Machine {
             failure: None,
             waited: None,
             numbers: BTreeMap::new(),
+            placement,
         }
     }
 
@@ -205,7 +213,10 @@ impl Machine {
                 let background = !self.waited.as_ref().is_some_and(waited);
                 let next = self.numbers.len() as u32;
                 let number = bucket.tensors.first().map(|tensor| &tensor.request.name);
-                let number = number.map_or(0, |name| *self.numbers.entry(name.clone()).or_insert(next));
+                // Bucket i is on server i modulo their number.
+                let placed = number.and_then(|name| self.placement.get(name)).copied();
+                let counted = |name: &String| *self.numbers.entry(name.clone()).or_insert(next);
+                let number = placed.or_else(|| number.map(counted)).unwrap_or(0);
                 begin::begin(&self.data, &bucket, &mut self.pending, (number, background))?;
             }
             Action::Refuse(name, reason) => {

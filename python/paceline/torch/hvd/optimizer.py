@@ -10,12 +10,14 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+from paceline._core import UserError, nearest
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.gradients import Gradients
 from paceline.torch.hvd.grouping import checked_groups, checked_names
 from paceline.torch.hvd.operators import Operator, operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
+from paceline.torch.hvd.world import current
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
@@ -63,6 +65,7 @@ def DistributedOptimizer(
         raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; give a whole number above 0")
     names = checked_names(optimizer, named_parameters)
     checked_groups(groups)
+    _check_placed(names.values())
     factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
     gradients = Gradients(
         names,
@@ -79,3 +82,15 @@ def DistributedOptimizer(
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     wrapped._begin(gradients, groups)
     return cast(Optimizer, wrapped)
+
+
+def _check_placed(names: Iterable[str]) -> None:
+    """If a file places tensors on servers, it places all. Raises UserError."""
+    world = current()
+    missing = sorted(set(names) - set(world.placed)) if world.placed else []
+    if missing:
+        near = nearest(missing[0], sorted(world.placed))
+        hint = f"; did you mean that by '{near}'?" if near else ""
+        raise UserError(
+            f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
+        )

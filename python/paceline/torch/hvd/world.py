@@ -36,6 +36,8 @@ class World:
         self.job, self.knobs = job, knobs
         self.job_ranks = tuple(job_ranks)
         self.rank, self.size = self.job_ranks.index(job.rank), len(self.job_ranks)
+        self.placed = job.settings.placed()
+        """The parameter server of each tensor, if a file says."""
         self.places: Places | None = None
         """None until all ranks have told."""
         self.sets: dict[int, Registered] = {}
@@ -64,6 +66,7 @@ class World:
             capacity=knobs.capacity,
             warn_after_s=knobs.warn_after_s,
             give_up_after_s=knobs.give_up_after_s,
+            placement={f"allreduce.{name}": server for name, server in self.placed.items()},
             core=knobs.core(self.job.local_rank or 0, self.job.local_size or 1),
         )
         return Members(coordinator, ranks, self.job.check)
