@@ -178,6 +178,8 @@ def test_settings_by_default():
         "chunk": None,
         "inside": "ring",
         "servers": 1,
+        "placement": "round-robin",
+        "distribution": "round-robin",
         "streams": 1,
         "single_copy": True,
     }

@@ -195,6 +195,7 @@ def lose(job, how):
         named.all_reduce("w", np.ones(2, "float32")).wait(60)
     with failing(again=True):
         named.all_reduce("v", np.ones(2, "float32")).wait(60)
+    time.sleep(1.5)  # whoever leaves first would be named to those that are slow
     job.close()
 
 

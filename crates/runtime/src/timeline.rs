@@ -105,8 +105,10 @@ pub(crate) struct Timeline {
     /// The first rank that is a server, if servers are processes of their own.
     first_server: Option<u32>,
     numbers: AtomicU64,
-    /// What is to be added to this rank's clock to get the time since the job's beginning.
-    shift: AtomicI64,
+    /// The job's beginning, on the first rank's clock.
+    origin: AtomicU64,
+    /// What is to be added to this rank's clock to get the first rank's.
+    offset: AtomicI64,
     inner: Mutex<Inner>,
 }
 
@@ -118,9 +120,15 @@ impl Timeline {
             servers,
             first_server,
             numbers: AtomicU64::new(0),
-            shift: AtomicI64::new(-now().cast_signed()),
+            origin: AtomicU64::new(now()),
+            offset: AtomicI64::new(0),
             inner: Mutex::default(),
         }
+    }
+
+    /// The job began then, on the first rank's clock.
+    pub fn begin_at(&self, origin: u64) {
+        self.origin.store(origin, Ordering::SeqCst);
     }
 
     /// Whether something is recorded.
@@ -158,7 +166,7 @@ impl Timeline {
         }) else {
             return Ok(());
         };
-        let shift = self.shift.load(Ordering::SeqCst);
+        let shift = self.offset.load(Ordering::SeqCst) - self.origin.load(Ordering::SeqCst).cast_signed();
         write::write(file, &inner, self, shift)
             .map_err(|e| RunError::Failed(format!("timeline {}: cannot be written: {e}", path.display())))
     }

@@ -20,7 +20,7 @@ use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_me
 use crate::settings::{Settings, Transport};
 use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
 use crate::tcp::TcpChannel;
-use crate::timeline::Timeline;
+use crate::timeline::{self, Timeline};
 
 /// What gives every rank what all of them called it with, in rank order. Called three times.
 pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
@@ -35,6 +35,8 @@ struct Introduction {
     machine: String,
     address: std::net::SocketAddr,
     job: [u8; 16],
+    /// The time there, in nanoseconds.
+    clock: u64,
     version: String,
     /// What all ranks must have been told alike.
     settings: String,
@@ -137,7 +139,9 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         .collect();
     let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
     let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, introductions[0].job, deadline)?;
-    assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), mesh)
+    let engine = assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), mesh)?;
+    engine.shared.timeline.begin_at(introductions[0].clock);
+    Ok(engine)
 }
 
 fn introduce(
@@ -158,6 +162,7 @@ fn introduce(
         machine: machine(),
         address: listener.address(),
         job,
+        clock: timeline::now(),
         version: env!("CARGO_PKG_VERSION").into(),
         settings: format!(
             "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}) {placement:?} {distribution:?} \
