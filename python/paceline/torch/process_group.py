@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import GroupName
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from paceline._core import Communicator
 from paceline.torch.group import Loose
 from paceline.torch.job import Job
 from paceline.torch.point_to_point import PointToPoint
 from paceline.torch.single import Single
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import GroupName
+else:
+    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.4 has none
 
 NAME = "paceline"
 CPU = torch.device("cpu")
