@@ -63,7 +63,6 @@ def test_every_variable_has_its_meaning():
         ("HOROVOD_TORUS_ALLREDUCE", "1"),
         ("HOROVOD_CONTROLLER", "mpi"),
         ("HOROVOD_CPU_OPERATIONS", "gloo"),
-        ("HOROVOD_GPU_OPERATIONS", "NCCL"),
         ("HOROVOD_GLOO_IFACE", "eth0"),
     ],
 )
@@ -80,7 +79,7 @@ def test_a_time_that_has_no_effect_is_refused():
 
 
 def test_variables_of_horovods_build_and_launcher_are_let_be():
-    names = ("WITH_PYTORCH", "RANK", "SIZE", "HOSTNAME", "LOG_LEVEL", "MPI_THREADS_DISABLE", "DYNAMIC_PROCESS_SETS")
+    names = ("WITH_PYTORCH", "RANK", "SIZE", "HOSTNAME", "LOG_LEVEL", "MPI_THREADS_DISABLE", "GPU_OPERATIONS")
     assert Knobs.from_environment({f"HOROVOD_{name}": "1" for name in names}) == Knobs()
 
 

@@ -50,6 +50,20 @@ def test_layers_catch_up_when_they_are_called():
     run(2, pulling.step_waits_for_nothing, env={**SERVERS, "PACELINE_PULL": "layer"})
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        pulling.copies_are_whole,
+        pulling.what_is_loaded_stays,
+        pulling.changes_before_the_pull_are_told,
+        pulling.compiled_models_train,
+    ],
+    ids=lambda task: task.__name__,
+)
+def test_what_else_touches_parameters_that_are_behind(task):
+    run(2, task, env={**SERVERS, "PACELINE_PULL": "layer"})
+
+
 def test_pull_is_for_parameter_servers():
     with pytest.raises(RankError, match="PACELINE_PULL: has no effect on ring"):
         run(1, pulling.kinds, env={"PACELINE_PULL": "layer"})

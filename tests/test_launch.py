@@ -226,6 +226,40 @@ def test_the_first_failure_is_named_and_the_others_get_their_grace():
     ]
 
 
+def test_the_cause_is_named_and_not_those_that_followed(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import time, numpy as np, paceline\n"
+        "class Slow:\n"
+        "    def __del__(self): time.sleep(1)\n"
+        "job, slow = paceline.job.join(), Slow()\n"
+        "if job.rank == 1:\n"
+        "    job.close()\n"  # the others end before it does
+        "    raise ValueError('a mistake in the script\\nin two lines')\n"
+        "job.all_reduce(np.ones(4))\n"
+    )
+    result = run("-np", 3, "--", sys.executable, script)
+    assert result.returncode == 1
+    told = [line for line in result.stderr.splitlines() if line.startswith("paceline: error: ")]
+    assert len(told) == 1, result.stderr
+    named = r"paceline: error: rank 1 \(pid \d+\) exited with code 1: ValueError: a mistake in the script"
+    assert re.fullmatch(named, told[0]), result.stderr
+
+
+def test_where_all_failed_because_of_others_the_first_is_named(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import numpy as np, os, paceline\n"
+        "with paceline.job.join() as job:\n"
+        "    if job.rank == 1: os._exit(0)\n"
+        "    job.all_reduce(np.ones(4))\n"
+    )
+    result = run("-np", 2, "--", sys.executable, script)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.fullmatch(r"paceline: error: rank 0 \(pid \d+\) exited with code 1: JobError: rank 1 .* died: .*", last)
+
+
 def test_a_killed_rank_ends_the_job():
     start = time.monotonic()
     result = run("-np", 3, "--grace", "0.1", "--", "sh", "-c", "if [ $RANK = 2 ]; then kill -9 $$; fi; sleep 50")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 WIDTH = 2880  # three such layers are 100 MB
+BLOCK = 3  # steps
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
 
 
@@ -42,8 +43,6 @@ def trained(way: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimize
         return model, optimizer
     hvd: Any = importlib.import_module("horovod.torch" if way == "horovod" else "paceline.torch")
     hvd.init()
-    if way == "init":
-        return model, optimizer
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -63,6 +62,47 @@ def steps(way: str, name: str, warmup: int, count: int) -> dict[str, Any]:
     pairs = zip(model.parameters(), before, strict=True)
     moved = sum((now.detach() - old).double().square().sum().item() for now, old in pairs)
     return {"seconds": seconds[warmup:], "moved": math.sqrt(moved)}
+
+
+def alternated(way: str, blocks: int) -> dict[str, Any]:
+    """ResNet-18, with it and without in turns of BLOCK steps: for each block the seconds of a step with and without.
+
+    `way` is timeline (recorded or not) or init (a job was joined or not; it is not used).
+    """
+    hvd: Any = importlib.import_module("paceline.torch")
+    torch.manual_seed(0)
+    model, data = model_of("resnet18")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if way == "timeline":
+        hvd.init()
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def step() -> float:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        return time.perf_counter() - start
+
+    def block(*, having: bool) -> float:
+        if having and way == "timeline":
+            hvd.start_timeline(os.environ["BENCH_TIMELINE"])
+        elif having:
+            hvd.init()
+            hvd.barrier()
+        step()
+        seconds = statistics.median(step() for _ in range(BLOCK))
+        if having:
+            hvd.stop_timeline() if way == "timeline" else hvd.shutdown()
+        return seconds
+
+    step()
+    pairs = []
+    for number in range(blocks):
+        having = [number % 2 == 0, number % 2 == 1]
+        seconds = {each: block(having=each) for each in having}
+        pairs.append([seconds[True], seconds[False]])
+    return {"pairs": pairs}
 
 
 def reductions(way: str) -> dict[str, Any]:
@@ -89,7 +129,7 @@ def reductions(way: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("way", choices=["gloo", "paceline", "hvd", "timeline", "horovod", "alone", "init"])
-    parser.add_argument("what", choices=["mlp", "resnet18", "reductions"])
+    parser.add_argument("what", choices=["mlp", "resnet18", "reductions", "costs"])
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
@@ -97,6 +137,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.what == "reductions":
         report = reductions(options.way)
+    elif options.what == "costs":
+        report = alternated(options.way, options.steps)
     else:
         report = steps(options.way, options.what, options.warmup, options.steps)
     rank = os.environ.get("RANK") or os.environ["HOROVOD_RANK"]

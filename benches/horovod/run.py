@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,12 +31,11 @@ TITLES = {
     "gloo": "DDP, gloo",
     "paceline": "DDP, paceline",
     "hvd": "DistributedOptimizer",
-    "timeline": "with a timeline",
     "horovod": "Horovod 0.28.1",
-    "alone": "without any",
-    "init": "after hvd.init()",
+    "alone": "no communication",
 }
 MODELS = {"mlp": "MLP, 100 MB, 4 samples a rank", "resnet18": "ResNet-18, 16 images of 64 px a rank"}
+BLOCKS = 16  # of both kinds in a job
 HEADING = "## Horovod's calls"
 TEXT = """\
 `python benches/horovod/run.py` (part of `make bench`), {rounds} rounds, two ranks of one thread each, made in {made} on
@@ -49,7 +49,7 @@ def one(way: str, what: str, steps: int) -> list[Any]:
         rendezvous = f"127.0.0.1:{systems._port()}"
         variables = {"PACELINE_RENDEZVOUS": rendezvous} if way in ("hvd", "timeline", "init") else {}
         if way == "timeline":
-            variables["PACELINE_TIMELINE"] = f"{folder}/timeline.json"
+            variables["BENCH_TIMELINE"] = f"{folder}/timeline.json"
         words = ("--steps", str(steps))
         job = System(f"{what}, {way}", way, str(HERE / "job.py"), "", variables=variables, arguments=(way, what))
         if way != "horovod":
@@ -71,18 +71,20 @@ def ways(what: str) -> list[str]:
     there = ["horovod"] if (HOROVOD / "horovodrun").exists() else []
     if what == "reductions":
         return ["hvd", *there]
-    return ["gloo", "hvd", "paceline", *there, *(["timeline", "alone", "init"] if what == "resnet18" else [])]
+    if what == "costs":
+        return ["timeline", "init"]
+    return ["gloo", "hvd", "paceline", *there, "alone"]
 
 
 def measure(rounds: int, steps: int, content: dict[str, Any], say: Callable[[str], None]) -> None:
     """Seconds of a step by model and way, and of a reduction by size and way; one for each round."""
-    for what in (*MODELS, "reductions"):
+    for what in (*MODELS, "reductions", "costs"):
         found: dict[str, list[Any]] = {way: [] for way in ways(what)}
         for number in range(rounds):
             turn = ways(what)
             for way in turn[number % len(turn) :] + turn[: number % len(turn)]:
                 try:
-                    reports = one(way, what, steps)
+                    reports = one(way, what, BLOCKS if what == "costs" else steps)
                 except jobs.JobError as error:
                     print(f"failed: {error}", file=sys.stderr)
                     found[way].append(None)
@@ -91,6 +93,9 @@ def measure(rounds: int, steps: int, content: dict[str, Any], say: Callable[[str
                     found[way].append(
                         {size: max(r["median_s"][size] for r in reports) for size in reports[0]["median_s"]}
                     )
+                elif what == "costs":
+                    pairs = [pair for report in reports for pair in report["pairs"]]
+                    found[way].append(statistics.median(having / without for having, without in pairs))
                 else:
                     found[way].append(summary.slowest([report["seconds"] for report in reports]))
                 say(f"{what}, round {number + 1}/{rounds}: {way}")
@@ -102,21 +107,21 @@ def tables(content: dict[str, Any]) -> list[summary.Table]:
     training, costs = [], []
     for model, title in MODELS.items():
         times = content[model]
-        for way in (way for way in ("paceline", "hvd", "horovod") if way in times):
+        for way in (way for way in ("paceline", "hvd", "horovod", "alone") if way in times):
             ours = summary.middle(times[way])
             row = [title, TITLES[way], f"{ours * 1e3:.0f}" if ours else "–"]
             row.append(str(summary.faster(times["gloo"], times[way]) or "–"))
             row.append(
-                str((way != "horovod" and "horovod" in times and summary.faster(times["horovod"], times[way])) or "–")
+                str(
+                    (way in ("paceline", "hvd") and "horovod" in times and summary.faster(times["horovod"], times[way]))
+                    or "–"
+                )
             )
             training.append(row)
-    times = content["resnet18"]
-    for what, base, way in (
-        ("training after hvd.init() without using it", "alone", "init"),
-        ("recording a timeline", "hvd", "timeline"),
-    ):
-        ratio = summary.faster(times[way], times[base])
-        costs.append([what, str(ratio) if ratio else "–", "at most 1.01"])
+    for what, way in (("training after hvd.init() without using it", "init"), ("recording a timeline", "timeline")):
+        ratios = [ratio for ratio in content["costs"][way] if ratio is not None]
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})" if ratios else "–"
+        costs.append([what, spread, "at most 1.01"])
     sizes = []
     for size in content["reductions"]["hvd"][0]:
         rounds = {way: [turn and turn[size] for turn in turns] for way, turns in content["reductions"].items()}
@@ -135,7 +140,9 @@ def tables(content: dict[str, Any]) -> list[summary.Table]:
             training,
         ),
         summary.Table(
-            "What it costs, ResNet-18: time of a step with it, over that without", ["", "ratio", "target"], costs
+            "What it costs, ResNet-18: a step with it over one without, in turns of three steps of the same job",
+            ["", "ratio", "wanted"],
+            costs,
         ),
         summary.Table("A named all-reduce that is waited for at once, 2 ranks", header, sizes),
     ]

@@ -30,6 +30,7 @@ from typing import Any, cast
 from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError, UserError
 from paceline.environment import RankEnvironment, rank_environment
+from paceline.failure import tell_launcher
 from paceline.job_exchange import Exchanges
 from paceline.job_group import Collectives, Handle
 from paceline.settings import Settings
@@ -140,6 +141,7 @@ def join(**settings: object) -> Job:
     strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
     not come, and UserError, a ValueError, for what cannot be.
     """
+    tell_launcher()
     place = rank_environment()
     known = Settings.from_environment(None, **settings)
     rendezvous = known.rendezvous or place.rendezvous

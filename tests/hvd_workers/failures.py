@@ -100,6 +100,7 @@ def after_join(rank, size):
     _told(lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "rank 1 has joined", "'allreduce.m'")
     assert hvd.allreduce(one, op=hvd.Sum, name="s").item() == size - 1
     assert hvd.allgather(one, name="r").tolist() == [1] * (size - 1)
+    assert hvd.allgather_object(rank, name="o") == [other for other in range(size) if other != 1]
     if rank == 0:
         time.sleep(0.3)
     assert hvd.join() == 0

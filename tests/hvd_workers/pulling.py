@@ -1,5 +1,8 @@
 """Parameter servers: weights after 50 steps, pulled in step() or by layer."""
 
+import copy
+import pickle
+
 import paceline.torch as hvd
 import pytest
 import torch
@@ -116,3 +119,63 @@ def step_waits_for_nothing(rank, size):
     optimizer.synchronize()
     with pytest.raises(ValueError, match="cannot be pulled by layer"):
         optimizer.step(lambda: loss)
+
+
+def behind(rank, *, compiled=False):
+    """A net whose parameters are all a step behind, its optimizer, and the parameters before that step."""
+    torch.manual_seed(0)
+    net = Net().double()
+    optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    before = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+    model = torch.compile(net, backend="eager") if compiled else net
+    for _ in range(3 if compiled else 1):
+        before = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+        optimizer.zero_grad()
+        functional.mse_loss(model(batch(0, rank)[0], True), batch(0, rank)[1]).backward()
+        optimizer.step()
+    assert compiled or all(torch.equal(tensor, before[name]) for name, tensor in net.named_parameters())
+    return net, optimizer, before
+
+
+def copies_are_whole(rank, size):
+    """Of a module that is copied or pickled, however that is done; and copies live without their optimizer."""
+    for method in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
+        net, optimizer, before = behind(rank)
+        other = method(net)
+        for name, tensor in other.named_parameters():
+            assert not torch.equal(tensor, before[name]), name
+            assert torch.equal(tensor, dict(net.named_parameters())[name]), name
+        other.load_state_dict(other.state_dict())
+        other(batch(1, rank)[0], True).sum().backward()
+        optimizer.synchronize()
+
+
+def what_is_loaded_stays(rank, size):
+    """A step that was still on its way is made before, not on what was loaded."""
+    net, optimizer, before = behind(rank)
+    net.load_state_dict(before)
+    optimizer.synchronize()
+    net(batch(0, rank)[0], True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.named_parameters())
+
+
+def changes_before_the_pull_are_told(rank, size):
+    net, _, _ = behind(rank)
+    with torch.no_grad():
+        net.last.bias.clamp_(-0.01, 0.01)
+    with pytest.raises(RuntimeError, match=r"'last\.bias' was changed after step\(\) and before it was pulled"):
+        net(batch(0, rank)[0], True)
+
+
+def compiled_models_train(rank, size):
+    net, optimizer, before = behind(rank, compiled=True)
+    plain, same, _ = behind(rank)
+    for _ in range(2):
+        same.zero_grad()
+        functional.mse_loss(plain(batch(0, rank)[0], True), batch(0, rank)[1]).backward()
+        same.step()
+    for each in (optimizer, same):
+        each.synchronize()
+    for (name, tensor), other in zip(net.named_parameters(), plain.parameters(), strict=True):
+        assert not torch.equal(tensor, before[name])
+        torch.testing.assert_close(tensor, other, rtol=1e-9, atol=1e-12)

@@ -158,12 +158,12 @@ pub struct Bucket {
     pub tensors: Vec<Agreed>,
 }
 
-/// A tensor that some ranks have asked for and others have not.
+/// Tensors that some ranks have asked for and others have not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stall {
-    /// Its name.
-    pub name: String,
-    /// Since the first asked.
+    /// Their names, in alphabetical order; at least one.
+    pub names: Vec<String>,
+    /// Since the first of them was asked for.
     pub waited: Time,
     /// Ranks that have, as people call them.
     pub have: Vec<u32>,

@@ -77,13 +77,23 @@ impl Table {
             .is_some_and(|entry| entry.asked.iter().zip(&self.joined).all(|(asked, &joined)| asked.is_some() || joined))
     }
 
-    /// Tensors that have waited so long and were not told of for so long.
+    /// Tensors that have waited so long and were not told of for so long: one entry for all that wait for the same ranks.
+    ///
+    /// What becomes due soon after is told of as well, so that a layer's tensors make no message each.
     pub fn stalled(&mut self, now: Time, after: Time) -> Vec<Stall> {
         let (joined, called) = (&self.joined, &self.called);
-        let mut stalls = Vec::new();
-        for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| now.saturating_sub(entry.warned) >= after) {
+        let mut stalls: Vec<Stall> = Vec::new();
+        if !self.waiting.values().any(|entry| now.saturating_sub(entry.warned) >= after) {
+            return stalls;
+        }
+        for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| now.saturating_sub(entry.warned) >= after / 2)
+        {
             entry.warned = now;
-            stalls.push(entry.stall(name, now, joined, called));
+            let one = entry.stall(name, now, joined, called);
+            match stalls.iter_mut().find(|stall| (&stall.have, &stall.lack) == (&one.have, &one.lack)) {
+                Some(stall) => stall.take(one),
+                None => stalls.push(one),
+            }
         }
         stalls
     }
@@ -119,21 +129,39 @@ impl Waiting {
             let those = those.filter(move |(_, (asked, joined))| asked.is_some() == wanted && (wanted || !**joined));
             those.map(|(rank, _)| called[rank]).collect()
         };
-        Stall { name: name.into(), waited: now.saturating_sub(self.since), have: ranks(true), lack: ranks(false) }
+        Stall {
+            names: vec![name.into()],
+            waited: now.saturating_sub(self.since),
+            have: ranks(true),
+            lack: ranks(false),
+        }
     }
 }
 
 impl Stall {
+    /// Another's tensors, which wait for the same ranks.
+    fn take(&mut self, other: Stall) {
+        self.names.extend(other.names);
+        self.waited = self.waited.max(other.waited);
+    }
+
     /// For people.
     #[must_use]
     pub fn describe(&self) -> String {
-        format!(
-            "tensor '{}' has waited {} for {}; {} asked for it",
-            self.name,
-            seconds(self.waited),
-            ranks(&self.lack),
-            ranks(&self.have)
-        )
+        let (waited, lack, have) = (seconds(self.waited), ranks(&self.lack), ranks(&self.have));
+        match self.names.as_slice() {
+            [name] => format!("tensor '{name}' has waited {waited} for {lack}; {have} asked for it"),
+            names => {
+                let shown: Vec<String> = names.iter().take(3).map(|name| format!("'{name}'")).collect();
+                let more = names.len() - shown.len();
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                format!(
+                    "{} tensors have waited up to {waited} for {lack}; {have} asked for them: {}{more}",
+                    names.len(),
+                    shown.join(", ")
+                )
+            }
+        }
     }
 }
 

@@ -139,6 +139,29 @@ fn sizes_that_differ_are_told_to_all() {
 }
 
 #[test]
+fn tensors_that_wait_for_the_same_ranks_make_one_message() {
+    let settings =
+        Settings { cycle_time: 1, threshold: 100, capacity: 4, warn_after: Some(100), give_up_after: Some(1000) };
+    let mut world = World::new(3, &settings);
+    let begin = world.now;
+    let names: Vec<String> = (0..80).map(|number| format!("w{number:02}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        world.submit(0, vec![request(name)]);
+        world.submit(2, vec![request(name)]);
+        world.wait(begin + number as u64 / 2);
+    }
+    world.submit(0, vec![request("lonely")]);
+    world.wait(begin + 199);
+    let mut told: Vec<(usize, &[u32])> =
+        world.warned.iter().map(|stall| (stall.names.len(), &stall.lack[..])).collect();
+    told.sort_unstable();
+    assert_eq!(told, [(1, &[1, 2][..]), (80, &[1][..])]);
+    let many = world.warned.iter().find(|stall| stall.names.len() > 1).unwrap().describe();
+    assert!(many.starts_with("80 tensors have waited up to "), "{many}");
+    assert!(many.ends_with("for rank 1; ranks 0, 2 asked for them: 'w00', 'w01', 'w02' and 77 more"), "{many}");
+}
+
+#[test]
 fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
     let settings =
         Settings { cycle_time: 1, threshold: 100, capacity: 4, warn_after: Some(100), give_up_after: Some(1000) };
@@ -155,7 +178,7 @@ fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
         assert!(world.warned.is_empty());
         world.wait(begin + 400);
         let first = world.warned.first().unwrap();
-        assert_eq!((first.name.as_str(), &first.have[..], &first.lack[..]), ("w", &[0, 2][..], &[1][..]));
+        assert_eq!((&first.names[..], &first.have[..], &first.lack[..]), (&["w".into()][..], &[0, 2][..], &[1][..]));
         assert!(world.refused[0].is_empty());
         world.wait(begin + 3000);
         assert!(world.refused[0][0].1.contains("for rank 1; ranks 0, 2 asked for it"), "{:?}", world.refused[0]);

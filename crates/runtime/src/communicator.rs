@@ -12,7 +12,7 @@ use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Order, Shared, Submission, lock};
 use crate::error::{Result, RunError};
-use crate::executor::Begin;
+use crate::executor::{Begin, Finish};
 use crate::handle::Handle;
 use crate::program::Scheduled;
 use crate::request::{self, Prepared};
@@ -239,7 +239,8 @@ impl Communicator {
     ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
         let prepared = unsafe { request::prepare(request, self.me, self.size())? };
-        let Prepared { program, mut space, count, finish, transfer } = prepared;
+        let Prepared { program, mut space, count, mut finish, transfer } = prepared;
+        let mut factor = None;
         let mut roles = Vec::with_capacity(1);
         let mut signature =
             Signature { call: request.call, dtype: request.dtype, op: request.op, root: 0, count, plan: 0 };
@@ -254,8 +255,15 @@ impl Communicator {
             }
             None => {
                 let plan = plan.ok_or_else(|| RunError::Failed("an all-reduce has a plan".into()))?;
-                signature.plan = plan.digest;
                 let schedule = plan.schedule(&self.topology, request.dtype.size())?;
+                signature.plan = plan.digest;
+                if schedule.roles().total() > 1
+                    && let Some(Finish { factor: each, .. }) = finish.take()
+                {
+                    // Who completes a piece multiplies it for all, so that all must want the same.
+                    signature.plan ^= digest(each.to_bits().to_le_bytes());
+                    factor = Some(each);
+                }
                 request::prescale(&mut space, request);
                 // Every role of this process; servers and switches have memory of their own.
                 if self.me < self.workers {
@@ -272,7 +280,7 @@ impl Communicator {
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
-        let begin = Begin { signature, program, roles, lends, transfer, finish, label, handle, keep };
+        let begin = Begin { signature, program, roles, lends, transfer, factor, finish, label, handle, keep };
         self.shared.submit(self.id, begin, how)
     }
 
@@ -286,6 +294,7 @@ impl Communicator {
             dtype: request.dtype.name().into(),
             op: request.op.name().into(),
             count: request.inputs.iter().map(|memory| memory.1).sum(),
+            postscale: request.postscale,
             bucket,
             label: request.label.into(),
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
@@ -307,7 +316,7 @@ impl Communicator {
         }
         let memory = [(0, order.count)];
         let request = Request { call: Call::AllReduce, dtype, op, label: &order.label, ..Request::default() };
-        let request = Request { inputs: &memory, ..request };
+        let request = Request { inputs: &memory, postscale: order.postscale, ..request };
         let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
         let timeout = order.timeout_s.map(crate::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.

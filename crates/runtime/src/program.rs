@@ -10,7 +10,7 @@ mod reduce;
 
 use std::sync::Arc;
 
-use paceline_schedule::{Bucket, Schedule, Step};
+use paceline_schedule::{Bucket, Op, Schedule, Step};
 
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
@@ -33,6 +33,11 @@ pub trait Program: Send {
     /// Roles, where there can be a barrier.
     fn roles(&self) -> u32 {
         0
+    }
+
+    /// Whether what `role` combines at a receive is the result, which is then only copied.
+    fn completes(&self, _role: u32, _lane: u32, _pc: u32) -> bool {
+        false
     }
 }
 
@@ -59,6 +64,18 @@ impl Program for Scheduled {
 
     fn roles(&self) -> u32 {
         self.schedule.roles().total()
+    }
+
+    /// Who combines last receives nothing of it later. A switch's sum goes to a server that combines once more.
+    fn completes(&self, role: u32, lane: u32, pc: u32) -> bool {
+        let roles = self.schedule.roles();
+        let Step::Recv { op: Op::Reduce | Op::AssignThenReduce, piece, .. } = self.step(role, lane, pc) else {
+            return false;
+        };
+        let later = (pc + 1..).map(|pc| self.step(role, lane, pc)).take_while(|step| *step != Step::Done);
+        let mut received =
+            later.filter_map(|step| if let Step::Recv { piece, .. } = step { Some(piece) } else { None });
+        role < roles.workers + roles.servers && received.all(|other| other.apart(piece))
     }
 }
 

@@ -10,7 +10,12 @@ use paceline_runtime::program::Scheduled;
 use paceline_runtime::space::Space;
 use paceline_runtime::tag::Call;
 use paceline_schedule::{Bucket, Chunk, Knobs, Schedule, Topology, build, registry};
-use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, signature, space};
+use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
+
+/// What sums are multiplied by. A rank alone has nobody to do it.
+fn factor(schedule: &dyn Schedule) -> Option<f64> {
+    (schedule.roles().total() > 1).then_some(3.0)
+}
 
 /// The roles that a rank plays, with memory for each: servers and switches are spread over the workers.
 fn roles(schedule: &dyn Schedule, rank: u32, worker: Space, len: u64) -> Vec<(u32, Space)> {
@@ -37,11 +42,13 @@ fn start(
     let len = (memory.len() / 8) as u64;
     let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id, len, pull_only: false } };
     let roles = roles(&**schedule, rank, space(memory, Dtype::Int64, cut), len);
-    begin(executor, signature(Call::AllReduce, Dtype::Int64, ReduceOp::Sum, len), Box::new(program), roles)
+    let signature = signature(Call::AllReduce, Dtype::Int64, ReduceOp::Sum, len);
+    begin_scaled(executor, signature, Box::new(program), roles, factor(&**schedule))
 }
 
 fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u32, lengths: &[usize]) {
-    let topology = Topology { workers: size, ranks_per_node: 2.min(size), servers, switch_radix: None };
+    let topology =
+        Topology { workers: size, ranks_per_node: 2.min(size), servers, switch_radix: (size > 4).then_some(3) };
     let schedule: Arc<dyn Schedule> = Arc::from(build(name, &topology, knobs).unwrap());
     let mut executors = executors(size, transport);
     let results = on_all(&mut executors, |rank, executor| {
@@ -63,7 +70,7 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
         drive(executor, &handles);
         for (id, memory) in memory.iter().enumerate() {
             for (i, element) in memory.chunks(8).enumerate() {
-                let sum: i64 = (0..size).map(|r| value(r, id, i)).sum();
+                let sum = (0..size).map(|r| value(r, id, i)).sum::<i64>() * factor(&*schedule).map_or(1, |f| f as i64);
                 assert_eq!(
                     i64::from_ne_bytes(element.try_into().unwrap()),
                     sum,

@@ -18,6 +18,12 @@ impl Piece {
         Piece { off: self.off + index * base + index.min(longer), len: base + u64::from(index < longer) }
     }
 
+    /// Whether they share no element.
+    #[must_use]
+    pub fn apart(self, other: Piece) -> bool {
+        self.off + self.len <= other.off || other.off + other.len <= self.off
+    }
+
     /// The lower or the upper half; the lower is the longer one.
     #[must_use]
     pub fn half(self, upper: bool) -> Piece {

@@ -24,6 +24,7 @@ from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
 from paceline.launch.processes import Group, Starter, reap, signal_all
+from paceline.launch.reasons import Reasons
 from paceline.launch.recordings import Exchange
 
 _FULL = 1 << 20  # bytes that wait for the launcher: then ranks wait too
@@ -66,6 +67,7 @@ class Agent:
         self.pipes: list[Pipe] = []
         self.ports: Ports | None = None
         self.exchange: Exchange | None = None
+        self.reasons = Reasons()
         self.common: dict[str, str] = {}
         self.started = False
         self.living = 0
@@ -182,7 +184,8 @@ class Agent:
 
     def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         try:
-            process = self.starter.start(command, environment, one_pipe=self.job["output"] == "files")
+            with self.reasons.told_by(rank, environment) as (environment, pipe):  # noqa: PLW2901
+                process = self.starter.start(command, environment, pipe, one_pipe=self.job["output"] == "files")
         except OSError as error:
             raise Problem(
                 f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
@@ -263,7 +266,9 @@ class Agent:
                 self._drain(pipe)
             for frame in self.exchange.frames(group.rank) if self.exchange is not None else ():
                 self.out.put(frame)
-            self.out.put(encode(Kind.EXITED, group.rank, {"code": group.code, "stopped": self.ending}))
+            reason, follows = self.reasons.of(group.rank)
+            ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
+            self.out.put(encode(Kind.EXITED, group.rank, ended))
 
     def _patience(self) -> float | None:
         if self.ending or (self.started and not self.living):

@@ -25,6 +25,10 @@ class Outcome:
     """It ended after paceline run had told it to."""
     server: int | None = None
     """Its number, if it is a parameter server."""
+    reason: str | None = None
+    """The exception that ended it, as far as it could tell: `ValueError: …`."""
+    follows: bool = False
+    """It ended because another rank had failed, or was silent."""
 
     @property
     def failed(self) -> bool:
@@ -37,10 +41,11 @@ class Outcome:
         return f"{how} when it was told to end" if self.stopped else how
 
     def sentence(self) -> str:
-        """`rank 2 on host a (pid 1234) was killed by SIGKILL`."""
+        """`rank 2 on host a (pid 1234) was killed by SIGKILL`, `… exited with code 1: ValueError: …`."""
         where = f" on host {self.host}" if self.host is not None else ""
         who = f"rank {self.rank}" if self.server is None else f"server {self.server}"
-        return f"{who}{where} (pid {self.pid}) {self.words()}"
+        why = f": {self.reason}" if self.reason else ""
+        return f"{who}{where} (pid {self.pid}) {self.words()}{why}"
 
 
 def _signal(number: int) -> str:

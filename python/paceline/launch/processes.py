@@ -66,9 +66,12 @@ class Starter:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self._files[1], self._files[1]))
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], *, one_pipe: bool
+        self, command: Sequence[str], environment: Mapping[str, str], inherited: int, *, one_pipe: bool
     ) -> subprocess.Popen[bytes]:
-        """Start it as the leader of a new process group; stdout and stderr are pipes. Raises OSError."""
+        """Start it as the leader of a new process group; stdout and stderr are pipes. Raises OSError.
+
+        `inherited` is a descriptor that it keeps open under the same number.
+        """
         return subprocess.Popen(
             command,
             env=environment,
@@ -76,6 +79,7 @@ class Starter:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if one_pipe else subprocess.PIPE,
             bufsize=0,
+            pass_fds=(inherited,),
             process_group=0,
             preexec_fn=self._in_child,  # noqa: PLW1509  # safe: this process has one thread
         )

@@ -44,6 +44,7 @@ class Supervisor:
         self.problem: click.ClickException | UserError | None = None
         self.broken: OSError | None = None
         self.failed = False
+        self.follower: Outcome | None = None
         self.outcomes: list[Outcome] = []
         self.records = Records()
         self.stopping = False
@@ -77,6 +78,7 @@ class Supervisor:
             if self.broken.errno == errno.EPIPE:  # the reader has seen enough
                 raise self.broken
             raise click.ClickException(f"what the ranks print cannot be written: {self.broken.strerror}")
+        self._blame(self.follower)  # nobody else is to blame
         failures = [outcome for outcome in self.outcomes if outcome.failed]
         if len(failures) > 1:
             for line in table(outcome for outcome in self.outcomes if outcome.code):
@@ -237,15 +239,25 @@ class Supervisor:
         name = host.name if host.remote or len(self.hosts) > 1 else None
         stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
         server = frame.rank - self.job.size if frame.rank >= self.job.size else None
-        outcome = Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], stopped, server)
+        code, reason, follows = fields["code"], fields["reason"], fields["follows"]
+        outcome = Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, server, reason, follows)
         self.outcomes.append(outcome)
-        if outcome.failed and not self.failed and self.signal is None and self.broken is None and self.problem is None:
-            self.failed = True
-            click.echo(f"paceline: error: {outcome.sentence()}", err=True)
-            self._stop(self.job.grace_s)
+        if outcome.failed and self.signal is None and self.broken is None and self.problem is None:
+            if not self.failed:
+                self.failed = True
+                self._stop(self.job.grace_s)
+                self.follower = outcome
+            if not outcome.follows:
+                self._blame(outcome)
         workers = sum(outcome.server is None for outcome in self.outcomes)
         if self.job.servers and workers == self.job.size and not self.stopping:
             self._stop(0)  # nobody is left to serve
+
+    def _blame(self, outcome: Outcome | None) -> None:
+        """Name the rank that failed first, once; one that failed because of another is named if there is no other."""
+        if outcome is not None and self.follower is not None:
+            self.follower = None
+            click.echo(f"paceline: error: {outcome.sentence()}", err=True)
 
     # Ends that nobody asked for
 
@@ -259,6 +271,7 @@ class Supervisor:
             if not self.failed:
                 click.echo(f"paceline: error: lost {message}", err=True)
             self.failed = True
+            self.follower = None
             self._stop(self.job.grace_s)
 
     def _patience(self) -> float | None:

@@ -25,6 +25,8 @@ pub(crate) struct Order {
     pub op: String,
     /// Elements.
     pub count: u64,
+    /// What sums are multiplied by.
+    pub postscale: f64,
     /// Number of the bucket, for its placement.
     pub bucket: u32,
     pub label: String,

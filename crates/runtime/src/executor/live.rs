@@ -46,6 +46,8 @@ pub struct Begin {
     pub lends: bool,
     /// Of a transfer.
     pub transfer: Option<Between>,
+    /// What results are multiplied by where the program completes them.
+    pub factor: Option<f64>,
     /// Afterwards.
     pub finish: Option<Finish>,
     /// The user's name of the tensors, or nothing.
@@ -100,6 +102,7 @@ pub(super) struct Live {
     pub parts: Vec<Part>,
     pub lends: bool,
     pub transfer: Option<Between>,
+    pub factor: Option<f64>,
     finish: Option<Finish>,
     pub label: String,
     /// In the timeline.
@@ -117,7 +120,7 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(seq: u32, begin: Begin) -> Live {
-        let Begin { signature, program, roles, lends, transfer, finish, label, handle, keep } = begin;
+        let Begin { signature, program, roles, lends, transfer, factor, finish, label, handle, keep } = begin;
         let total = program.lanes();
         let meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
@@ -142,6 +145,7 @@ impl Live {
             parts,
             lends,
             transfer,
+            factor,
             finish,
             label,
             number,

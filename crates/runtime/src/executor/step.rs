@@ -6,8 +6,9 @@ use super::lane::{ALL, Lane, Lent, Moved, State};
 use super::live::{Live, Part};
 use super::wires::Wires;
 use crate::channel::Sink;
+use crate::dtype::Dtype;
 use crate::error::RunError;
-use crate::reduce::Kernel;
+use crate::reduce::{Kernel, scale};
 use crate::space::Space;
 use crate::tag::{Signature, Tag};
 use crate::timeline::{self, Party, Timeline};
@@ -82,38 +83,47 @@ struct Wanted {
     peer: u32,
     piece: Piece,
     assign: bool,
+    /// What the result is multiplied by, where this contribution completes it.
+    factor: Option<f64>,
     got: u64,
     /// Elements of the piece that may be written.
     limit: u64,
 }
 
-/// Whether two pieces share no element.
-fn apart(one: Piece, other: Piece) -> bool {
-    one.off + one.len <= other.off || other.off + other.len <= one.off
+/// A receive of a program.
+struct Receive {
+    from: Peers,
+    slot: u16,
+    op: Op,
+    piece: Piece,
+    /// Elements of the piece that may be overwritten.
+    limit: u64,
+    pc: u32,
 }
 
 /// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
 /// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
-fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<(Peers, u16, Op, Piece, u64)> {
+fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receive> {
+    let found = |from, slot, op, piece, limit, pc| Some(Receive { from, slot, op, piece, limit, pc });
     match live.program.step(role, number, lane.pc) {
-        Step::Recv { from, slot, op, piece } => Some((from, slot, op, piece, u64::MAX)),
+        Step::Recv { from, slot, op, piece } => found(from, slot, op, piece, u64::MAX, lane.pc),
         Step::Send { to, piece: outgoing, .. } if to.count == 1 => {
             let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else {
                 return None;
             };
-            let limit = match (apart(piece, outgoing), piece == outgoing) {
+            let limit = match (piece.apart(outgoing), piece == outgoing) {
                 (true, _) => u64::MAX,
                 (false, true) => lane.sent.get(0),
                 (false, false) => return None,
             };
-            Some((from, slot, op, piece, limit))
+            found(from, slot, op, piece, limit, lane.pc + 1)
         }
         _ => None,
     }
 }
 
 fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
-    let (from, slot, op, piece, limit) = receive_at(live, role, number, lane)?;
+    let Receive { from, slot, op, piece, limit, pc } = receive_at(live, role, number, lane)?;
     if slot != tag.slot {
         return None;
     }
@@ -134,13 +144,46 @@ fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option
         return None;
     }
     let assign = op == Op::Assign || (op == Op::AssignThenReduce && peer == 0);
-    Some(Wanted { peer, piece, assign, got, limit: piece.len })
+    let last = peer + 1 == from.count;
+    let factor = live.factor.filter(|_| last && live.program.completes(role, number, pc));
+    Some(Wanted { peer, piece, assign, factor, got, limit: piece.len })
 }
 
-/// Combines a part of a fragment; `off` is the fragment's first element, `at` the part's first byte in it.
-fn combine(space: &mut Space, off: u64, at: usize, payload: &[u8], assign: bool, kernel: Kernel) {
-    let off = off + (at / space.element()) as u64;
-    space.zip(off, payload, |to, from| if assign { to.copy_from_slice(from) } else { kernel(to, from) });
+/// How a fragment is combined with what is there.
+struct Combine {
+    /// First element.
+    off: u64,
+    assign: bool,
+    factor: Option<f64>,
+    kernel: Kernel,
+    dtype: Dtype,
+}
+
+impl Combine {
+    fn new(live: &Live, wanted: &Wanted, tag: &Tag) -> Combine {
+        let (assign, factor) = (wanted.assign, wanted.factor);
+        Combine { off: wanted.piece.off + tag.offset, assign, factor, kernel: live.kernel, dtype: tag.signature.dtype }
+    }
+
+    /// A part of it; `at` is the part's first byte.
+    fn part(&self, space: &mut Space, at: usize, payload: &[u8]) {
+        let off = self.off + (at / space.element()) as u64;
+        space.zip(off, payload, |to, from| {
+            if self.assign {
+                to.copy_from_slice(from)
+            } else {
+                (self.kernel)(to, from)
+            }
+            self.complete(to);
+        });
+    }
+
+    /// Multiplies what is complete.
+    fn complete(&self, run: &mut [u8]) {
+        if let Some(factor) = self.factor {
+            scale(self.dtype, run, factor);
+        }
+    }
 }
 
 /// After the elements of a fragment have been combined.
@@ -194,19 +237,19 @@ pub(super) fn deliver(
     }
     let Some(wanted) = wanted(live, role, number, lane, tag) else { return Ok(false) };
     let elements = fits(&wanted, tag, &live.signature)?;
-    let (kernel, off) = (live.kernel, wanted.piece.off + tag.offset);
+    let how = Combine::new(live, &wanted, tag);
     let began = Shown::begins(&wires.timeline, tag.offset);
     let space = &mut live.parts[part].space;
-    let taken = if wanted.assign {
-        let run = space.run(off, elements);
-        if run.len() == tag.bytes as usize {
-            wires.take(rank, tag.bytes, Sink::Into(run))
-        } else {
-            wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| combine(space, off, at, payload, true, kernel)))
+    let mut taken = false;
+    let run = if wanted.assign { space.run(how.off, elements) } else { &mut [] };
+    if wanted.assign && run.len() == tag.bytes as usize {
+        taken = wires.take(rank, tag.bytes, Sink::Into(run));
+        if taken {
+            how.complete(run);
         }
     } else {
-        wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| combine(space, off, at, payload, false, kernel)))
-    };
+        taken |= wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
+    }
     if taken {
         live.moved += 1;
         let lane = &mut live.parts[part].lanes[at];
@@ -320,7 +363,8 @@ fn take_aside(
         return Ok(false);
     }
     let role = live.parts[part].role;
-    let Some((from, slot, ..)) = receive_at(live, role, number, &live.parts[part].lanes[at]) else { return Ok(false) };
+    let lane = &live.parts[part].lanes[at];
+    let Some(Receive { from, slot, .. }) = receive_at(live, role, number, lane) else { return Ok(false) };
     let mut any = false;
     for sender in from.iter() {
         let key = Key {
@@ -337,10 +381,10 @@ fn take_aside(
                 return Err(mismatch(live, tag, place));
             }
             let Some(wanted) = wanted(live, role, number, &live.parts[part].lanes[at], tag) else { break };
-            let (elements, off) = (fits(&wanted, tag, &live.signature)?, wanted.piece.off + tag.offset);
+            let (elements, how) = (fits(&wanted, tag, &live.signature)?, Combine::new(live, &wanted, tag));
             let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
             let Some(payload) = aside.pop(&key) else { break };
-            combine(&mut live.parts[part].space, off, 0, &payload, wanted.assign, live.kernel);
+            how.part(&mut live.parts[part].space, 0, &payload);
             let lane = &mut live.parts[part].lanes[at];
             count(lane, &wanted, elements);
             shown.moved(&mut lane.got, wanted.peer, began, timeline);
@@ -356,7 +400,7 @@ fn take_aside(
 fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
     let Part { role, lanes, .. } = &live.parts[part];
     match live.program.step(*role, number, lanes[at].pc + 1) {
-        Step::Recv { piece: into, .. } => apart(into, piece),
+        Step::Recv { piece: into, .. } => into.apart(piece),
         _ => true,
     }
 }

@@ -137,6 +137,17 @@ pub fn begin(
     program: Box<dyn Program>,
     roles: Vec<(u32, Space)>,
 ) -> Arc<Handle> {
+    begin_scaled(executor, signature, program, roles, None)
+}
+
+/// The same; results are multiplied by the factor.
+pub fn begin_scaled(
+    executor: &mut Executor,
+    signature: Signature,
+    program: Box<dyn Program>,
+    roles: Vec<(u32, Space)>,
+    factor: Option<f64>,
+) -> Arc<Handle> {
     let handle = Arc::new(Handle::new(None));
     let begin = Begin {
         signature,
@@ -144,6 +155,7 @@ pub fn begin(
         roles,
         lends: true,
         transfer: None,
+        factor,
         finish: None,
         label: String::new(),
         handle: handle.clone(),

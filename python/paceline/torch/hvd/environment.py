@@ -37,12 +37,6 @@ _NOT_THERE: dict[str, str] = {
 _CHOICES: dict[str, str] = {
     "HOROVOD_CONTROLLER": "unset it: ranks agree by themselves; start them by paceline run, torchrun, mpirun or srun",
     "HOROVOD_CPU_OPERATIONS": "unset it: Paceline's own runtime moves the tensors",
-    "HOROVOD_GPU_OPERATIONS": "unset it: tensors on a GPU go through memory of the host",
-    "HOROVOD_GPU_ALLREDUCE": "unset it: tensors on a GPU go through memory of the host",
-    "HOROVOD_GPU_ALLGATHER": "unset it: tensors on a GPU go through memory of the host",
-    "HOROVOD_GPU_BROADCAST": "unset it: tensors on a GPU go through memory of the host",
-    "HOROVOD_GPU_ALLTOALL": "unset it: tensors on a GPU go through memory of the host",
-    "HOROVOD_GPU_REDUCESCATTER": "unset it: tensors on a GPU go through memory of the host",
     "HOROVOD_GLOO_IFACE": "set PACELINE_INTERFACE instead",
     "HOROVOD_GLOO_TIMEOUT_SECONDS": "set PACELINE_START_TIMEOUT instead",
     "HOROVOD_NUM_NCCL_STREAMS": "unset it; for several connections between two ranks set PACELINE_STREAMS",

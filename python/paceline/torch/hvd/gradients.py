@@ -95,10 +95,10 @@ class Gradients:
 
     def _computed(self, parameter: Tensor) -> None:
         if self._refuse is not None:
-            self._refuse(parameter, self._name(parameter))
+            self._refuse(parameter, self.name(parameter))
         if self._left[parameter] <= 0:
             raise AssertionError(
-                f"the gradient of '{self._name(parameter)}' was computed more than {self.passes} times before step(); "
+                f"the gradient of '{self.name(parameter)}' was computed more than {self.passes} times before step(); "
                 "increase backward_passes_per_step to accumulate gradients on each rank"
             )
         self._left[parameter] -= 1
@@ -156,6 +156,10 @@ class Gradients:
         """Ask this of each parameter whose gradient has been computed, with its name."""
         self._refuse = check
 
+    def name(self, parameter: Tensor) -> str:
+        """By which messages call it."""
+        return self.names[parameter]
+
     def _begin(self, group: Sequence[Tensor]) -> None:
         flights: list[Flight] = []
         dense: list[_Reduced] = []
@@ -164,16 +168,16 @@ class Gradients:
             grad = self._gradient(parameter)
             if grad.is_sparse and not self._sparse_as_dense:
                 terms = Terms(self._op, 1.0, 1.0, self.process_set)
-                handle = terms.begin(grad, self._name(parameter), in_place=False)
+                handle = terms.begin(grad, self.name(parameter), in_place=False)
                 flights.append(Flight(handle, [_Reduced(parameter, grad)]))
             else:
                 tensor, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
                 small.append(tensor)
                 dense.append(_Reduced(parameter, grad, context))
         if len(group) > 1 and dense:
-            flights.append(Flight(self._terms.begin_group(small, self._name(group[0]), in_place=True), dense))
+            flights.append(Flight(self._terms.begin_group(small, self.name(group[0]), in_place=True), dense))
         elif dense:
-            flights.append(Flight(self._terms.begin(small[0], self._name(group[0]), in_place=True), dense))
+            flights.append(Flight(self._terms.begin(small[0], self.name(group[0]), in_place=True), dense))
         self._flying[group[0]] = flights
 
     def _gradient(self, parameter: Tensor) -> Tensor:
@@ -183,7 +187,7 @@ class Gradients:
             zeros = torch.zeros_like(parameter, requires_grad=False, memory_format=torch.contiguous_format)
             dims = self._sparse.get(parameter)
             parameter.grad = grad = zeros if dims is None else zeros.to_sparse(dims)
-        assert not grad.requires_grad, f"the gradient of '{self._name(parameter)}' has a graph; leave create_graph out"
+        assert not grad.requires_grad, f"the gradient of '{self.name(parameter)}' has a graph; leave create_graph out"
         if grad.is_sparse:
             self._sparse[parameter] = grad.sparse_dim()
         return grad
@@ -201,9 +205,6 @@ class Gradients:
             reduced.grad = self._compression.decompress(found, reduced.context).to_sparse(grad.sparse_dim())
         if parameter.grad is grad:  # else somebody has replaced it meanwhile
             parameter.grad = reduced.grad
-
-    def _name(self, parameter: Tensor) -> str:
-        return self.names[parameter]
 
 
 def needed(parameter: Tensor) -> bool:

@@ -43,13 +43,13 @@ def allgather_object(
 ) -> list[Picklable]:
     """The objects of all ranks, in rank order; this rank's own is a copy. Without a name, in the same order on all.
 
-    Raises what pickle raises for an object that it cannot take, JobError if a rank is gone.
+    Ranks that have joined give none, and the list is shorter by them. Raises what pickle raises for an object that it cannot take, JobError if a rank is gone.
     """
     members = members_of(process_set)
     own = _dumped(obj)
     base = _name("allgather_object", name, process_set)
     found = members.begin("allgather", f"{base}.t", lambda full: gathered(members, full, own), waits=True)()
-    return [_loaded(part) for part in found.parts()]
+    return [_loaded(part) for part in found.parts() if part.numel()]
 
 
 def _name(call: str, name: str | None, process_set: ProcessSet) -> str:

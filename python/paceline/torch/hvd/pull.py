@@ -5,7 +5,9 @@ optimizer is then applied to that layer's parameters alone, with the options (le
 
 A layer is a module that owns parameters. What uses a parameter outside of its module's forward pass would see it as it
 was one step before: backward finds that out and raises. So would a reader of `parameter.data`: call
-`optimizer.synchronize()` first. `state_dict` of module and optimizer do so by themselves.
+`optimizer.synchronize()` first. What reads or replaces whole models does so by itself: `state_dict` and
+`load_state_dict` of module and optimizer, `copy.deepcopy` and `pickle`. A parameter that was changed in place before it
+was pulled raises, unless it was changed through `.data`, which torch does not count.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -30,6 +33,44 @@ class _Late:
     flights: list[Flight]
     options: Options
     """Of its group, without parameters."""
+    version: int
+    """torch's count of its changes at `step`."""
+
+
+_COPIES = ("__deepcopy__", "__reduce_ex__")
+"""The methods by which Python copies and pickles."""
+
+
+def _settles_when_copied(parameter: Tensor, pull: LayerPull) -> None:
+    """Until it has caught up, a copy of the parameter is made after it has."""
+    mine, itself = weakref.ref(pull), weakref.ref(parameter)
+
+    def after(method: str) -> Callable[[Any], Any]:
+        def call(argument: Any) -> Any:  # noqa: ANN401 - whatever Python passes
+            pull, parameter = mine(), itself()
+            if pull is not None:
+                pull.finish()
+            return getattr(type(parameter), method)(parameter, argument)
+
+        return call
+
+    for name in _COPIES:
+        parameter.__dict__[name] = after(name)
+
+
+class _Settle:
+    """A hook on a module's `state_dict` and `load_state_dict`: all catch up first. Copies of it do nothing."""
+
+    def __init__(self, pull: LayerPull | None) -> None:
+        self._pull = weakref.ref(pull) if pull is not None else None
+
+    def __call__(self, *_: Any) -> None:  # noqa: ANN401 - torch passes what it reads or loads
+        pull = self._pull() if self._pull is not None else None
+        if pull is not None:
+            pull.finish()
+
+    def __reduce__(self) -> tuple[type[_Settle], tuple[None]]:
+        return _Settle, (None,)
 
 
 class LayerPull:
@@ -42,6 +83,7 @@ class LayerPull:
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         mine = weakref.ref(self)
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def forward(module: nn.Module, _inputs: Any) -> None:  # noqa: ANN401 - whatever the module takes
             pull = mine()
             if pull is None:
@@ -64,7 +106,8 @@ class LayerPull:
         ]
         flights = self._gradients.release([parameter for parameter, _ in watched])
         for parameter, options in watched:
-            self._late[parameter] = _Late(flights[parameter], options)
+            self._late[parameter] = _Late(flights[parameter], options, parameter._version)
+            _settles_when_copied(parameter, self)
 
     def finish(self) -> None:
         """All parameters catch up."""
@@ -74,15 +117,10 @@ class LayerPull:
     def _meet(self, module: nn.Module) -> None:
         """A module is called for the first time: what is written of it to a checkpoint is not to be a step behind."""
         self._met.add(module)
-        mine = weakref.ref(self)
-
-        def before(*_: Any) -> None:  # noqa: ANN401 - torch passes module, prefix and whether variables are kept
-            pull = mine()
-            if pull is not None:
-                pull.finish()
-
         if module._parameters:
-            module.register_state_dict_pre_hook(before)  # type: ignore[no-untyped-call]
+            settle = _Settle(self)
+            module.register_state_dict_pre_hook(settle)  # type: ignore[no-untyped-call]
+            module._register_load_state_dict_pre_hook(settle)  # type: ignore[no-untyped-call]
         self._catch_up(module)
 
     def _catch_up(self, module: nn.Module) -> None:
@@ -94,6 +132,13 @@ class LayerPull:
 
     def _finish(self, parameter: Tensor) -> None:
         late = self._late.pop(parameter)
+        for name in _COPIES:
+            parameter.__dict__.pop(name, None)
+        if parameter._version != late.version:
+            raise RuntimeError(
+                f"'{self._gradients.name(parameter)}' was changed after step() and before it was pulled, by its next "
+                "forward pass; call optimizer.synchronize() before changing it, or take --pull step"
+            )
         now = parameter.grad
         try:
             for flight in late.flights:

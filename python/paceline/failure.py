@@ -1,0 +1,54 @@
+"""A rank that fails tells its launcher why, before it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from types import TracebackType
+
+from paceline._core import JobError
+
+PIPE = "PACELINE_RUN_FAILURE"
+"""The environment variable with the number of the descriptor to which the reason goes."""
+MOST = 4096
+"""Bytes: as much as a pipe takes at once (PIPE_BUF)."""
+
+_LETTERS = 300
+
+
+def tell_launcher() -> None:
+    """From now on an exception that nobody catches is told to the launcher as well, if there is one."""
+    descriptor = os.environ.get(PIPE, "")
+    if not descriptor.isdecimal() or getattr(sys.excepthook, "tells_launcher", False):
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _tell(int(descriptor), kind, error)
+        before(kind, error, trace)
+
+    hook.tells_launcher = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _tell(descriptor: int, kind: type[BaseException], error: BaseException) -> None:
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        first_line = next(iter(str(error).splitlines()), "")
+        text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
+        told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": _follows(error)}
+        os.write(descriptor, json.dumps(told).encode())
+    except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
+        pass
+
+
+def _follows(error: BaseException | None) -> bool:
+    """Whether this error, or one that it was raised from, says that another rank failed."""
+    while error is not None:
+        if isinstance(error, JobError) or "JobError: " in str(error):  # so torch's C++ passes them on
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
