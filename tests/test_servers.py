@@ -38,6 +38,9 @@ WORKER = [sys.executable, "-m", "job_workers.servers"]
         (3, ["--strategy", "ps", "--servers", 2, "--placement", "even", "--transport", "tcp"]),
         (2, ["--strategy", "ps", "--servers", 3, "--distribution", "block", "--chunk", "64KiB"]),
         (2, ["--strategy", "ps-multicast-aggregation", "--servers", 2]),
+        (3, ["--strategy", "ps-aggregation", "--servers", 2, "--switch", "--transport", "tcp"]),
+        (2, ["--strategy", "ps-multicast-aggregation", "--servers", 1, "--switch"]),
+        (3, ["--strategy", "ps-aggregation", "--servers", 2, "--switch", "--chunk", "64KiB"]),
     ],
 )
 def test_servers_add_up_in_processes_of_their_own(ranks, options):
@@ -50,6 +53,46 @@ def test_servers_add_up_in_processes_of_their_own(ranks, options):
         assert len(set(one["servers"].values())) == count
     assert not err
     assert not any(os.path.exists(f"/proc/{pid}") for pid in said[0]["servers"].values())  # noqa: PTH110
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--strategy", "ps", "--servers", 2],
+        ["--strategy", "ps", "--servers", 3, "--placement", "even", "--transport", "tcp"],
+        ["--strategy", "ps-multicast-aggregation", "--servers", 2, "--switch", "--transport", "tcp"],
+    ],
+)
+def test_servers_meet_once_in_a_step(options):
+    said, _ = run("-np", 3, *options, "--", *WORKER, "steps")
+    assert [one["early"] for one in said] == [False] * 3
+    assert sum(one["waited"] for one in said) == 6
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_switch_adds_up_streams_in_little_memory(transport):
+    options = ["--strategy", "ps-aggregation", "--switch", "--transport", transport]
+    said, _ = run("-np", 3, *options, "--", *WORKER, "stream")
+    # 80 MB pass through it twice from each of three; Python itself takes some 30 MB.
+    assert all(one["peak"] < 75_000 for one in said), said
+
+
+def test_the_switch_that_dies_is_named():
+    process = start("-np", 2, "--strategy", "ps-aggregation", "--switch", "--", *WORKER, "lose")
+    line = process.stdout.readline()
+    victim = json.loads(line[line.index("{") :])["servers"][-1]
+    threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+    out, err = process.communicate(timeout=60)
+    errors = [json.loads(one[one.index("{") :])["error"] for one in out.splitlines() if '"error"' in one]
+    assert len(errors) == 2 and all(re.search(rf"the switch \(rank 3, .* pid {victim}\) died", e) for e in errors), out
+    assert re.search(rf"paceline: error: switch \(pid {victim}\) was killed by SIGKILL", err), err
+
+
+@pytest.mark.parametrize("options", [["--switch"], ["--strategy", "ps", "--switch"]])
+def test_a_switch_is_for_strategies_that_have_one(options):
+    process = start("-np", 2, *options, "--", "true")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2 and "--switch is for strategies with a switch" in err
 
 
 def test_a_script_may_join_again():

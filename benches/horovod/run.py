@@ -36,6 +36,7 @@ TITLES = {
 }
 MODELS = {"mlp": "MLP, 100 MB, 4 samples a rank", "resnet18": "ResNet-18, 16 images of 64 px a rank"}
 BLOCKS = 16  # of both kinds in a job
+PARTS = (*MODELS, "reductions", "costs")
 HEADING = "## Horovod's calls"
 TEXT = """\
 `python benches/horovod/run.py` (part of `make bench`), {rounds} rounds, two ranks of one thread each, made in {made} on
@@ -76,9 +77,9 @@ def ways(what: str) -> list[str]:
     return ["gloo", "hvd", "paceline", *there, "alone"]
 
 
-def measure(rounds: int, steps: int, content: dict[str, Any], say: Callable[[str], None]) -> None:
+def measure(parts: list[str], rounds: int, steps: int, content: dict[str, Any], say: Callable[[str], None]) -> None:
     """Seconds of a step by model and way, and of a reduction by size and way; one for each round."""
-    for what in (*MODELS, "reductions", "costs"):
+    for what in parts:
         found: dict[str, list[Any]] = {way: [] for way in ways(what)}
         for number in range(rounds):
             turn = ways(what)
@@ -153,15 +154,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--part", choices=PARTS, help="measure this alone; --from has the others")
     parser.add_argument("--json", type=Path, help="keep the numbers here")
-    parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there; measure nothing")
+    parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there")
     parser.add_argument("--markdown", nargs="?", type=Path, const=DOCS, help="write into this document")
     options = parser.parse_args()
     content: dict[str, Any] = json.loads(options.source.read_text()) if options.source else {}
-    if not options.source:
-        content = {"machine": document.machine(), "rounds": options.rounds}
+    if options.part and not options.source:
+        parser.error("--part needs --from FILE, with the other parts")
+    if not options.source or options.part:
+        content |= {"machine": document.machine(), "rounds": options.rounds}
         with show.progress() as say:
-            measure(options.rounds, options.steps, content, say)
+            measure([options.part] if options.part else list(PARTS), options.rounds, options.steps, content, say)
         if options.json:
             options.json.write_text(json.dumps(content, indent=1) + "\n")
     for table in tables(content):

@@ -66,6 +66,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]")
 @click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages.")
 @click.option("--servers", type=_SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
+@click.option("--switch", is_flag=True, help="A process of its own adds up in the switch's place (ps-aggregation).")
 @click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what.")
 @click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]")
 @click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]")
@@ -103,6 +104,7 @@ def run(
     record: Path | None,
     record_steps: int | None,
     record_warmup: int | None,
+    switch: bool,
     verbose: bool,
     command: tuple[str, ...],
     **options: object,
@@ -139,6 +141,8 @@ def run(
         settings["PACELINE_VERBOSE"] = "1"
     named = variables.named(names, os.environ)
     checked = Settings.from_environment({**os.environ, **settings, **named})  # once here, not once in every rank
+    if switch and not checked.has_switch():
+        raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
     job = Job(
         command=command,
         places=places,
@@ -152,12 +156,9 @@ def run(
         verbose=checked.verbose,
         record=recording,
         servers=checked.servers if checked.has_servers() else 0,
+        switch=switch,
     )
-    output = (
-        Files(output_dir, job.size, job.servers)
-        if output_dir is not None
-        else Terminal(job.size, job.servers, prefix=not no_prefix)
-    )
+    output = Files(output_dir, job.names) if output_dir is not None else Terminal(job.names, prefix=not no_prefix)
     supervisor = Supervisor(job, output)
     code = supervisor.run()
     if checked.timeline is not None:

@@ -150,7 +150,7 @@ def join(**settings: object) -> Job:
     if place.launcher == "torchrun" and rendezvous is None:
         exchange, secret = _through_torchrun(place, known)
     known = replace(known, rendezvous=rendezvous, secret=secret)
-    engine = Engine.start(place.rank, place.size + known.server_processes, known.to_json(), exchange)
+    engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
     try:
         world = engine.world()
     except BaseException:

@@ -30,6 +30,8 @@ class How(TypedDict, total=False):
     counts: list[int] | None
     out_counts: list[int] | None
     postscale: float
+    step: tuple[bool, int]
+    pull_only: bool
     strategy: str | None
     label: str
     background: bool

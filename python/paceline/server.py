@@ -1,7 +1,8 @@
 """A parameter server: `python -m paceline.server`, started by `paceline run --strategy ps --servers K`.
 
 It joins the job behind the ranks that train, adds up what they send until all have left, and then waits for them
-to come again: a script may leave the job and join another. Whoever started it ends it.
+to come again: a script may leave the job and join another. Whoever started it ends it. The process in a switch's
+place (`--switch`) does the same, as the last of the servers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def main() -> int:
         settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
     while True:
         try:
-            engine = Engine.start(workers + number, workers + settings.server_processes, settings.to_json())
+            engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
         except (JobError, UserError) as error:
-            print(f"paceline: server {number}: {error}", file=sys.stderr)
+            name = f"server {number}" if number < settings.server_processes else "switch"
+            print(f"paceline: {name}: {error}", file=sys.stderr)
             return 1
         if settings.timeline is not None:
             timelines.begin(engine, settings.timeline)

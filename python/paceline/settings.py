@@ -100,6 +100,8 @@ class Settings:
     timeline: str | None = None
     server_processes: int = 0
     """Parameter servers that `paceline run` has started; their ranks follow those that train."""
+    switch_process: bool = False
+    """Behind them it has started a process that adds up in the switch's place."""
     verbose: bool = False
 
     @classmethod
@@ -130,7 +132,9 @@ class Settings:
             values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
             sources["secret"] = "the secret"
         checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
-        settings = cls(**checked, server_processes=_server_processes(environ))
+        servers = _server_processes(environ)
+        switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
+        settings = cls(**checked, server_processes=servers, switch_process=switch)
         for name, transport in (("streams", "shm"), ("single_copy", "tcp")):
             if name in checked and settings.transport == transport:
                 raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
@@ -149,16 +153,27 @@ class Settings:
 
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
+    @property
+    def helpers(self) -> int:
+        """Processes of the job that do not train."""
+        return self.server_processes + self.switch_process
+
+    def has_switch(self) -> bool:
+        """Whether a switch adds up."""
+        return self.strategy is not None and "aggregation" in find_strategy(self.strategy).knobs
+
     def has_servers(self) -> bool:
         """Whether parameter servers add up."""
         return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes")
+        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes", "switch_process")
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
+        if self.switch_process:
+            values |= {"switch": True}
         if self.placement not in PLACEMENTS:
             values["placement"] = "round-robin"
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import paceline
@@ -29,6 +30,51 @@ def sums(job, seed=0):
     tell(servers=pids, size=job.size)
 
 
+def steps(job):
+    """Training steps: servers send nothing before all of a step's gradients have come, then by priority."""
+    count, size = 24, 40_000
+    arrays = [np.empty(size, "float32") for _ in range(count)]
+    waited = []
+    for step in range(6):
+        for index, array in enumerate(arrays):
+            array[:] = job.rank + index + step
+        handles = []
+        for index, array in enumerate(arrays):
+            if index == count - 1 and job.rank == step % job.size:
+                time.sleep(0.2)
+                waited.append(any(handle.done() for handle in handles))
+            handles.append(begin(job, array, f"g{index}", step=(index == count - 1, count - index)))
+        for index, (array, handle) in enumerate(zip(arrays, handles, strict=True)):
+            handle.wait()
+            assert (array == sum(rank + index + step for rank in range(job.size))).all(), (step, index)
+        empty = np.full(1000, 7.0, "float32")
+        begin(job, empty, "moving average", pull_only=True).wait()
+        assert (empty == 0).all()
+    tell(early=any(waited), waited=len(waited))
+
+
+def begin(job, array, name, **how):
+    from paceline.job_arrays import memory
+
+    given = memory(array, "array", dtype=None, writable=True)
+    return job._begin("all_reduce", array, given, None, label=name, background=True, **how)
+
+
+def stream(job):
+    """Through a switch of little memory, with a rank that comes late; what the switch's process took at most."""
+    array = np.empty(20_000_000, "float32")
+    for step in range(2):
+        array[:] = np.arange(len(array), dtype="float32") % 1000 + job.rank
+        if job.rank == 1 and step == 1:
+            time.sleep(1.5)
+        job.all_reduce(array, name="large")
+        want = (np.arange(len(array), dtype="float32") % 1000) * job.size + sum(range(job.size))
+        assert (array == want).all()
+    (switch,) = [peer["pid"] for peer in job.status()["peers"] if peer["switch"]]
+    lines = Path(f"/proc/{switch}/status").read_text().splitlines()
+    tell(peak=next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+
+
 def again(job):
     """The job is left and joined again: the servers come along."""
     sums(job)
@@ -40,7 +86,8 @@ def again(job):
 def lose(job):
     """All-reduces until a server is gone."""
     array = np.ones(100_000, "float32")
-    tell(servers=[peer["pid"] for peer in job.status()["peers"] if peer["server"] is not None])
+    peers = job.status()["peers"]
+    tell(servers=[peer["pid"] for peer in peers if peer["server"] is not None or peer["switch"]])
     begin = time.monotonic()
     try:
         while time.monotonic() - begin < 20:

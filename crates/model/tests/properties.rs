@@ -237,7 +237,7 @@ proptest! {
         rates in (1.0..1e18_f64, 1.0..1e18_f64),
         times in (0..=60_000_000_000_000_u64, 0..=60_000_000_000_000_u64, 0..1_000_000_u64),
         racks in proptest::option::of((1..=u32::MAX, 1.0..=1000.0_f64)),
-        switch in (any::<bool>(), any::<bool>(), proptest::option::of(1..=1_000_000_000_000_000_u64)),
+        switch in (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1..=1_000_000_000_000_000_u64)),
         stragglers in proptest::collection::btree_map(any::<u32>(), 0.01..=1000.0_f64, 0..4),
         name in "[^\\p{C}\u{2028}\u{2029}]{1,12}",
     ) {
@@ -250,7 +250,7 @@ proptest! {
             message_overhead: Time(times.1),
             intra_latency: Time(times.2),
             racks: racks.map(|(nodes_per_rack, oversubscription)| paceline_model::cluster::Racks { nodes_per_rack, oversubscription }),
-            switch: paceline_model::cluster::Switch { multicast: switch.0, aggregation: switch.1, memory: switch.2, radix: None },
+            switch: paceline_model::cluster::Switch { multicast: switch.0, aggregation: switch.1, cut_through: switch.2, memory: switch.3, radix: None },
             stragglers: stragglers.into_iter().collect(),
             ..default
         };

@@ -10,6 +10,7 @@ use paceline_runtime::coordination;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::engine::{Engine, Groups, Submission};
 use paceline_runtime::error::RunError;
+use paceline_runtime::executor::InStep;
 use paceline_runtime::handle::Handle;
 use paceline_runtime::settings::{Settings, seconds};
 use paceline_runtime::tag::Call;
@@ -197,7 +198,7 @@ impl PyCommunicator {
         self.inner.choices()
     }
 
-    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true))]
+    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true, step=None, pull_only=false))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn submit(
         &self,
@@ -219,6 +220,8 @@ impl PyCommunicator {
         keep: Option<Py<PyAny>>,
         notify: Option<u64>,
         background: bool,
+        step: Option<(bool, u32)>,
+        pull_only: bool,
     ) -> PyResult<Operation> {
         drop(self.engine.take_finished());
         let (call, sends) = match call {
@@ -247,6 +250,8 @@ impl PyCommunicator {
             postscale,
             strategy,
             bucket: None,
+            step: step.map(|(last, priority)| InStep { last, priority }),
+            pull_only,
             label,
             notify,
         };

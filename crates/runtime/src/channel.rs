@@ -10,6 +10,9 @@ use rustix::event::PollFd;
 
 use crate::tag::Tag;
 
+/// No channel has larger fragments, bytes.
+pub const LARGEST_FRAGMENT: usize = 512 << 10;
+
 /// Where the payload of a received fragment goes.
 pub enum Sink<'a> {
     /// Is copied here; exactly as long as the payload.

@@ -7,17 +7,21 @@ use std::time::{Duration, Instant};
 
 use paceline_schedule::{Bucket, Topology};
 
+use crate::channel::LARGEST_FRAGMENT;
 use crate::choice::{Choice, Plan, Planned};
 use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Order, Shared, Submission, lock};
 use crate::error::{Result, RunError};
-use crate::executor::{Begin, Finish};
+use crate::executor::{Begin, Finish, InStep};
 use crate::handle::Handle;
 use crate::program::Scheduled;
 use crate::request::{self, Prepared};
 use crate::space::Space;
 use crate::tag::{Call, Signature};
+
+/// Bytes that a switch holds of an operation: while one fragment comes another goes on.
+const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;
 
 /// Most bytes of a bucket for which a server takes memory.
 const MOST_SERVED: u64 = 1 << 40;
@@ -57,6 +61,10 @@ pub struct Request<'a> {
     pub strategy: Option<&'a str>,
     /// Of an all-reduce by parameter servers: the number by which buckets are placed; none: they are counted.
     pub bucket: Option<u32>,
+    /// Of an all-reduce by parameter servers: its place in a training step; none: it is one by itself.
+    pub step: Option<InStep>,
+    /// Of an all-reduce by parameter servers: nothing is sent to them, for there is no gradient; what they send is zeros.
+    pub pull_only: bool,
     /// The user's name of the tensors, for messages.
     pub label: &'a str,
     /// The caller wants to be told by [`Engine::next_notice`](crate::engine::Engine::next_notice).
@@ -81,6 +89,8 @@ impl Default for Request<'_> {
             postscale: 1.0,
             strategy: None,
             bucket: None,
+            step: None,
+            pull_only: false,
             label: "",
             notify: None,
         }
@@ -209,6 +219,11 @@ impl Communicator {
         how: Submission,
     ) -> Result<Arc<Handle>> {
         let plan = self.plan(request)?;
+        if (request.step.is_some() || request.pull_only)
+            && !plan.as_ref().is_some_and(|planned| planned.plan.has_servers())
+        {
+            return Err(RunError::Usage("step, pull_only: are for all-reduces by parameter servers".into()));
+        }
         if let (Some(served), Some(planned)) = (&self.served, &plan)
             && planned.plan.has_servers()
         {
@@ -240,7 +255,7 @@ impl Communicator {
         // SAFETY: promised by the caller.
         let prepared = unsafe { request::prepare(request, self.me, self.size())? };
         let Prepared { program, mut space, count, mut finish, transfer } = prepared;
-        let mut factor = None;
+        let (mut factor, step, pull_only) = (None, request.step, request.pull_only);
         let mut roles = Vec::with_capacity(1);
         let mut signature =
             Signature { call: request.call, dtype: request.dtype, op: request.op, root: 0, count, plan: 0 };
@@ -264,6 +279,9 @@ impl Communicator {
                     signature.plan ^= digest(each.to_bits().to_le_bytes());
                     factor = Some(each);
                 }
+                if request.step.is_some() || request.pull_only {
+                    signature.plan ^= digest(format!("{:?} {}", request.step, request.pull_only).bytes());
+                }
                 request::prescale(&mut space, request);
                 // Every role of this process; servers and switches have memory of their own.
                 if self.me < self.workers {
@@ -271,16 +289,23 @@ impl Communicator {
                 }
                 let all = schedule.roles();
                 for role in (all.workers..all.total()).filter(|role| role % self.size() == self.me) {
-                    let mut scratch = Space::new(request.dtype.size());
-                    scratch.push_scratch(count);
-                    roles.push((role, scratch));
+                    let element = request.dtype.size();
+                    let memory = if role < all.workers + all.servers {
+                        let mut scratch = Space::new(element);
+                        scratch.push_scratch(count);
+                        scratch
+                    } else {
+                        // What a switch adds up goes on as it comes.
+                        Space::windowed(element, count, PASSING / element as u64)
+                    };
+                    roles.push((role, memory));
                 }
-                Box::new(Scheduled { schedule, bucket: Bucket { id: bucket, len: count, pull_only: false } })
+                Box::new(Scheduled { schedule, bucket: Bucket { id: bucket, len: count, pull_only } })
             }
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
-        let begin = Begin { signature, program, roles, lends, transfer, factor, finish, label, handle, keep };
+        let begin = Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep };
         self.shared.submit(self.id, begin, how)
     }
 
@@ -295,6 +320,8 @@ impl Communicator {
             op: request.op.name().into(),
             count: request.inputs.iter().map(|memory| memory.1).sum(),
             postscale: request.postscale,
+            step: request.step,
+            pull_only: request.pull_only,
             bucket,
             label: request.label.into(),
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
@@ -316,7 +343,8 @@ impl Communicator {
         }
         let memory = [(0, order.count)];
         let request = Request { call: Call::AllReduce, dtype, op, label: &order.label, ..Request::default() };
-        let request = Request { inputs: &memory, postscale: order.postscale, ..request };
+        let request = Request { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
+        let request = Request { pull_only: order.pull_only, ..request };
         let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
         let timeout = order.timeout_s.map(crate::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.

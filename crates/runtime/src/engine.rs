@@ -255,9 +255,9 @@ impl Drop for Engine {
 }
 
 impl Shared {
-    /// Ranks that train; behind them come the servers, if these are processes of their own.
+    /// Ranks that train; behind them come those that help, if these are processes of their own.
     pub(crate) fn workers(&self) -> u32 {
-        self.peers.len() as u32 - if self.settings.dedicated { self.settings.servers } else { 0 }
+        self.peers.len() as u32 - self.settings.helpers()
     }
 
     /// What a group is called.

@@ -19,7 +19,7 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub use live::{Begin, Between, Finish};
+pub use live::{Begin, Between, Finish, InStep};
 pub use wires::Wires;
 
 use crate::error::RunError;
@@ -147,7 +147,8 @@ impl Executor {
         let mut any = false;
         for rank in 0..self.wires.len() {
             let Some(tag) = self.wires.front(rank) else { continue };
-            if !force && self.aside.full(rank) {
+            let streams = self.groups.iter().any(|group| group.id == tag.group && group.streams(&tag));
+            if self.aside.full(rank, streams, force) {
                 continue;
             }
             any |= self.wires.take_aside(rank, &tag, &mut self.aside);

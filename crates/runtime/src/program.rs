@@ -8,6 +8,7 @@ mod broadcast;
 mod exchange;
 mod reduce;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_schedule::{Bucket, Op, Schedule, Step};
@@ -33,6 +34,11 @@ pub trait Program: Send {
     /// Roles, where there can be a barrier.
     fn roles(&self) -> u32 {
         0
+    }
+
+    /// The roles that are servers.
+    fn servers(&self) -> Range<u32> {
+        0..0
     }
 
     /// Whether what `role` combines at a receive is the result, which is then only copied.
@@ -64,6 +70,11 @@ impl Program for Scheduled {
 
     fn roles(&self) -> u32 {
         self.schedule.roles().total()
+    }
+
+    fn servers(&self) -> Range<u32> {
+        let roles = self.schedule.roles();
+        roles.workers..roles.workers + roles.servers
     }
 
     /// Who combines last receives nothing of it later. A switch's sum goes to a server that combines once more.

@@ -97,6 +97,8 @@ pub struct Settings {
     pub servers: u32,
     /// They are processes of their own, the last ranks of the job; else roles of the workers.
     pub dedicated: bool,
+    /// A process of its own, behind the servers, adds up in the switch's place; else a role of the first worker.
+    pub switch: bool,
     /// For parameter servers.
     pub placement: Placement,
     /// For parameter servers.
@@ -123,6 +125,7 @@ impl Default for Settings {
             inside: Inside::Ring,
             servers: 1,
             dedicated: false,
+            switch: false,
             placement: Placement::RoundRobin,
             distribution: Distribution::RoundRobin,
             streams: 1,
@@ -139,6 +142,12 @@ impl Settings {
     /// A field that is unknown or has another type.
     pub fn parse(json: &str) -> Result<Settings> {
         serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))
+    }
+
+    /// Processes that do not train: servers, and the one in the switch's place.
+    #[must_use]
+    pub fn helpers(&self) -> u32 {
+        if self.dedicated { self.servers + u32::from(self.switch) } else { 0 }
     }
 
     /// Silence after which an operation fails.

@@ -14,6 +14,8 @@ pub struct Space {
     element: usize,
     /// Memory that belongs to the space itself.
     scratch: Vec<Box<[u8]>>,
+    /// Of a window: elements that it shows, of so many.
+    window: Option<(u64, u64)>,
 }
 
 // SAFETY: the addresses are used by one thread at a time, the one that drives the executor; `push` has the caller
@@ -24,7 +26,20 @@ impl Space {
     /// An empty space of elements of so many bytes.
     #[must_use]
     pub fn new(element: usize) -> Space {
-        Space { segments: Vec::with_capacity(1), element, scratch: Vec::new() }
+        Space { segments: Vec::with_capacity(1), element, scratch: Vec::new(), window: None }
+    }
+
+    /// A space of `elements` of which memory is had for `shown` at a time: an element shares its memory with those that
+    /// are a multiple of `shown` away from it. Memory is taken at the first use.
+    #[must_use]
+    pub fn windowed(element: usize, elements: u64, shown: u64) -> Space {
+        Space { window: Some((shown.min(elements), elements)), ..Space::new(element) }
+    }
+
+    /// Elements that memory is had for, if that is not all of them.
+    #[must_use]
+    pub fn window(&self) -> Option<u64> {
+        self.window.map(|(shown, _)| shown)
     }
 
     /// Appends memory of the caller.
@@ -51,13 +66,13 @@ impl Space {
     /// Elements.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.segments.last().map_or(0, |s| s.start + s.elements)
+        self.window.map_or_else(|| self.segments.last().map_or(0, |s| s.start + s.elements), |(_, all)| all)
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.len() == 0
     }
 
     /// Bytes of an element.
@@ -71,6 +86,18 @@ impl Space {
         if len == 0 {
             return &mut [];
         }
+        let off = match self.window {
+            Some((shown, all)) => {
+                assert!(off < all, "element {off} is outside of the operation's memory");
+                if self.segments.is_empty() {
+                    self.window = None; // for the length that memory is appended at
+                    self.push_scratch(shown);
+                    self.window = Some((shown, all));
+                }
+                off % shown
+            }
+            None => off,
+        };
         let segment = match &self.segments[..] {
             [only] => only,
             all => &all[all.partition_point(|s| s.start + s.elements <= off)],

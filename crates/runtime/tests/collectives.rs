@@ -176,6 +176,7 @@ fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: 
             roles: vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))],
             lends: true,
             transfer: Some(Between { peer, tag, sends }),
+            step: None,
             factor: None,
             finish: None,
             label: String::new(),

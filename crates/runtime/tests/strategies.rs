@@ -3,6 +3,7 @@ mod world;
 
 use std::sync::Arc;
 
+use paceline_runtime::channel::LARGEST_FRAGMENT;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::executor::Executor;
 use paceline_runtime::handle::Handle;
@@ -24,7 +25,12 @@ fn roles(schedule: &dyn Schedule, rank: u32, worker: Space, len: u64) -> Vec<(u3
     for role in all.workers..all.total() {
         if role % all.workers == rank {
             let mut scratch = Space::new(8);
-            scratch.push_scratch(len);
+            if role < all.workers + all.servers {
+                scratch.push_scratch(len);
+            } else {
+                // A switch passes on in the least memory that takes every fragment.
+                scratch = Space::windowed(8, len, LARGEST_FRAGMENT as u64 / 8);
+            }
             mine.push((role, scratch));
         }
     }

@@ -4,7 +4,7 @@ use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, look_up};
 
 use crate::lanes::Lanes;
-use crate::options::{ChunkBytes, Options, Pull, SimulationError};
+use crate::options::{ChunkBytes, Network, Options, Pull, SimulationError};
 
 /// One forward layer of a recorded worker.
 pub(crate) struct Layer {
@@ -126,6 +126,12 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
             "strategy: {} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
             entry.name, cluster.name
         ));
+    }
+    if cluster.switch.cut_through && entry.uses(Knob::Aggregation) && options.network == Network::Fluid {
+        return wrong(
+            "network: fluid has no model of a switch that forwards sums as they come (switch.cut_through); take fifo"
+                .into(),
+        );
     }
     if !(options.compute_speedup.is_finite() && (1e-6..=1e6).contains(&options.compute_speedup)) {
         return wrong(format!(

@@ -72,6 +72,26 @@ fn parameter_server_incast_is_2ws_over_b() {
     }
 }
 
+/// A sum that is forwarded as it comes costs no transmission of its own, unless the server's port is busy.
+#[test]
+fn a_switch_that_cuts_through_saves_one_transmission() {
+    for workers in [1u32, 2, 8, 32] {
+        for (name, pulls) in [("ps-aggregation", workers), ("ps-multicast-aggregation", 1)] {
+            let mut cluster = cluster(25.0, 10, 0);
+            cluster.switch.cut_through = true;
+            let once = 40e6 * 8.0 / 25e9;
+            let of = |trace: &Trace| simulate(trace, &cluster, &Options::new(name, workers)).unwrap().iteration_s;
+            let closed = once + f64::from(pulls) * once + 20e-6;
+            let single = of(&Trace::all_reduce(40_000_000, 1).unwrap());
+            assert!((single / closed - 1.0).abs() < 1e-9, "{name} {workers}: {single} {closed}");
+            // Of many tensors only the way of the last one is saved: the port is busy with the others.
+            let many = of(&Trace::all_reduce(400_000_000, 10).unwrap());
+            let closed = 10.0 * once + f64::from(pulls) * 10.0 * once + 20e-6;
+            assert!((many / closed - 1.0).abs() < 1e-9, "{name} {workers}: {many} {closed}");
+        }
+    }
+}
+
 #[test]
 fn servers_share_the_incast_when_tensors_are_cut_evenly() {
     let trace = Trace::all_reduce(40_960_000, 1).unwrap();

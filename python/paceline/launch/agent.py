@@ -184,8 +184,8 @@ class Agent:
 
     def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         try:
-            with self.reasons.told_by(rank, environment) as (environment, pipe):  # noqa: PLW2901
-                process = self.starter.start(command, environment, pipe, one_pipe=self.job["output"] == "files")
+            with self.reasons.told_by(rank, environment) as (environ, pipe):
+                process = self.starter.start(command, environ, pipe, one_pipe=self.job["output"] == "files")
         except OSError as error:
             raise Problem(
                 f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE

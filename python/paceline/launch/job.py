@@ -30,6 +30,8 @@ class Job:
     verbose: bool
     servers: int = 0
     """Parameter servers that run as processes of their own; they are numbered behind the ranks."""
+    switch: bool = False
+    """Behind them, a process that adds up in the switch's place."""
     record: Mapping[str, int] | None = None
     """Every rank records a trace, of so many `steps` after so many of `warmup`."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -39,6 +41,12 @@ class Job:
     def size(self) -> int:
         """All ranks."""
         return sum(place.count for place in self.places)
+
+    @property
+    def names(self) -> list[str]:
+        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`."""
+        ranks, servers = range(self.size), range(self.servers)
+        return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + ["switch"] * self.switch
 
     def for_agent(self, node: int, *, remote: bool, mode: str) -> dict[str, Any]:
         """What the agent of a host must know; `mode` is that of the output."""
@@ -57,8 +65,9 @@ class Job:
             "output": mode,
             "node": node,
             "nodes": len(self.places),
-            "servers": list(range(node, self.servers, len(self.places))),
+            "servers": list(range(node, self.servers + self.switch, len(self.places))),
             "all_servers": self.servers,
+            "switch": self.switch,
             "first": place.first,
             "count": place.count,
             "size": self.size,

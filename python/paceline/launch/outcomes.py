@@ -23,8 +23,8 @@ class Outcome:
     code: int
     stopped: bool
     """It ended after paceline run had told it to."""
-    server: int | None = None
-    """Its number, if it is a parameter server."""
+    name: str
+    """`rank 0`, `server 0`, `switch`."""
     reason: str | None = None
     """The exception that ended it, as far as it could tell: `ValueError: …`."""
     follows: bool = False
@@ -43,9 +43,8 @@ class Outcome:
     def sentence(self) -> str:
         """`rank 2 on host a (pid 1234) was killed by SIGKILL`, `… exited with code 1: ValueError: …`."""
         where = f" on host {self.host}" if self.host is not None else ""
-        who = f"rank {self.rank}" if self.server is None else f"server {self.server}"
         why = f": {self.reason}" if self.reason else ""
-        return f"{who}{where} (pid {self.pid}) {self.words()}{why}"
+        return f"{self.name}{where} (pid {self.pid}) {self.words()}{why}"
 
 
 def _signal(number: int) -> str:
@@ -57,17 +56,22 @@ def _signal(number: int) -> str:
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
     """Ranks that ended alike in one row."""
-    alike: dict[tuple[str, str, bool], list[int]] = {}
+    alike: dict[tuple[str, str, str], list[int]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
-        number = outcome.rank if outcome.server is None else outcome.server
-        alike.setdefault((outcome.host or "", outcome.words(), outcome.server is not None), []).append(number)
-    rows = [("server " * server + runs(some), host, words) for (host, words, server), some in alike.items()]
+        kind, _, number = outcome.name.partition(" ")
+        numbers = alike.setdefault((outcome.host or "", outcome.words(), kind), [])
+        numbers.extend([int(number)] if number else [])
+    rows = [(_called(kind, some), host, words) for (host, words, kind), some in alike.items()]
     columns = [Column("ranks", left=True), Column("host", left=True), Column("outcome", left=True)]
     if not any(host for _, host, _ in rows):
         columns.pop(1)
         rows = [(ranks, words) for ranks, _, words in rows]  # type: ignore[misc]
     lines = render(columns, [rows[:_MOST_ROWS]], highlight_first=False)
     return lines + ([f"… and {len(rows) - _MOST_ROWS} rows more"] if len(rows) > _MOST_ROWS else [])
+
+
+def _called(kind: str, numbers: Sequence[int]) -> str:
+    return f"{'' if kind == 'rank' else kind} {runs(numbers)}".strip()
 
 
 def runs(numbers: Sequence[int]) -> str:

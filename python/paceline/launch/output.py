@@ -8,6 +8,7 @@ import re
 import select
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
@@ -36,11 +37,11 @@ class Output(Protocol):
 class Terminal:
     """Passes on to stdout and stderr."""
 
-    def __init__(self, ranks: int, servers: int = 0, *, prefix: bool) -> None:
-        """One rank's output passes unchanged and at once; that of several line by line."""
-        self.mode = "raw" if ranks + servers == 1 else "lines"
+    def __init__(self, names: Sequence[str], *, prefix: bool) -> None:
+        """`names` of all processes. One's output passes unchanged and at once; that of several line by line."""
+        self.mode = "raw" if len(names) == 1 else "lines"
         self.hurry = False
-        self._ranks = ranks
+        self._names = names
         self._prefix = prefix and self.mode == "lines"
         self._streams = {Kind.STDOUT: _Stream(sys.stdout), Kind.STDERR: _Stream(sys.stderr)}
 
@@ -50,8 +51,7 @@ class Terminal:
             if not data.endswith(b"\n"):
                 data += b"\n"
             if self._prefix:
-                server = rank - self._ranks
-                data = prefixed(b"[rank %d] " % rank if server < 0 else b"[server %d] " % server, data)
+                data = prefixed(f"[{self._names[rank]}] ".encode(), data)
         self._streams[kind].write(data, self)
 
     def close(self) -> None:
@@ -99,18 +99,18 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 class Files:
-    """Writes rank-N.log files; stdout and stderr in the order in which they were printed."""
+    """Writes rank-N.log, server-N.log, switch.log; stdout and stderr in the order in which they were printed."""
 
     mode = "files"
     hurry = False
 
-    def __init__(self, folder: Path, ranks: int, servers: int = 0) -> None:
-        """Makes the folder, and an empty file for each rank and server. Raises UserError."""
-        self._folder, self._ranks = folder, ranks
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        """Makes the folder, and an empty file for each process, of these names. Raises UserError."""
+        self._folder, self._names = folder, names
         self._open: dict[int, BinaryIO] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for rank in range(ranks + servers):
+            for rank in range(len(names)):
                 self._path(rank).write_bytes(b"")
         except OSError as error:
             raise UserError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
@@ -131,5 +131,4 @@ class Files:
         self._open.clear()
 
     def _path(self, rank: int) -> Path:
-        server = rank - self._ranks
-        return self._folder / (f"rank-{rank}.log" if server < 0 else f"server-{server}.log")
+        return self._folder / f"{self._names[rank].replace(' ', '-')}.log"

@@ -238,9 +238,9 @@ class Supervisor:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
         stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
-        server = frame.rank - self.job.size if frame.rank >= self.job.size else None
         code, reason, follows = fields["code"], fields["reason"], fields["follows"]
-        outcome = Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, server, reason, follows)
+        called = self.job.names[frame.rank]
+        outcome = Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
         self.outcomes.append(outcome)
         if outcome.failed and self.signal is None and self.broken is None and self.problem is None:
             if not self.failed:
@@ -249,7 +249,7 @@ class Supervisor:
                 self.follower = outcome
             if not outcome.follows:
                 self._blame(outcome)
-        workers = sum(outcome.server is None for outcome in self.outcomes)
+        workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
         if self.job.servers and workers == self.job.size and not self.stopping:
             self._stop(0)  # nobody is left to serve
 

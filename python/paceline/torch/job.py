@@ -175,7 +175,7 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
             "use them; make it the default group, with backend paceline"
         )
     settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
-    return Engine.start(rank, size + settings.server_processes, settings.to_json(), None)
+    return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()

@@ -84,6 +84,7 @@ struct RacksFile {
 struct SwitchFile {
     multicast: Option<bool>,
     aggregation: Option<bool>,
+    cut_through: Option<bool>,
     #[serde(default, deserialize_with = "optional_size")]
     memory: Option<u64>,
     #[serde(default, deserialize_with = "radix")]
@@ -130,6 +131,7 @@ impl ClusterFile {
             switch: Switch {
                 multicast: switch.multicast.unwrap_or(default.switch.multicast),
                 aggregation: switch.aggregation.unwrap_or(default.switch.aggregation),
+                cut_through: switch.cut_through.unwrap_or(default.switch.cut_through),
                 memory: switch.memory,
                 radix: switch.radix,
             },

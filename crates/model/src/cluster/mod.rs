@@ -22,8 +22,10 @@ pub struct Racks {
 pub struct Switch {
     /// Copies one message to many ports.
     pub multicast: bool,
-    /// Adds what several ports send and forwards the sum (store and forward).
+    /// Adds what several ports send and forwards the sum.
     pub aggregation: bool,
+    /// It forwards a sum as it comes, not when all of a message has come (store and forward).
+    pub cut_through: bool,
     /// Bytes of partial sums it can hold at once; none: unlimited.
     pub memory: Option<u64>,
     /// How many workers one aggregation can take; more become several partial sums. None: unlimited.
@@ -103,7 +105,7 @@ impl Default for Cluster {
             intra_latency: Time::ZERO,
             servers: ServerPlace::OwnNodes,
             racks: None,
-            switch: Switch { multicast: true, aggregation: true, memory: None, radix: None },
+            switch: Switch { multicast: true, aggregation: true, cut_through: false, memory: None, radix: None },
             stragglers: Vec::new(),
             jitter: None,
         }

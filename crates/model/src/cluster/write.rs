@@ -27,6 +27,9 @@ impl Cluster {
         }
         let mut switch =
             format!("{{\"multicast\": {}, \"aggregation\": {}", self.switch.multicast, self.switch.aggregation);
+        if self.switch.cut_through {
+            switch += ", \"cut_through\": true";
+        }
         if let Some(bytes) = self.switch.memory {
             switch += &format!(", \"memory\": {}", size(bytes));
         }

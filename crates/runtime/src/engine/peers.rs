@@ -12,15 +12,19 @@ pub struct Peer {
     pub pid: u32,
     /// Its number among the parameter servers, if it is one.
     pub server: Option<u32>,
+    /// It adds up in the switch's place.
+    pub switch: bool,
 }
 
 impl Peer {
     /// `rank 3 (host node2, pid 4711)`.
     #[must_use]
     pub fn describe(&self) -> String {
-        match self.server {
-            None => format!("rank {} (host {}, pid {})", self.rank, self.host, self.pid),
-            Some(server) => format!("server {server} (rank {}, host {}, pid {})", self.rank, self.host, self.pid),
+        let Peer { rank, host, pid, server, switch } = self;
+        match server {
+            _ if *switch => format!("the switch (rank {rank}, host {host}, pid {pid})"),
+            None => format!("rank {rank} (host {host}, pid {pid})"),
+            Some(server) => format!("server {server} (rank {rank}, host {host}, pid {pid})"),
         }
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, Shared, lock};
 use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
+use crate::executor::InStep;
 
 /// What the workers have begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub(crate) struct Order {
     pub count: u64,
     /// What sums are multiplied by.
     pub postscale: f64,
+    pub step: Option<InStep>,
+    pub pull_only: bool,
     /// Number of the bucket, for its placement.
     pub bucket: u32,
     pub label: String,

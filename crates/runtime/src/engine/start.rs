@@ -76,7 +76,10 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
             "rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767"
         )));
     }
-    if settings.dedicated && settings.servers >= size {
+    if settings.switch && !settings.dedicated {
+        return Err(RunError::Usage("switch: a process in the switch's place needs servers that are processes".into()));
+    }
+    if settings.helpers() >= size {
         return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
     }
     let deadline = Instant::now() + settings.start_timeout();
@@ -153,20 +156,22 @@ fn introduce(
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
     getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
-    let Settings { strategy, chunk, inside, servers, dedicated, placement, distribution, streams, transport, .. } =
-        settings;
-    let server = dedicated.then(|| rank.checked_sub(size - servers)).flatten();
+    let Settings { strategy, chunk, inside, servers, dedicated, placement, distribution, .. } = settings;
+    let Settings { streams, transport, .. } = settings;
+    let helper = rank.checked_sub(size - settings.helpers());
+    let (server, switch) = (helper.filter(|number| number < servers), helper == Some(*servers));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mine = Introduction {
-        peer: Peer { rank, host, pid: std::process::id(), server },
+        peer: Peer { rank, host, pid: std::process::id(), server, switch },
         machine: machine(),
         address: listener.address(),
         job,
         clock: timeline::now(),
         version: env!("CARGO_PKG_VERSION").into(),
         settings: format!(
-            "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}) {placement:?} {distribution:?} \
-             streams {streams} {transport:?}"
+            "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}, switch: {}) {placement:?} \
+             {distribution:?} streams {streams} {transport:?}",
+            settings.switch
         ),
     };
     let all = round(exchange, &mine)?;
@@ -280,7 +285,7 @@ fn assemble(
     let timeline = Arc::new(Timeline::new(
         rank,
         settings.servers,
-        settings.dedicated.then(|| peers.len() as u32 - settings.servers),
+        settings.dedicated.then(|| peers.len() as u32 - settings.helpers()),
     ));
     let mut wires = Wires::new(rank, channels);
     wires.timeline = timeline.clone();

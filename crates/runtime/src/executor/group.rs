@@ -2,8 +2,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::aside::Aside;
-use super::lane::Lent;
-use super::live::{Begin, Between, Live};
+use super::lane::{Lent, State};
+use super::live::{Begin, Between, Live, Part};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::wires::Wires;
 use super::{Failure, Over};
@@ -106,6 +106,13 @@ impl Group {
         }
     }
 
+    /// Whether the fragment is for a role through which sums stream.
+    pub fn streams(&self, tag: &Tag) -> bool {
+        let live = self.ops.get(tag.seq.wrapping_sub(self.base) as usize).and_then(|slot| slot.live.as_ref());
+        let to = |part: &&Part| part.role == u32::from(tag.to);
+        live.and_then(|live| live.parts.iter().find(to)).is_some_and(|part| part.space.window().is_some())
+    }
+
     fn find_transfer(&mut self, tag: &Tag) -> Found {
         let from = u32::from(tag.from);
         let exactly = Some(Between { peer: Some(from), tag: tag.lane, sends: false });
@@ -184,13 +191,16 @@ impl Group {
         }
         let mut any = false;
         let (mut lanes, mut ahead) = (0, 0);
-        for index in 0..self.ops.len() {
+        let order = self.order();
+        for at in 0..self.ops.len() {
+            let index = order.as_ref().map_or(at, |order| order[at]);
             let Slot { live, bytes, opened } = &mut self.ops[index];
             if index > 0 {
                 ahead += if *opened { *bytes } else { 0 };
             }
             let Some(live) = live else { continue };
-            if !*opened && (lanes >= LANES || ahead > AHEAD) {
+            // What waits for a step's other operations must not keep them from beginning.
+            if !*opened && live.step.is_none() && (lanes >= LANES || ahead > AHEAD) {
                 break;
             }
             *opened = true;
@@ -200,9 +210,12 @@ impl Group {
                 any |= run_part(live, part, &place, wires, aside)?;
                 lanes += live.parts[part].lanes.len();
             }
-            any |= meet(live, &place, wires);
+            if live.step.is_none() {
+                any |= meet(live, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
+            }
             any |= self.settle(index, over);
         }
+        any |= self.meet_steps(wires);
         while self.ops.front().is_some_and(|slot| slot.live.is_none()) {
             self.ops.pop_front();
             self.base = self.base.wrapping_add(1);
@@ -211,6 +224,50 @@ impl Group {
             any |= self.run_transfers(wires, aside, over)?;
         }
         Ok(any)
+    }
+
+    /// In which order operations are worked on, if not in their own: of steps whose servers have met, by priority.
+    fn order(&self) -> Option<Vec<usize>> {
+        let released = |live: &Live| live.step.is_some() && live.parts.iter().any(|part| part.released);
+        let lives = || self.ops.iter().map(|slot| slot.live.as_ref());
+        if !lives().flatten().any(released) {
+            return None;
+        }
+        let key = |live: Option<&Live>| live.filter(|live| released(live)).and_then(|live| live.step);
+        let keys: Vec<u32> = lives().map(|live| key(live).map_or(u32::MAX, |step| step.priority)).collect();
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|&index| keys[index]);
+        Some(order)
+    }
+
+    /// Where a step's last operation has come: servers whose gradients have all come say so, and all go on when all have.
+    fn meet_steps(&mut self, wires: &mut Wires) -> bool {
+        let ends = |slot: &Slot| slot.live.as_ref().is_some_and(|live| live.step.is_some_and(|step| step.last));
+        let (mut any, mut first) = (false, 0);
+        while let Some(last) = (first..self.ops.len()).find(|&index| ends(&self.ops[index])) {
+            let of_step = first..last + 1;
+            let parts = of_step.clone().filter_map(|index| self.ops[index].live.as_ref()).flat_map(|live| &live.parts);
+            let busy: Vec<u32> = parts.filter(|part| part.parked < part.barriers).map(|part| part.role).collect();
+            let place = Place { group: self.id, ranks: &self.ranks };
+            let mut released = Vec::new();
+            if let Some(live) = &mut self.ops[last].live {
+                let servers = live.program.servers();
+                any |= meet(live, &place, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
+                released.extend(live.parts.iter().filter(|part| part.released).map(|part| part.role));
+            }
+            let lives = self.ops.range_mut(of_step).filter_map(|slot| slot.live.as_mut());
+            for part in lives.filter(|live| live.step.is_some()).flat_map(|live| &mut live.parts) {
+                if released.contains(&part.role) && part.lanes.iter().any(|lane| lane.state == State::Parked) {
+                    step::release(part);
+                    any = true;
+                }
+            }
+            if let Some(live) = &mut self.ops[last].live {
+                live.step_released = live.parts.iter().all(|part| part.released);
+            }
+            first = last + 1;
+        }
+        any
     }
 
     fn run_transfers(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
@@ -300,21 +357,20 @@ fn run_part(
             any |= step::advance(live, part, lane, place, wires, aside)?;
         }
         // Lanes in which this role has no part are over at once.
-        if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == super::lane::State::Done) {
+        if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
             return Ok(any);
         }
     }
 }
 
-/// The barrier: the first role that has one counts, and releases all.
-fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
+/// The barrier: the first role that has one counts, and releases all. `stands`: whether a role of this process has come.
+fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
     let Some(&counts) = live.meeting.first() else { return false };
     let mut any = false;
     for index in 0..live.parts.len() {
         let part = &mut live.parts[index];
-        if part.barriers > 0 && part.parked == part.barriers && !part.released {
-            // Counted once: `parked` moves beyond.
-            part.parked += 1;
+        if !part.announced && stands(part) {
+            part.announced = true;
             live.notes.push((counts, Note::Arrived));
             any = true;
         }
@@ -324,7 +380,7 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
         live.notes.extend(live.meeting.iter().map(|&role| (role, Note::Release)));
         any = true;
     }
-    let from = live.parts.iter().find(|part| part.barriers > 0).map_or(0, |part| part.role);
+    let from = live.parts.iter().find(|part| live.meeting.contains(&part.role)).map_or(0, |part| part.role);
     let notes = std::mem::take(&mut live.notes);
     for (role, note) in notes {
         let tag = Tag {

@@ -3,6 +3,8 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::lane::{Lane, Lent, State};
 use crate::dtype::Dtype;
 use crate::handle::Handle;
@@ -34,6 +36,16 @@ pub struct Between {
     pub sends: bool,
 }
 
+/// Of an all-reduce by parameter servers: its place in a training step, at whose end servers meet: none sends a sum of the
+/// step before all gradients of it have come to all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InStep {
+    /// No more comes in this step.
+    pub last: bool,
+    /// Servers send lower ones first.
+    pub priority: u32,
+}
+
 /// An operation as the caller gives it to the executor.
 pub struct Begin {
     /// What all ranks must agree on.
@@ -46,6 +58,8 @@ pub struct Begin {
     pub lends: bool,
     /// Of a transfer.
     pub transfer: Option<Between>,
+    /// Its place in a step.
+    pub step: Option<InStep>,
     /// What results are multiplied by where the program completes them.
     pub factor: Option<f64>,
     /// Afterwards.
@@ -71,6 +85,8 @@ pub(super) struct Part {
     /// Lanes that will meet the barrier, and that stand there.
     pub barriers: u32,
     pub parked: u32,
+    /// The others have been told that they stand there.
+    pub announced: bool,
     pub released: bool,
 }
 
@@ -102,6 +118,7 @@ pub(super) struct Live {
     pub parts: Vec<Part>,
     pub lends: bool,
     pub transfer: Option<Between>,
+    pub step: Option<InStep>,
     pub factor: Option<f64>,
     finish: Option<Finish>,
     pub label: String,
@@ -116,24 +133,32 @@ pub(super) struct Live {
     /// Of the barrier: roles that have come (at the role that counts), and notes still to be sent to roles.
     pub arrived: u32,
     pub notes: Vec<(u32, super::step::Note)>,
+    /// Of a step's last operation: what stood at the barrier has been released.
+    pub step_released: bool,
 }
 
 impl Live {
     pub fn new(seq: u32, begin: Begin) -> Live {
-        let Begin { signature, program, roles, lends, transfer, factor, finish, label, handle, keep } = begin;
+        let Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep } = begin;
         let total = program.lanes();
-        let meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
+        let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
         let window = if meeting.is_empty() { WINDOW } else { total };
         let parts = roles
             .into_iter()
             .map(|(role, space)| {
                 let barriers = program.barriers(role);
-                let (lanes, first, parked, released) =
-                    (VecDeque::with_capacity(total.min(window) as usize), 0, 0, false);
-                Part { role, space, total, first, lanes, window, barriers, parked, released }
+                // What streams through a window does so lane by lane.
+                let window = if space.window().is_some() { 1 } else { window };
+                let (lanes, first, parked) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0);
+                let (announced, released) = (false, false);
+                Part { role, space, total, first, lanes, window, barriers, parked, announced, released }
             })
             .collect();
+        if let Some(step) = step {
+            // Servers meet once in a step, at its last operation, whether they have a part in that or not.
+            meeting = if step.last { program.servers().collect() } else { Vec::new() };
+        }
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
@@ -145,6 +170,7 @@ impl Live {
             parts,
             lends,
             transfer,
+            step,
             factor,
             finish,
             label,
@@ -155,11 +181,18 @@ impl Live {
             meeting,
             arrived,
             notes,
+            step_released: false,
         }
     }
 
     pub fn over(&self) -> bool {
-        self.notes.is_empty() && self.parts.iter().all(Part::over)
+        let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
+        self.notes.is_empty() && met && self.parts.iter().all(Part::over)
+    }
+
+    /// Whether a role of this process is among those that meet at this operation.
+    pub fn meets(&self, part: &Part) -> bool {
+        self.meeting.contains(&part.role)
     }
 
     /// What peers have not returned.

@@ -122,7 +122,8 @@ fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receiv
     }
 }
 
-fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
+fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
+    let role = part.role;
     let Receive { from, slot, op, piece, limit, pc } = receive_at(live, role, number, lane)?;
     if slot != tag.slot {
         return None;
@@ -139,7 +140,11 @@ fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option
     let elements = u64::from(tag.bytes) / live.signature.dtype.size() as u64;
     // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
     // came first.
-    let ahead = if peer == 0 { limit } else { lane.got.get(peer - 1).min(limit) };
+    let ahead = match (peer, part.space.window()) {
+        (0, Some(window)) => forwarded(lane, piece).saturating_add(window).min(limit),
+        (0, None) => limit,
+        _ => lane.got.get(peer - 1).min(limit),
+    };
     if ahead != ALL && got + elements > ahead {
         return None;
     }
@@ -147,6 +152,11 @@ fn wanted(live: &Live, role: u32, number: u32, lane: &Lane, tag: &Tag) -> Option
     let last = peer + 1 == from.count;
     let factor = live.factor.filter(|_| last && live.program.completes(role, number, pc));
     Some(Wanted { peer, piece, assign, factor, got, limit: piece.len })
+}
+
+/// Elements of a piece that streams through which have gone on.
+fn forwarded(lane: &Lane, piece: Piece) -> u64 {
+    lane.sent.get(0).min(piece.len)
 }
 
 /// How a fragment is combined with what is there.
@@ -226,7 +236,6 @@ pub(super) fn deliver(
     (rank, place): (u32, &Place<'_>),
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
-    let role = live.parts[part].role;
     if tag.slot == BARRIER_SLOT {
         return Ok(wires.discard(rank) && note(live, part, tag.lane));
     }
@@ -235,7 +244,7 @@ pub(super) fn deliver(
     if lane.state != State::Running {
         return Ok(false);
     }
-    let Some(wanted) = wanted(live, role, number, lane, tag) else { return Ok(false) };
+    let Some(wanted) = wanted(live, &live.parts[part], number, lane, tag) else { return Ok(false) };
     let elements = fits(&wanted, tag, &live.signature)?;
     let how = Combine::new(live, &wanted, tag);
     let began = Shown::begins(&wires.timeline, tag.offset);
@@ -263,7 +272,7 @@ pub(super) fn deliver(
 /// Takes the notes of the barrier that came before the operation began here.
 pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside: &mut Aside) -> bool {
     let (mut any, to) = (false, live.parts[part].role as u16);
-    if live.parts[part].barriers == 0 || aside.is_empty() {
+    if aside.is_empty() || !live.meets(&live.parts[part]) {
         return false;
     }
     for kind in [Note::Arrived, Note::Release] {
@@ -281,6 +290,8 @@ pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside
 fn note(live: &mut Live, part: usize, kind: u32) -> bool {
     if kind == Note::Arrived as u32 {
         live.arrived += 1;
+    } else if live.step.is_some() {
+        live.parts[part].released = true; // and the step's operations are released together
     } else {
         release(&mut live.parts[part]);
     }
@@ -324,7 +335,7 @@ pub(super) fn advance(
             }
             Step::Send { to, slot, piece, .. } => {
                 any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
-                let (moved, complete) = send(live, part, number, at, (to, slot, piece), place, wires);
+                let (moved, complete) = send(live, part, number, at, (to, slot, piece, piece.len), place, wires);
                 any |= moved;
                 if !complete {
                     return Ok(any);
@@ -337,16 +348,37 @@ pub(super) fn advance(
                 if lane.got.complete() < from.count {
                     any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
                 }
+                let streams = live.parts[part].space.window().is_some();
+                let passed = if streams { Some(pass_on(live, part, number, at, place, wires)) } else { None };
+                any |= passed.is_some_and(|(moved, _)| moved);
                 let lane = &mut live.parts[part].lanes[at];
-                if lane.got.complete() < from.count {
+                if lane.got.complete() < from.count || passed.is_some_and(|(_, complete)| !complete) {
                     return Ok(any);
                 }
-                lane.pc += 1;
+                lane.pc += 1 + u32::from(streams);
                 lane.got.clear();
+                lane.sent.clear();
                 any = true;
             }
         }
     }
+}
+
+/// Sends of the receive that a lane is at what has been combined: the step behind it sends the same piece on. Whether
+/// anything moved, and whether all has gone.
+fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'_>, wires: &mut Wires) -> (bool, bool) {
+    let Part { role, lanes, .. } = &live.parts[part];
+    let lane = &lanes[at];
+    let (Step::Recv { from, .. }, Step::Send { to, slot, piece, .. }) =
+        (live.program.step(*role, number, lane.pc), live.program.step(*role, number, lane.pc + 1))
+    else {
+        return (false, true);
+    };
+    let combined = lane.got.get(from.count - 1).min(piece.len);
+    if lane.sent.complete() == to.count || (combined == 0 && lane.got.complete() < from.count) {
+        return (false, lane.sent.complete() == to.count);
+    }
+    send(live, part, number, at, (to, slot, piece, combined), place, wires)
 }
 
 /// Combines what was put aside for the receive a lane is at.
@@ -380,7 +412,8 @@ fn take_aside(
             if tag.signature != live.signature {
                 return Err(mismatch(live, tag, place));
             }
-            let Some(wanted) = wanted(live, role, number, &live.parts[part].lanes[at], tag) else { break };
+            let (here, lane) = (&live.parts[part], &live.parts[part].lanes[at]);
+            let Some(wanted) = wanted(live, here, number, lane, tag) else { break };
             let (elements, how) = (fits(&wanted, tag, &live.signature)?, Combine::new(live, &wanted, tag));
             let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
             let Some(payload) = aside.pop(&key) else { break };
@@ -405,13 +438,14 @@ fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> b
     }
 }
 
-/// Sends what the channels take of a step; whether anything moved, and whether all has gone to all.
+/// Sends what the channels take of the first `upto` elements of a step's piece; whether anything moved, and whether all
+/// has gone to all.
 fn send(
     live: &mut Live,
     part: usize,
     number: u32,
     at: usize,
-    (to, slot, piece): (Peers, u16, Piece),
+    (to, slot, piece, upto): (Peers, u16, Piece, u64),
     place: &Place<'_>,
     wires: &mut Wires,
 ) -> (bool, bool) {
@@ -432,7 +466,10 @@ fn send(
         live.moved += 1;
         any = true;
     }
-    let lends = live.lends && to.count == 1 && may_lend(live, part, number, at, piece);
+    let lends = live.lends
+        && to.count == 1
+        && live.parts[part].space.window().is_none()
+        && may_lend(live, part, number, at, piece);
     let Part { role, space, lanes, .. } = &mut live.parts[part];
     let lane = &mut lanes[at];
     for k in 0..to.count {
@@ -440,9 +477,9 @@ fn send(
         let rank = place.host(receiver);
         let most = wires.fragment(rank);
         let mut sent = lane.sent.get(k);
-        while sent != ALL {
+        while sent < upto || (sent == 0 && piece.len == 0) {
             let lent = if lends { wires.lends(rank) } else { 0 };
-            let run = space.run(piece.off + sent, (piece.len - sent).min((most.max(lent) / element) as u64));
+            let run = space.run(piece.off + sent, (upto - sent).min((most.max(lent) / element) as u64));
             let lent = lent > 0 && run.len() >= LEAST_LENT;
             let length = if lent { run.len() } else { run.len().min(most / element * element) };
             let run = &mut run[..length];

@@ -24,7 +24,7 @@ const INLINE: u32 = 0;
 const LENT: u32 = 1;
 const REVOKED: u32 = 2;
 /// Most bytes of a fragment that is lent: what the reader copies in one go, before it looks at others.
-const LARGEST_LENT: usize = 512 << 10;
+const LARGEST_LENT: usize = crate::channel::LARGEST_FRAGMENT;
 /// What is combined is copied in parts of so many bytes, which stay in the cache between.
 const PART: usize = 64 << 10;
 

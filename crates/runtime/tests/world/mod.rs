@@ -155,6 +155,7 @@ pub fn begin_scaled(
         roles,
         lends: true,
         transfer: None,
+        step: None,
         factor,
         finish: None,
         label: String::new(),

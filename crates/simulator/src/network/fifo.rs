@@ -20,8 +20,9 @@ fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
     time
 }
 
-/// Occupies a link from the arrival of the head, the event's time; gives when the head leaves, when the tail does.
-/// `slowest` is the slowest link on the way so far, in picoseconds per byte: the tail cannot come sooner.
+/// Occupies a link from the arrival of the head; gives when the head leaves, when the tail does. `slowest` is the slowest
+/// link on the way so far, in picoseconds per byte: the tail cannot come sooner. The head comes at the event's time, or,
+/// with a `head_start` of so many picoseconds per byte, as much earlier; then the tail cannot leave before that time.
 #[inline]
 fn occupy<C: Chain, O: Observer>(
     wires: &mut Wires,
@@ -30,21 +31,23 @@ fn occupy<C: Chain, O: Observer>(
     event: &mut Event<C>,
     overhead: u64,
     slowest: f64,
+    head_start: f64,
 ) -> (u64, u64) {
     let now = event.time;
     let wire = &mut wires.links[link as usize];
-    let start = now.max(wire.free);
+    let start = now.saturating_sub(transmission(event.bytes, head_start)).max(wire.free);
     let begin = start + overhead;
-    let mut end = begin + transmission(event.bytes, wire.ps_per_byte);
+    let mut end = (begin + transmission(event.bytes, wire.ps_per_byte)).max(now);
     if slowest > wire.ps_per_byte {
         end = end.max(now + transmission(event.bytes, slowest));
     }
     wire.busy += end - start;
     wire.free = end;
-    event.chain.add(wire.part, start - now, start - now);
+    let queued = start.saturating_sub(now);
+    event.chain.add(wire.part, queued, queued);
     event.chain.add(Part::Latency, overhead, 0);
     observer.link(link, start, end, event.inst, event.from(), event.to());
-    (begin, end)
+    (begin.max(now), end)
 }
 
 /// Transmission is counted once, on the last link: cut-through, all links carry the message at once.
@@ -69,7 +72,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
         return;
     }
     let overhead = wires.overhead;
-    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0);
+    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0.0);
     if route.links[3] == NONE {
         deliver(wires, agenda, route.links[0], event, head + route.latency, end + route.latency);
         return;
@@ -87,7 +90,8 @@ pub(crate) fn head<C: Chain, O: Observer>(
     mut event: Event<C>,
 ) {
     let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
+    let head_start = wires.head_start(event.from());
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, head_start);
     if event.stage == 3 {
         deliver(wires, agenda, link, event, head, end);
     } else {
@@ -111,7 +115,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
         let copy = sent.unwrap_or_else(|| {
             let route = wires.route(event.from(), receiver);
             let mut copy = event;
-            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0);
+            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0, 0.0);
             copy.chain.add(Part::Latency, route.latency, 0);
             Event { time: head + route.latency, kind: Kind::Inside, ..copy }
         });
@@ -120,7 +124,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
     let route = wires.route(event.from(), away);
-    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0);
+    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0.0);
     event.chain.add(Part::Latency, route.latency, 0);
     let event = Event { time: head + route.latency, kind: Kind::Multicast, ..event };
     let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
@@ -142,7 +146,7 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
     mut event: Event<C>,
 ) {
     let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0.0);
     let next = Event { time: head, ..event };
     match event.stage {
         1 => {
@@ -177,6 +181,6 @@ pub(crate) fn inside<C: Chain, O: Observer>(
     let link = wires.role_in(event.to());
     let (_, before) = wires.at_stage(event.from(), event.to(), 3);
     let before = before.max(wires.card_into(event.from(), event.to()));
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0.0);
     deliver(wires, agenda, link, event, head, end);
 }

@@ -53,6 +53,7 @@ pub(crate) struct Wires {
     latency: u64,
     intra_latency: u64,
     pub overhead: u64,
+    cut_through: bool,
     /// All links that messages take have one rate.
     pub uniform: bool,
 }
@@ -102,8 +103,15 @@ impl Wires {
             latency: cluster.latency.0,
             intra_latency: cluster.intra_latency.0,
             overhead: cluster.message_overhead.0,
+            cut_through: cluster.switch.cut_through,
             uniform: cluster.gpus_per_node == 1 && !colocated && cluster.racks.is_none(),
         }
+    }
+
+    /// What a byte takes on the way into the switch, whose head start the sum that it sends has; 0: store and forward.
+    #[inline]
+    pub fn head_start(&self, from: u32) -> f64 {
+        if self.cut_through && self.is_switch(from) { self.links[0].ps_per_byte } else { 0.0 }
     }
 
     /// The node of a worker or server.

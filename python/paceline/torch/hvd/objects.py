@@ -43,7 +43,8 @@ def allgather_object(
 ) -> list[Picklable]:
     """The objects of all ranks, in rank order; this rank's own is a copy. Without a name, in the same order on all.
 
-    Ranks that have joined give none, and the list is shorter by them. Raises what pickle raises for an object that it cannot take, JobError if a rank is gone.
+    Ranks that have joined give none, and the list is shorter by them. Raises what pickle raises for an object that it
+    cannot take, JobError if a rank is gone.
     """
     members = members_of(process_set)
     own = _dumped(obj)
