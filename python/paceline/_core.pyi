@@ -145,6 +145,8 @@ class Communicator:
         keep: object = None,
         notify: int | None = None,
         background: bool = True,
+        step: tuple[bool, int] | None = None,
+        pull_only: bool = False,
     ) -> Operation:
         """Begin an operation. Buffers are (address, elements), taken one after the other as if they were one.
 

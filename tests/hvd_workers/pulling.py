@@ -160,15 +160,18 @@ def what_is_loaded_stays(rank, size):
 
 
 def changes_before_the_pull_are_told(rank, size):
-    net, _, _ = behind(rank)
+    net, optimizer, _ = behind(rank)
     with torch.no_grad():
         net.last.bias.clamp_(-0.01, 0.01)
     with pytest.raises(RuntimeError, match=r"'last\.bias' was changed after step\(\) and before it was pulled"):
         net(batch(0, rank)[0], True)
+    optimizer.synchronize()
+    hvd.barrier()
 
 
 def compiled_models_train(rank, size):
     net, optimizer, before = behind(rank, compiled=True)
+    optimizer.synchronize()
     plain, same, _ = behind(rank)
     for _ in range(2):
         same.zero_grad()
