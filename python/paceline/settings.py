@@ -73,9 +73,9 @@ VARIABLES = {
     "PACELINE_TIMELINE": "timeline",
     "PACELINE_VERBOSE": "verbose",
 }
-# Variables that other parts read: those of `paceline run` and of `paceline record`.
+# Variables that other parts read: those of `paceline run`, `record` and `emulate`.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
-OTHER_VARIABLES: frozenset[str] = frozenset()
+OTHER_VARIABLES = frozenset({"PACELINE_EMULATED"})
 
 
 @dataclass(frozen=True, kw_only=True)

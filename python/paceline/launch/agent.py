@@ -145,6 +145,7 @@ class Agent:
         """Everything that can fail, before anything is started."""
         self.job = job
         self.common = variables.base(os.environ, job)
+        self.starter.realtime = job["realtime"]
         enter(job["folder"])
         check_command(job["command"], self.common)
         if job["record"] is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline._core import UserError
@@ -25,16 +26,23 @@ class Host:
 
 @dataclass(frozen=True)
 class Place:
-    """A host with the ranks that it runs: `first` and those after it, `count` of them."""
+    """A host with the ranks that it runs: `first` and those after it, `count` of them, which may be none."""
 
     host: Host
     first: int
     count: int
+    servers: tuple[int, ...] = ()
+    """Numbers of the parameter servers that it runs beside them; that of a process in the switch's place is the last."""
 
     @property
     def ranks(self) -> range:
         """Its ranks."""
         return range(self.first, self.first + self.count)
+
+    @property
+    def processes(self) -> int:
+        """Ranks and servers."""
+        return self.count + len(self.servers)
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -99,6 +107,11 @@ def place(hosts: list[Host], ranks: int | None) -> list[Place]:
             places.append(Place(host, first, count))
             first += count
     return places
+
+
+def spread(places: Sequence[Place], servers: int) -> list[Place]:
+    """The places with so many servers, in turn."""
+    return [replace(place, servers=tuple(range(node, servers, len(places)))) for node, place in enumerate(places)]
 
 
 def address_part(name: str) -> str:

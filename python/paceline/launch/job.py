@@ -28,10 +28,14 @@ class Job:
     port: int | None
     grace_s: float
     verbose: bool
-    servers: int = 0
-    """Parameter servers that run as processes of their own; they are numbered behind the ranks."""
     switch: bool = False
-    """Behind them, a process that adds up in the switch's place."""
+    """The last of the servers is a process that adds up in the switch's place."""
+    agents: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Commands that start the agents of hosts which neither are this one nor are reached by the remote shell."""
+    realtime: int | None = None
+    """Ranks and servers run under SCHED_FIFO with this priority; their agents may give it to them."""
+    limit_s: float = float("inf")
+    """The job is ended when it has run for so long."""
     record: Mapping[str, int] | None = None
     """Every rank records a trace, of so many `steps` after so many of `warmup`."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -41,6 +45,11 @@ class Job:
     def size(self) -> int:
         """All ranks."""
         return sum(place.count for place in self.places)
+
+    @property
+    def servers(self) -> int:
+        """Parameter servers that run as processes of their own; they are numbered behind the ranks."""
+        return sum(len(place.servers) for place in self.places) - self.switch
 
     @property
     def names(self) -> list[str]:
@@ -63,9 +72,10 @@ class Job:
             "port": self.port,
             "record": None if self.record is None else dict(self.record),
             "output": mode,
+            "realtime": self.realtime,
             "node": node,
-            "nodes": len(self.places),
-            "servers": list(range(node, self.servers + self.switch, len(self.places))),
+            "nodes": sum(place.count > 0 for place in self.places),
+            "servers": list(place.servers),
             "all_servers": self.servers,
             "switch": self.switch,
             "first": place.first,

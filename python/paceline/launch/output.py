@@ -132,3 +132,42 @@ class Files:
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"{self._names[rank].replace(' ', '-')}.log"
+
+
+class Collected:
+    """Keeps what ranks and servers (which count on behind the ranks) print, for the program that started them."""
+
+    mode = "raw"
+    hurry = False
+
+    def __init__(self) -> None:
+        """Nothing has been printed yet."""
+        self._pieces: dict[tuple[int, Kind], bytearray] = {}
+
+    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+        """Append."""
+        self._pieces.setdefault((rank, kind), bytearray()).extend(data)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def stdout(self, rank: int) -> str:
+        """What it has printed; bytes that are not UTF-8 are replaced."""
+        return self._pieces.get((rank, Kind.STDOUT), bytearray()).decode(errors="replace")
+
+    def stderr(self, rank: int) -> str:
+        """As `stdout`."""
+        return self._pieces.get((rank, Kind.STDERR), bytearray()).decode(errors="replace")
+
+
+class Discarded:
+    """Lets go of what ranks print."""
+
+    mode = "raw"
+    hurry = False
+
+    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+        """Forget it."""
+
+    def close(self) -> None:
+        """Nothing is open."""

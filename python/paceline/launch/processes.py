@@ -57,6 +57,8 @@ class Starter:
 
     def __init__(self) -> None:
         """Allow this process as many open files as it may have: every rank takes two pipes."""
+        self.realtime: int | None = None
+        """The priority under SCHED_FIFO that ranks get; this process has a higher one."""
         self._prctl = _prctl()
         if self._prctl is not None:
             self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -89,6 +91,8 @@ class Starter:
             self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != self._parent:
                 os._exit(1)
+        if self.realtime is not None:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(self.realtime))
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
 

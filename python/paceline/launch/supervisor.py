@@ -49,6 +49,7 @@ class Supervisor:
         self.records = Records()
         self.stopping = False
         self.give_up_at = time.monotonic() + _START_S
+        self.limit_at = time.monotonic() + job.limit_s
 
     def run(self) -> int:
         """Until all ranks have ended: 0, 1 if one failed, 128 + n after signal n. Raises UserError, ClickException."""
@@ -61,6 +62,8 @@ class Supervisor:
                         key.data()
                     if time.monotonic() >= self.give_up_at:
                         self._give_up()
+                    if time.monotonic() >= self.limit_at:
+                        self._too_long()
         finally:
             for host in self.hosts:
                 if not host.over:
@@ -124,8 +127,9 @@ class Supervisor:
 
     def _start(self) -> None:
         for node, place in enumerate(self.job.places):
-            remote = not is_this_machine(place.host.name)
-            command = remote_agent(self.job.rsh, place.host.name) if remote else local_agent()
+            own = self.job.agents.get(place.host.name)
+            remote = own is None and not is_this_machine(place.host.name)
+            command = remote_agent(self.job.rsh, place.host.name) if remote else own or local_agent()
             host = AgentHost(place, command, remote=remote)
             self.hosts.append(host)
             self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
@@ -157,7 +161,9 @@ class Supervisor:
         for host in self.hosts:
             assert host.ready is not None
             host.tell({"go": {**go, "interface": host.ready["interface"] or interface}})
-            self._note(f"host {host.name} runs rank {runs(host.place.ranks)}")
+            ranks, servers = host.place.ranks, host.place.servers
+            what = [f"rank {runs(ranks)}"][: len(ranks)] + [self.job.names[self.job.size + number] for number in servers]
+            self._note(f"host {host.name} runs {' and '.join(what)}")
         self._note(f"rendezvous {go['rendezvous']}, MASTER_PORT {go['master_port']}")
 
     def _note(self, text: str) -> None:
@@ -264,7 +270,7 @@ class Supervisor:
     def _lost(self, host: AgentHost, message: str) -> None:
         """The host has gone. If its ranks had started, the others get their grace; else the job has not begun."""
         host.kill()
-        if host.ready is None or len(host.pids) < host.place.count:
+        if host.ready is None or len(host.pids) < host.place.processes:
             self.problem = self.problem or click.ClickException(message)
             self._stop(0)
         else:
@@ -275,7 +281,15 @@ class Supervisor:
             self._stop(self.job.grace_s)
 
     def _patience(self) -> float | None:
-        return None if self.give_up_at == float("inf") else max(0.0, self.give_up_at - time.monotonic())
+        until = min(self.give_up_at, self.limit_at)
+        return None if until == float("inf") else max(0.0, until - time.monotonic())
+
+    def _too_long(self) -> None:
+        """End it, and say so."""
+        self.limit_at = float("inf")
+        if not self.stopping:
+            self.problem = click.ClickException(f"the job has not ended within {self.job.limit_s:g} s, and was ended")
+            self._stop(0)
 
     def _give_up(self) -> None:
         """Agents that do not answer: before the start, or when they were told to end."""

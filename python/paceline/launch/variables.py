@@ -69,7 +69,7 @@ def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
     if not Path(given.get("VIRTUAL_ENV", "/")).is_dir():
         del given["VIRTUAL_ENV"]
     result.update(given)
-    result.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // job["count"])))
+    result.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // max(1, job["count"]))))
     result.update(PYTHONUNBUFFERED="1", **job["settings"])
     result.update(job["named"])
     result["PACELINE_SECRET"] = job["secret"]

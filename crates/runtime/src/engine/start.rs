@@ -199,11 +199,12 @@ fn introduce(
     Ok(all)
 }
 
-/// This boot of this machine, and the namespaces in which a process number means something.
+/// This boot of this machine, the namespace in which a process number means something, and that of its network: where
+/// ranks of one machine have networks of their own, they are meant to use them (`paceline emulate`).
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").map(|p| p.display().to_string()).unwrap_or_default();
-    format!("{} {namespace}", boot.trim())
+    let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
+    format!("{} {} {}", boot.trim(), namespace("pid").display(), namespace("net").display())
 }
 
 fn open_memory(

@@ -1,0 +1,133 @@
+"""The options that `paceline run` and `paceline emulate run` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import cli_types as types
+from paceline._core import UserError
+from paceline.library import find_strategy
+from paceline.settings import (
+    DISTRIBUTIONS,
+    INSIDE,
+    LONGEST_TIMEOUT_S,
+    MOST_STREAMS,
+    PULLS,
+    TRANSPORTS,
+)
+
+if TYPE_CHECKING:
+    from paceline.launch.job import Job
+    from paceline.launch.output import Output
+    from paceline.launch.request import Request
+
+
+def _grace(text: str) -> float:
+    seconds = types.positive(text)
+    if seconds > LONGEST_TIMEOUT_S:
+        raise UserError(f"'{text[:80]}' is more than {LONGEST_TIMEOUT_S:.0f} s")
+    return seconds
+
+
+_GRACE = types.Value("SECONDS", _grace)
+_STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
+_STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
+_CHUNK = types.Value("SIZE", types.checked(types.chunk))
+_STEPS = types.Value("N", types.whole(1, 100_000))
+_WARMUP = types.Value("N", types.whole(0, 100_000))
+_PATH = click.Path(path_type=Path)
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _together(*options: Decorator) -> Decorator:
+    """One decorator of several, listed in this order by --help."""
+    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
+
+
+env = click.option(
+    "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set for all ranks, on all hosts."
+)
+
+strategy = _together(
+    click.option("--strategy", type=_STRATEGY, help="As `paceline strategies` lists them.  [default: chosen by size]"),
+    click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]"),
+    click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages."),
+)
+
+switch = click.option(
+    "--switch", is_flag=True, help="A process of its own adds up in the switch's place (ps-aggregation)."
+)
+
+knobs = _together(
+    click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what."),
+    click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]"),
+    click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]"),
+    click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]"),
+    click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]"),
+    click.option(
+        "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
+    ),
+)
+
+output = _together(
+    click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
+    click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."),
+    click.option(
+        "--grace", type=_GRACE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
+    ),
+    click.option("--timeline", type=_PATH, metavar="FILE", help="Record what every rank does, for `paceline doctor`."),
+    click.option("--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."),
+    click.option("--record-steps", type=_STEPS, help="Steps to take the median of.  [default: 10]"),
+    click.option("--record-warmup", type=_WARMUP, help="Steps before the recorded ones.  [default: 3]"),
+    click.option("--verbose", is_flag=True, help="Say what runs where."),
+)
+
+command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+
+
+def request(
+    command: tuple[str, ...],
+    *,
+    names: tuple[str, ...],
+    no_prefix: bool,
+    output_dir: Path | None,
+    grace: float,
+    timeline: Path | None,
+    record: Path | None,
+    record_steps: int | None,
+    record_warmup: int | None,
+    verbose: bool,
+    switch: bool,
+    **settings: object,
+) -> tuple[Request, Callable[[Job], Output]]:
+    """What these options ask for, and where the output goes. Raises UsageError."""
+    from paceline.launch.output import Files, Terminal
+    from paceline.launch.request import Request
+
+    if no_prefix and output_dir is not None:
+        raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
+    asked = Request(
+        command=command,
+        settings=settings,
+        names=names,
+        grace_s=grace,
+        timeline=timeline,
+        record=record,
+        record_steps=record_steps,
+        record_warmup=record_warmup,
+        verbose=verbose,
+        switch=switch,
+    )
+
+    def to(job: Job) -> Output:
+        if output_dir is not None:
+            return Files(output_dir, job.names)
+        return Terminal(job.names, prefix=not no_prefix)
+
+    return asked, to

@@ -1,0 +1,69 @@
+"""Finding a cluster that is up, and taking it down; what clusters that were killed have left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+
+from paceline._core import UserError
+from paceline.emulate import processes, state
+from paceline.emulate.state import DEFAULT, State
+from paceline.human import listed
+
+_END_S = 10.0
+
+
+def living(name: str) -> State:
+    """The cluster of this name. Raises UserError if it is not up."""
+    found = state.read(name)
+    if found is None:
+        raise UserError(_missing(name))
+    if not found.alive:
+        option = "" if name == DEFAULT else f" --name {name}"
+        raise UserError(f"cluster '{found.name}' was killed; paceline emulate down{option} ends what is left of it")
+    return found
+
+
+def take_down(name: str) -> list[str]:
+    """The cluster of this name, and what is left of those that were killed: what was done. Raises UserError."""
+    found = state.read(name)
+    killed = [other for other in state.every() if not other.alive and (found is None or other.name != found.name)]
+    if found is None and (name != DEFAULT or not killed):
+        raise UserError(_missing(name))
+    said: list[str] = []
+    for each in [*([found] if found is not None else []), *killed]:
+        alive = each.alive
+        said += [f"ended {words}" for words in _end(each, alive)]
+        said.append(f"cluster '{each.name}' is down" if alive else f"cluster '{each.name}' had been killed; it is gone")
+    return said
+
+
+def _end(found: State, alive: bool) -> list[str]:
+    """What runs on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
+    ended: list[str] = []
+    if found.boot == state.boot():
+        ended = processes.end(found.by_network, None if alive else found.token)
+    if alive:
+        _end_holder(found)
+    state.forget(found)
+    return ended
+
+
+def _end_holder(found: State) -> None:
+    with suppress(ProcessLookupError):
+        holder = os.pidfd_open(found.pid)
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if found.alive:
+                    signal.pidfd_send_signal(holder, number)
+                    select.select([holder], [], [], _END_S)
+        finally:
+            os.close(holder)
+
+
+def _missing(name: str) -> str:
+    others = [f"'{other.name}'" for other in state.every() if other.alive and other.name != name]
+    up = f"; up {'is' if len(others) == 1 else 'are'} {listed(others)}: give --name" if others else ""
+    return f"no cluster '{name}' is up{up or '; paceline emulate up brings one up'}"

@@ -1,0 +1,15 @@
+"""What can go wrong with an emulated cluster, besides the user's mistakes (`UserError`)."""
+
+from __future__ import annotations
+
+import click
+
+
+class CannotEmulateError(click.ClickException):
+    """This machine permits no network namespaces, or lacks what they need; the message says which."""
+
+    exit_code = 77
+
+
+class ClusterError(click.ClickException):
+    """A cluster did not come up, or does not answer."""

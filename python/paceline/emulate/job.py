@@ -1,0 +1,79 @@
+"""A job on an emulated cluster, by the launcher of `paceline run`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline._core import UserError
+from paceline.emulate.plan import NETWORK, REALTIME
+from paceline.human import count
+from paceline.launch.hosts import MOST_RANKS, Host, Place
+from paceline.launch.job import Job
+from paceline.launch.output import Output, Terminal
+from paceline.launch.request import Checked, Request
+
+if TYPE_CHECKING:
+    from paceline.emulate.cluster import Cluster
+
+_REQUEST = ("timeline", "record", "record_steps", "record_warmup", "grace_s", "verbose", "limit_s", "names", "switch")
+
+
+def run(
+    cluster: Cluster,
+    command: Sequence[str],
+    ranks_per_host: int,
+    output: Output | None,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """As `Cluster.run`."""
+    if isinstance(command, str) or not command:
+        raise UserError("which command? give its words: ['python', 'train.py']")
+    asked = {name: options.pop(name) for name in _REQUEST if name in options}
+    checked = Request(command=command, settings=options, **asked).checked()
+    return start(cluster, checked, ranks_per_host, lambda job: output or Terminal(job.names, prefix=True))
+
+
+def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Callable[[Job], Output]) -> int:
+    """The exit code. Raises UserError, ClickException."""
+    places = arrange(cluster, ranks_per_host, checked.servers, switch=checked.request.switch)
+    processes = sum(place.count for place in places)
+    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    settings = [] if "OMP_NUM_THREADS" in os.environ else [f"OMP_NUM_THREADS={threads}"]
+    agent = REALTIME + 1 if cluster.realtime else None
+    names = [place.host.name for place in places]
+    return checked.run(
+        places,
+        output,
+        rsh=(),
+        interface=NETWORK,
+        port=None,
+        agents={name: [*cluster.entering(name, *settings, priority=agent), *_agent()] for name in names},
+        realtime=REALTIME if cluster.realtime else None,
+    )
+
+
+def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool) -> list[Place]:
+    """Ranks on the workers, one parameter server on each of so many server hosts, the switch on its own. UserError."""
+    workers, hosts = cluster.of_kind("worker"), cluster.of_kind("server")
+    size = ranks_per_host * len(workers)
+    if not 1 <= size <= MOST_RANKS:
+        each = f"{ranks_per_host} ranks on each of {count(len(workers), 'worker')}"
+        raise UserError(f"{each}: from 1 to {MOST_RANKS} ranks can be started")
+    if servers > len(hosts):
+        has = count(len(hosts), "server host") if hosts else "no server host"
+        raise UserError(f"{count(servers, 'server')}: the cluster has {has}; bring it up with --servers {servers}")
+    if switch and not cluster.of_kind("switch"):
+        raise UserError("switch: the cluster has no host for it; bring it up with a switch")
+    return [
+        *(Place(Host(host.name, ranks_per_host), host.number * ranks_per_host, ranks_per_host) for host in workers),
+        *(Place(Host(host.name, 0), size, 0, (host.number,)) for host in hosts[:servers]),
+        *(Place(Host(host.name, 0), size, 0, (servers,)) for host in cluster.of_kind("switch")[:switch]),
+    ]
+
+
+def _agent() -> list[str]:
+    from paceline.launch.remote import local_agent
+
+    return local_agent()

@@ -1,0 +1,229 @@
+"""The namespaces of a cluster, its bridge and its cards; runs in the holder, which has nothing else to do.
+
+Nothing has a name outside: a namespace lives as long as a descriptor or a process in it, and the kernel removes
+it with its links. The machine's own network is left before anything is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.emulate import enter
+from paceline.emulate.errors import CannotEmulateError, ClusterError
+from paceline.emulate.plan import CARD, NETWORK, PREFIX, Host
+from paceline.emulate.shaping import LIMIT_BYTES, MTU, Shape
+
+_BRIDGE = "bridge"
+_GROUPS = "224.0.0.0/4"
+# Hundredths of a second. The bridge floods multicast until its querier has waited for so long in vain for another one.
+_QUERY_RESPONSE = 20
+_TCP = {
+    "tcp_congestion_control": "reno",
+    "tcp_slow_start_after_idle": "0",
+    "tcp_no_metrics_save": "1",
+    "tcp_rmem": "4096 131072 262144",
+    "tcp_wmem": "4096 16384 262144",
+}
+# Where user namespaces may be forbidden, and the value that forbids them.
+_SWITCHES = (
+    ("/proc/sys/user/max_user_namespaces", "0"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+    ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+)
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A host's network and name."""
+
+    net: int
+    """A descriptor."""
+    uts: int
+
+
+def isolate() -> bool:
+    """Leave the machine's network for an empty one; say whether that took a user namespace. CannotEmulateError."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        enter.unshare(enter.NEW_NET | enter.NEW_UTS)
+        return False
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise CannotEmulateError(f"network namespaces cannot be made: {error.strerror}") from None
+    try:
+        enter.unshare(enter.NEW_USER | enter.NEW_NET | enter.NEW_UTS)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except OSError as error:
+        raise CannotEmulateError(_forbidden(error)) from None
+    return True
+
+
+def _forbidden(error: OSError) -> str:
+    why = ""
+    for path, value in _SWITCHES:
+        try:
+            if Path(path).read_text(encoding="ascii").strip() == value:
+                why = f" ({path} is {value})"
+        except OSError:
+            continue
+    return (
+        "an emulated cluster needs root, or user namespaces, and this system permits neither: "
+        f"{error.strerror}{why}; a container needs CAP_SYS_ADMIN"
+    )
+
+
+class Network:
+    """The bridge, in the namespace that this process is in, and all hosts. Raises ClusterError."""
+
+    def __init__(self) -> None:
+        """Make the bridge."""
+        from pyroute2 import IPRoute  # slow to import
+
+        self._connect = IPRoute
+        self._own = _here()
+        self._cards: dict[str, tuple[Namespace, int, int]] = {}
+        self.namespaces: dict[str, Namespace] = {}
+        self._links = IPRoute()
+        with _explained("the bridge"):
+            _write_settings({})
+            self._links.link("set", index=1, state="up")
+            self._bridge = self._make_bridge()
+        self._quiet_at = time.monotonic() + _QUERY_RESPONSE / 100
+
+    def _make_bridge(self) -> int:
+        self._links.link("add", ifname=_BRIDGE, kind="bridge", mtu=MTU, br_stp_state=0, br_forward_delay=0)
+        index = _index(self._links, _BRIDGE)
+        # The kernel looks at the interval at the moment at which the querier is switched on.
+        intervals = {
+            "br_mcast_query_response_intvl": _QUERY_RESPONSE,
+            "br_mcast_startup_query_intvl": _QUERY_RESPONSE,
+            "br_mcast_last_member_intvl": _QUERY_RESPONSE,
+        }
+        self._links.link("set", index=index, kind="bridge", br_mcast_snooping=1, **intervals)
+        self._links.link("set", index=index, state="up")
+        self._links.link("set", index=index, kind="bridge", br_mcast_querier=1)
+        return index
+
+    def add(self, host: Host, shape: Shape | None) -> None:
+        """A host with its card, shaped in both directions if there is a shape."""
+        with _explained(host.name):
+            enter.unshare(enter.NEW_NET | enter.NEW_UTS)
+            socket.sethostname(host.name)
+            self.namespaces[host.name] = namespace = _here()
+            try:
+                _write_settings(_TCP)
+                with self._connect() as links:
+                    card = self._make_card(links, host)
+            finally:
+                _enter(self._own)
+            port = _index(self._links, host.name)
+            self._links.link("set", index=port, master=self._bridge, state="up")
+        if shape is not None:
+            self._cards[host.name] = (namespace, card, port)
+            self._shape(host.name, shape)
+
+    def _make_card(self, links: Any, host: Host) -> int:  # noqa: ANN401 - pyroute2 has no types
+        links.link("set", index=1, state="up")
+        peer = {"ifname": host.name, "mtu": MTU, "net_ns_fd": self._own.net}
+        links.link("add", ifname=CARD, kind="veth", mtu=MTU, peer=peer)
+        card = _index(links, CARD)
+        network = NETWORK.partition("/")[0]
+        assert host.address.startswith(network.rsplit(".", 2)[0])
+        links.addr("add", index=card, address=host.address, prefixlen=PREFIX)
+        links.link("set", index=card, state="up")
+        links.route("add", dst=_GROUPS, oif=card)
+        return card
+
+    def reshape(self, shape: Shape) -> None:
+        """Another rate for all cards that have one; for connections made from now on."""
+        for name in self._cards:
+            self._shape(name, shape)
+
+    def _shape(self, name: str, shape: Shape) -> None:
+        namespace, card, port = self._cards[name]
+        with _explained(f"the card of {name}"):
+            _enter(namespace)
+            try:
+                with self._connect() as links:
+                    _fill(links, card, shape)
+            finally:
+                _enter(self._own)
+            _fill(self._links, port, shape)
+
+    def shut(self) -> dict[int, str]:
+        """Let nobody enter any more; the inode numbers of the networks, which stay theirs as long as this process."""
+        networks: dict[int, str] = {}
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for name, namespace in self.namespaces.items():
+            networks[os.fstat(namespace.net).st_ino] = name
+            os.dup(namespace.net)
+            os.dup2(nothing, namespace.net)
+        return networks
+
+    def settle(self) -> None:
+        """Wait until the bridge sends multicast to members only: a fifth of a second after it was made."""
+        time.sleep(max(0.0, self._quiet_at - time.monotonic()))
+
+
+def _fill(links: Any, index: int, shape: Shape) -> None:  # noqa: ANN401
+    links.link("set", index=index, gso_max_size=shape.segment)
+    links.tc("replace", "tbf", index, "1:", rate=shape.rate, burst=shape.burst, limit=LIMIT_BYTES)
+
+
+def _index(links: Any, name: str) -> int:  # noqa: ANN401
+    (link,) = links.link("get", ifname=name)
+    return int(link["index"])
+
+
+def _here() -> Namespace:
+    """Descriptors of the namespaces that this thread is in."""
+    net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("net", "uts"))
+    return Namespace(net, uts)
+
+
+def _enter(namespace: Namespace) -> None:
+    enter.setns(namespace.net)
+    enter.setns(namespace.uts)
+
+
+def _write_settings(ipv4: dict[str, str]) -> None:
+    """Of the namespace that this thread is in. IPv6 is off: nothing but what is measured goes over the cards."""
+    for which in ("all", "default"):
+        path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
+        if path.exists():
+            path.write_text("1")
+    for name, value in ipv4.items():
+        Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Errors of the kernel with what they are about."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise ClusterError(f"{what} cannot be made: {error.strerror or error}{where}") from None
+    except Exception as error:
+        if type(error).__name__ != "NetlinkError":
+            raise
+        raise ClusterError(f"{what} cannot be made: {error}; does the kernel have veth, bridge and sch_tbf?") from None
+
+
+def build(hosts: Sequence[Host], shape: Shape) -> Network:
+    """The network of a cluster."""
+    network = Network()
+    for host in hosts:
+        network.add(host, None if host.kind == "switch" else shape)
+    network.settle()
+    return network

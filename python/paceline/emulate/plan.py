@@ -1,0 +1,57 @@
+"""The hosts of a cluster: their names and addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline._core import UserError, nearest
+
+NETWORK = "10.77.0.0/16"
+PREFIX = 16
+CARD = "eth0"
+"""The name of every host's network card."""
+REALTIME = 10
+"""The priority of ranks under SCHED_FIFO; what starts and ends them has one more."""
+MOST = 250
+"""Workers, and as many servers: the last part of an address."""
+
+_NETS = {"worker": "10.77.1", "server": "10.77.2", "switch": "10.77.3"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the cluster."""
+
+    name: str
+    """worker0, server1, switch"""
+    kind: str
+    """worker, server or switch; a switch's card has no rate."""
+    number: int
+    """Among those of its kind."""
+    address: str
+
+
+def plan(workers: int, servers: int, *, switch: bool) -> tuple[Host, ...]:
+    """All hosts, workers first. Raises UserError."""
+    for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
+            raise UserError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
+    hosts = [_host("worker", number) for number in range(workers)]
+    hosts += [_host("server", number) for number in range(servers)]
+    return (*hosts, *([_host("switch", 0)] if switch else []))
+
+
+def find(hosts: Sequence[Host], name: str) -> Host:
+    """The host of this name. Raises UserError naming the nearest."""
+    for host in hosts:
+        if host.name == name:
+            return host
+    near = nearest(name[:80], [host.name for host in hosts])
+    hint = f"; did you mean {near}?" if near else f"; there are {hosts[0].name} to {hosts[-1].name}"
+    raise UserError(f"there is no host '{name[:80]}' in this cluster{hint}")
+
+
+def _host(kind: str, number: int) -> Host:
+    name = kind if kind == "switch" else f"{kind}{number}"
+    return Host(name, kind, number, f"{_NETS[kind]}.{number + 1}")

@@ -1,0 +1,116 @@
+"""Processes on the hosts of a cluster: which there are, and ending them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "PACELINE_EMULATED"
+"""The environment variable with the token of the cluster that a process was started in."""
+
+_TERMINATE_S = 1.0
+_KILL_S = 3.0
+_MOST_LETTERS = 60
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process on a host. The descriptor means it, even when its number belongs to another one."""
+
+    pid: int
+    descriptor: int
+    host: str
+    command: str
+
+    def __str__(self) -> str:
+        """`worker0: pid 7 (sleep 60)`."""
+        return f"{self.host}: pid {self.pid} ({self.command})"
+
+
+def start_of(pid: int) -> int | None:
+    """When the process began, in ticks since the machine's start; None if it has ended. Tells it from later ones."""
+    try:
+        # proc(5): pid (comm) state … starttime is field 22, and comm may hold anything
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if state in (b"Z", b"X") else int(fields[18])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@contextmanager
+def inside(networks: Mapping[int, str], token: str | None = None) -> Iterator[list[Process]]:
+    """All whose network namespace has one of these inode numbers, but this one and zombies.
+
+    Once a namespace is gone, another may get its number. Where that may be, `token` says which processes count: those
+    that have it in their environment.
+    """
+    found: list[Process] = []
+    try:
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                with suppress(OSError):
+                    process = _on_host(folder, networks, token)
+                    found += [process] if process is not None else []
+        yield found
+    finally:
+        for process in found:
+            os.close(process.descriptor)
+
+
+def _on_host(folder: Path, networks: Mapping[int, str], token: str | None) -> Process | None:
+    """The process of a folder of /proc, if it counts. Raises OSError if it has gone or is another user's."""
+    network = folder / "ns/net"
+    if network.stat().st_ino not in networks:
+        return None
+    descriptor = os.pidfd_open(int(folder.name))
+    try:
+        host = networks.get(network.stat().st_ino)  # again: from now on it cannot be another process
+        marked = token is None or f"{MARK}={token}".encode() in (folder / "environ").read_bytes().split(b"\0")
+        if host is not None and marked:
+            return Process(int(folder.name), os.dup(descriptor), host, _command(folder))
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _command(folder: Path) -> str:
+    words = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    return "".join(letter for letter in words if letter.isprintable())[:_MOST_LETTERS]
+
+
+def end(networks: Mapping[int, str], token: str | None = None) -> list[str]:
+    """End them: SIGTERM, a second later SIGKILL. What was ended, in words; those that not even SIGKILL ends, too."""
+    ended: dict[int, str] = {}
+    number, limit = signal.SIGTERM, time.monotonic() + _TERMINATE_S
+    while True:
+        with inside(networks, token) as found:
+            if not found:
+                break
+            ended.update({process.pid: str(process) for process in found})
+            for process in found:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(process.descriptor, number)
+            _wait([process.descriptor for process in found], limit)
+        if time.monotonic() >= limit:
+            if number == signal.SIGKILL:
+                break
+            number, limit = signal.SIGKILL, time.monotonic() + _KILL_S
+    return list(ended.values())
+
+
+def _wait(descriptors: Sequence[int], limit: float) -> None:
+    """Until all have ended, or the limit."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    left = len(descriptors)
+    while left and (rest := limit - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(rest * 1000):
+            poll.unregister(descriptor)
+            left -= 1

@@ -1,0 +1,65 @@
+"""Token buckets that imitate a network card: rate, burst and segment size.
+
+The figures were found by measurement (docs/emulate.md). A bucket smaller than a segment makes tbf cut segments in
+software, which costs two to four times the CPU; a much larger one lets small messages pass for free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from paceline._core import UserError
+from paceline.human import rate
+
+MTU = 9000
+LIMIT_BYTES = 64 << 20
+"""A queue so long that nothing is lost: the windows of all senders fit."""
+LEAST_BPS, MOST_BPS = 1e6, 20e9
+
+_ETHERNET = 14  # bytes of each frame that tbf counts
+_HEADERS = 52  # of each packet: IPv4 20, TCP 20, timestamps 12
+# bit/s: bytes of a segment, bytes of the bucket. Between two rows linearly, which keeps the bucket the larger.
+_MEASURED = (
+    (100e6, 16_384, 20_000),
+    (200e6, 16_384, 26_000),
+    (500e6, 65_536, 80_000),
+    (1000e6, 65_536, 100_000),
+    (2000e6, 65_536, 200_000),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one direction of a card is set to."""
+
+    rate: int
+    """Bytes of frames a second."""
+    segment: int
+    """Bytes that TCP hands to the card at once."""
+    burst: int
+    """Bytes of the bucket: what leaves at once after a pause."""
+
+
+def shape(bandwidth_bps: float) -> Shape:
+    """The card of a TCP goodput of so many bit/s. Raises UserError."""
+    if not (math.isfinite(bandwidth_bps) and LEAST_BPS <= bandwidth_bps <= MOST_BPS):
+        raise UserError(
+            f"bandwidth: {bandwidth_bps:g} bit/s is not between {rate(LEAST_BPS)} and {rate(MOST_BPS)}, "
+            "what a card can be shaped to here"
+        )
+    segment, burst = _bucket(bandwidth_bps)
+    return Shape(round(bandwidth_bps / 8 * (MTU + _ETHERNET) / (MTU - _HEADERS)), segment, burst)
+
+
+def _bucket(bandwidth_bps: float) -> tuple[int, int]:
+    """Outside the table: the smallest row's as it is, the largest row's bucket in proportion to the rate."""
+    first, last = _MEASURED[0], _MEASURED[-1]
+    if bandwidth_bps <= first[0]:
+        return first[1], first[2]
+    for low, high in pairwise(_MEASURED):
+        if bandwidth_bps <= high[0]:
+            share = (bandwidth_bps - low[0]) / (high[0] - low[0])
+            return round(low[1] + share * (high[1] - low[1])), round(low[2] + share * (high[2] - low[2]))
+    return last[1], round(last[2] * bandwidth_bps / last[0])

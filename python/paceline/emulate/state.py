@@ -1,0 +1,142 @@
+"""Which clusters are there: a small file for each, in a folder that none but its user may enter.
+
+A holder writes its cluster's file when the cluster is up, and removes it at the end. A file whose holder has gone was
+left by one that was killed: its namespaces live only as long as processes in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paceline._core import UserError
+from paceline.emulate import enter
+from paceline.emulate.plan import Host
+from paceline.emulate.processes import MARK, start_of
+
+DEFAULT = "default"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A cluster, as other processes find it."""
+
+    name: str
+    token: str
+    """No other cluster has it."""
+    pid: int
+    """Of the holder."""
+    start: int
+    boot: str
+    user: bool
+    """It lives in a user namespace."""
+    realtime: bool
+    """Processes on the hosts can run under SCHED_FIFO."""
+    bandwidth_bps: float
+    hosts: tuple[Host, ...]
+    namespaces: Mapping[str, tuple[int, int]]
+    """The holder's descriptors of every host's network and name."""
+    networks: Mapping[str, int]
+    """The inode number of every host's network."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its holder is there."""
+        return self.boot == boot() and start_of(self.pid) == self.start
+
+    @property
+    def by_network(self) -> dict[int, str]:
+        """The host of each inode number."""
+        return {inode: name for name, inode in self.networks.items()}
+
+    def entering(self, host: str, *settings: str, realtime: int | None = None) -> list[str]:
+        """Command words before which stands what runs on the host; `settings`: NAME=VALUE."""
+        net, uts = self.namespaces[host]
+        folder = f"/proc/{self.pid}"
+        script = [sys.executable, "-I", "-S", enter.__file__]
+        user = ["--user", f"{folder}/ns/user"] if self.user else []
+        places = ["--net", f"{folder}/fd/{net}", "--uts", f"{folder}/fd/{uts}"]
+        priority = ["--realtime", str(realtime)] if realtime is not None else []
+        marks = [f"{MARK}={self.token}", *settings]
+        return [*script, *user, *places, *priority, *(word for mark in marks for word in ("--set", mark)), "--"]
+
+
+def boot() -> str:
+    """This start of this machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def check_name(name: str) -> str:
+    """Refuse what cannot be a file's name. Raises UserError."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"--name: '{name[:80]}' is no name; write letters, digits, '-', '_' and '.', at most 40")
+    return name
+
+
+def folder() -> Path:
+    """Made if it is not there. Raises UserError if it is not this user's alone."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    private = base is not None and Path(base).is_dir() and os.access(base, os.W_OK)
+    path = Path(str(base)) / "paceline-emulate" if private else Path(f"/tmp/paceline-emulate-{os.geteuid()}")
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UserError(f"{path}: is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
+    return path
+
+
+def write(place: Path, state: State) -> None:
+    """Raises FileExistsError if another cluster has the name."""
+    new = place / f".{state.name}.{state.token}"
+    text = json.dumps({"format": _FORMAT, **asdict(state)}, indent=1)
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.link(new, place / f"{state.name}.json")
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def read(name: str) -> State | None:
+    """None if there is none. Raises UserError for a file that no holder wrote."""
+    path = folder() / f"{check_name(name)}.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields.pop("format") != _FORMAT:
+            raise ValueError("of another version")
+        fields["hosts"] = tuple(Host(**host) for host in fields["hosts"])
+        return State(**fields)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: is no state of a cluster ({error}); remove it") from None
+
+
+def every() -> list[State]:
+    """All that can be read."""
+    found = []
+    for path in sorted(folder().glob("[!.]*.json")):
+        with suppress(UserError):
+            state = read(path.stem)
+            found += [state] if state is not None else []
+    return found
+
+
+def forget(state: State) -> None:
+    """Remove its file, if it is still its own."""
+    with suppress(UserError, OSError):
+        now = read(state.name)
+        if now is not None and now.token == state.token:
+            (folder() / f"{state.name}.json").unlink()

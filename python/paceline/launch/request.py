@@ -1,0 +1,129 @@
+"""What is asked of a job, wherever it runs: checked, run, and what it leaves put together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline import timelines
+from paceline.files import check_writable
+from paceline.injection import SETTINGS
+from paceline.launch import merge, variables
+from paceline.launch.hosts import Place
+from paceline.launch.job import Job
+from paceline.launch.output import Output
+from paceline.launch.supervisor import Supervisor
+from paceline.settings import Settings, check_timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options that all jobs have."""
+
+    command: Sequence[str]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """By the names of `Settings`; None is as good as none."""
+    names: Sequence[str] = ()
+    """Variables for all ranks: NAME or NAME=VALUE."""
+    grace_s: float = 5.0
+    timeline: Path | None = None
+    record: Path | None = None
+    record_steps: int | None = None
+    record_warmup: int | None = None
+    verbose: bool = False
+    switch: bool = False
+    """A process of its own adds up in the switch's place."""
+    limit_s: float = float("inf")
+
+    def checked(self) -> Checked:
+        """Everything that can be found out before a rank is started. Raises UserError, UsageError."""
+        recording = self._recording()
+        given = {f"PACELINE_{name.upper()}": _text(value) for name, value in self.settings.items() if value is not None}
+        if self.timeline is not None:
+            given["PACELINE_TIMELINE"] = check_timeline(self.timeline, "--timeline")
+        if self.verbose:
+            given["PACELINE_VERBOSE"] = "1"
+        named = variables.named(self.names, os.environ)
+        # Once here, not once in every rank.
+        settings = Settings.from_environment({**os.environ, **given, **named})
+        if self.switch and not settings.has_switch():
+            raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
+        return Checked(self, given, named, recording, settings)
+
+    def _recording(self) -> dict[str, int] | None:
+        """What ranks are asked to record."""
+        if self.record is None:
+            for option, value in (("--record-steps", self.record_steps), ("--record-warmup", self.record_warmup)):
+                if value is not None:
+                    raise click.UsageError(f"{option} has no effect without --record FILE")
+            return None
+        if SETTINGS in os.environ:
+            raise click.UsageError("--record does nothing inside `paceline record`; leave one of them out")
+        check_writable("--record", self.record)
+        steps, warmup = self.record_steps, self.record_warmup
+        return {"steps": 10 if steps is None else steps, "warmup": 3 if warmup is None else warmup}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request that can be run."""
+
+    request: Request
+    given: Mapping[str, str]
+    named: Mapping[str, str]
+    recording: Mapping[str, int] | None
+    settings: Settings
+
+    @property
+    def servers(self) -> int:
+        """Processes that are parameter servers."""
+        return self.settings.servers if self.settings.has_servers() else 0
+
+    @property
+    def helpers(self) -> int:
+        """Servers, and the process in the switch's place."""
+        return self.servers + self.request.switch
+
+    def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401
+        """Until all ranks have ended: the exit code. `where`: what else `Job` must know to find the hosts.
+
+        Raises UserError, ClickException.
+        """
+        job = Job(
+            command=self.request.command,
+            places=places,
+            settings=self.given,
+            named=self.named,
+            secret=self.settings.secret or secrets.token_hex(32),
+            grace_s=self.request.grace_s,
+            verbose=self.settings.verbose,
+            record=self.recording,
+            switch=self.request.switch,
+            limit_s=self.request.limit_s,
+            **where,
+        )
+        supervisor = Supervisor(job, output(job))
+        code = supervisor.run()
+        self._finish(supervisor, code)
+        return code
+
+    def _finish(self, supervisor: Supervisor, code: int) -> None:
+        """Timeline and trace."""
+        if self.settings.timeline is not None:
+            timelines.say(timelines.gather(self.settings.timeline))
+        path = self.request.record
+        if path is not None and self.recording is not None:
+            said = f"no trace was written to {path}: the ranks did not end well"
+            if code == 0:
+                said = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
+            click.echo(f"paceline: {said}", err=True)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""What tests of emulated clusters share: whether there can be one, commands, and what is left when they have gone."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from job_workers.launch import TESTS, clean
+from paceline import UserError, emulate
+from paceline.emulate import state
+
+LIMIT_S = 90
+
+
+@functools.cache
+def forbidden():
+    """Why there can be no cluster here; None if there can be one."""
+    try:
+        with emulate.cluster(workers=1, bandwidth_bps=100e6):
+            return None
+    except (emulate.CannotEmulateError, emulate.ClusterError, UserError) as error:
+        return str(error)
+
+
+def skip_where_forbidden():
+    if forbidden() is not None:
+        pytest.skip(f"no emulated cluster here: {forbidden()}")
+
+
+def environment(folder, **more):
+    """Clusters are found in this folder alone."""
+    return {**clean(), "XDG_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1", **more}
+
+
+def start(folder, *words, python=sys.executable, **settings):
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [python, "-m", "paceline.cli", "emulate", *map(str, words)]
+    return subprocess.Popen(command, **{"cwd": TESTS, "env": environment(folder), **pipes, **settings})
+
+
+def call(folder, *words, **settings):
+    """Exit code, standard output, standard error."""
+    with start(folder, *words, **settings) as process:
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, out, err
+
+
+def found(folder, name=None):
+    """The state of a cluster in the folder, or of the only one."""
+    paths = list((Path(folder) / "paceline-emulate").glob(f"{name or '*'}.json"))
+    assert len(paths) == 1, paths
+    fields = json.loads(paths[0].read_text())
+    fields.pop("format")
+    return state.State(**fields)
+
+
+def links():
+    """The machine's own network cards, as far as their names are those of a cluster."""
+    return {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("worker", "server", "br"))}
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def marked(token):
+    """Processes that were started in the cluster."""
+    folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit() and alive(folder.name)]
+    return [folder.name for folder in folders if token.encode() in _environ(folder)]
+
+
+def _environ(folder):
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_until(condition, within=20.0, what="it has not come to pass"):
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def assert_gone(cluster, within=20.0):
+    """Neither the holder nor a process on a host is there; then the kernel has taken the namespaces, too."""
+    wait_until(lambda: not alive(cluster.pid), within, "the holder is still there")
+    wait_until(lambda: not marked(cluster.token), within, f"still there: {marked(cluster.token)}")
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"))
+    assert not (folder / "paceline-emulate" / f"{cluster.name}.json").exists()
