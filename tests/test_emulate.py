@@ -202,6 +202,7 @@ def test_ctrl_c_during_a_job(folder):
     assert_gone(cluster)
 
 
+@pytest.mark.slow
 def test_many_hosts_come_up():
     skip_where_forbidden()
     with emulate.cluster(workers=30, servers=4, switch=True, bandwidth_bps=200e6) as cluster:

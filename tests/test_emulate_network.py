@@ -39,11 +39,11 @@ def test_shaping(possible):
     with emulate.cluster(workers=3, bandwidth_bps=100e6) as cluster:
         for rate in (100e6, 200e6):
             cluster.set_bandwidth(rate)
-            fidelity = cluster.check(repeats=3)
+            fidelity = cluster.check(repeats=1)
             assert fidelity.bandwidth_bps == rate
             assert [pattern.flows for pattern in fidelity.patterns] == [1, 2, 2]
             for pattern in fidelity.patterns:
-                assert len(pattern.times_s) == 3
+                assert len(pattern.times_s) == 1
                 assert pattern.ideal_s == pytest.approx(0.4, rel=0.01)
                 assert LEAST < pattern.error < MOST, pattern
         with pytest.raises(UserError):
@@ -58,7 +58,7 @@ def test_the_switch_is_not_shaped(possible):
         " while c.recv(1<<20): pass\n"
         "else:\n"
         " c=socket.create_connection((sys.argv[1],7000),10);b=bytes(1<<20);t=time.monotonic()\n"
-        " for _ in range(25): c.sendall(b)\n"
+        " for _ in range(6): c.sendall(b)\n"
         " c.shutdown(1);c.recv(1);print(time.monotonic()-t)\n"
     )
     with emulate.cluster(workers=1, switch=True, bandwidth_bps=50e6) as cluster:
@@ -71,7 +71,7 @@ def test_the_switch_is_not_shaped(possible):
                 with cluster.popen(sender, [sys.executable, "-c", move, address], **pipe) as process:
                     return float(process.communicate(timeout=60)[0])
 
-        ideal_s = 25 * 2**20 * 8 / 50e6
+        ideal_s = 6 * 2**20 * 8 / 50e6
         assert seconds("worker0", "switch") > ideal_s * 0.97
         assert seconds("switch", "worker0") > ideal_s * 0.97
         # The card of the switch adds nothing: within itself it is as fast as the machine.

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from paceline import UserError
 from paceline.cli import main
 from paceline.launch.frames import MAGIC, Decoder, Kind, Lines, encode
-from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile
+from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import runs
 from paceline.launch.output import prefixed
 
@@ -502,6 +502,7 @@ def test_host_lists():
         Place(Host("a", 2), 0, 2),
         Place(Host("b", 2), 2, 1),
     ]
+    assert [each.servers for each in spread(place([Host("a", 1), Host("b", 1)], 2), 3)] == [(0, 2), (1,)]
     for text in ("", "a,,b", "a:0", "a:x", "a:", "-oProxyCommand=x", "a b", "a;b", "a,a", "a:1:2", "$(id)"):
         with pytest.raises(UserError, match="--hosts"):
             parse_hosts(text)
