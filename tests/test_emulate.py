@@ -25,6 +25,7 @@ from emulate_workers.here import (
 from paceline import UserError, emulate
 from paceline.cli import main
 from paceline.emulate import plan, state
+from paceline.emulate.cluster import bring_up, let_go
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WHERE = "import socket;print(socket.gethostname());print([name for _, name in socket.if_nameindex()])"
@@ -180,6 +181,13 @@ def test_what_a_killed_holder_left_is_ended_by_down(folder, manager):
     assert code == 0
     assert out == f"ended worker0: pid {sleeper} (sleep 600)\ncluster 'managed' had been killed; it is gone\n"
     assert_gone(cluster)
+
+
+def test_a_cluster_that_was_never_told_to_stay_does_not(folder):
+    holder, state_of_it = bring_up(plan.plan(1, 0, switch=False), 1e8, realtime=True, name="early")
+    let_go(holder)  # as if Ctrl-C had come during `up`
+    assert holder.returncode == 0
+    assert_gone(state_of_it)
 
 
 def test_a_killed_holder_is_named(folder):

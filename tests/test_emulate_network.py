@@ -11,8 +11,8 @@ from paceline.emulate.fidelity import Fidelity, Load, Pattern
 from paceline.emulate.shaping import MTU, shape
 
 GROUP, PORT = "239.1.2.3", "7001"
-# What other tests take from the cores makes transfers longer, never shorter.
-LEAST, MOST = -0.02, 0.35
+# What others take from the cores makes transfers longer, never shorter.
+LEAST, MOST = -0.02, 0.05
 
 
 @pytest.fixture
@@ -39,15 +39,26 @@ def test_shaping(possible):
     with emulate.cluster(workers=3, bandwidth_bps=100e6) as cluster:
         for rate in (100e6, 200e6):
             cluster.set_bandwidth(rate)
-            fidelity = cluster.check(repeats=1)
-            assert fidelity.bandwidth_bps == rate
-            assert [pattern.flows for pattern in fidelity.patterns] == [1, 2, 2]
-            for pattern in fidelity.patterns:
-                assert len(pattern.times_s) == 1
-                assert pattern.ideal_s == pytest.approx(0.4, rel=0.01)
-                assert LEAST < pattern.error < MOST, pattern
+            best = best_errors(cluster, rate)
+            assert all(LEAST < error < MOST for error in best.values()), best
         with pytest.raises(UserError):
             cluster.set_bandwidth(1)
+
+
+def best_errors(cluster, rate, attempts=8):
+    """The smallest error of each pattern, measured until all are good: a busy machine makes some transfers longer."""
+    best = {}
+    for _ in range(attempts):
+        fidelity = cluster.check(repeats=1)
+        assert fidelity.bandwidth_bps == rate
+        assert [pattern.flows for pattern in fidelity.patterns] == [1, 2, 2]
+        for pattern in fidelity.patterns:
+            assert len(pattern.times_s) == 1
+            assert pattern.ideal_s == pytest.approx(0.4, rel=0.01)
+            best[pattern.name] = min(pattern.error, best.get(pattern.name, pattern.error))
+        if max(best.values()) < MOST:
+            break
+    return best
 
 
 def test_the_switch_is_not_shaped(possible):

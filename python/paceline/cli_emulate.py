@@ -14,7 +14,7 @@ import click
 from paceline import _core, cli_job
 from paceline import cli_types as types
 from paceline._core import UserError
-from paceline.emulate.cluster import SETTINGS, bring_up, cluster
+from paceline.emulate.cluster import SETTINGS, bring_up, cluster, leave
 from paceline.emulate.down import living, take_down
 from paceline.emulate.job import start
 from paceline.emulate.plan import MOST, REALTIME, Host, find, plan
@@ -70,7 +70,8 @@ def up(
 ) -> None:
     """Bring a cluster up that stays until `paceline emulate down`."""
     hosts = plan(workers, servers or 0, switch=switch)
-    _, found = bring_up(hosts, bandwidth, realtime=realtime, name=name, stays=True)
+    holder, found = bring_up(hosts, bandwidth, realtime=realtime, name=name)
+    leave(holder)
     if as_json:
         fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
         say([json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1)])

@@ -132,9 +132,7 @@ def cluster(
     `bandwidth_bps`: TCP goodput of every card, each way. `realtime`: ranks run under SCHED_FIFO where that is
     permitted. `name`: for `paceline emulate exec`.
     """
-    holder, found = bring_up(
-        plan(workers, servers, switch=switch), bandwidth_bps, realtime=realtime, name=name, stays=False
-    )
+    holder, found = bring_up(plan(workers, servers, switch=switch), bandwidth_bps, realtime=realtime, name=name)
     up = Cluster(holder, found)
     try:
         yield up
@@ -143,7 +141,7 @@ def cluster(
 
 
 def bring_up(
-    hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None, stays: bool
+    hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None
 ) -> tuple[subprocess.Popen[bytes], State]:
     """A holder and what it holds. Raises UserError, CannotEmulateError, ClusterError."""
     shape(bandwidth_bps)
@@ -156,7 +154,6 @@ def bring_up(
         "name": _free(name) if name is not None else f"run-{os.getpid()}-{token[:4]}",
         "token": token,
         "folder": str(state.folder()),
-        "stays": stays,
     }
     holder = subprocess.Popen(
         [sys.executable, "-P", "-m", "paceline.emulate.holder"],
@@ -175,6 +172,11 @@ def bring_up(
     except BaseException:
         let_go(holder)
         raise
+
+
+def leave(holder: subprocess.Popen[bytes]) -> None:
+    """Let it stay when this process ends. Raises ClusterError."""
+    ask(holder, {"stay": True}, _START_S)
 
 
 def check_machine() -> None:

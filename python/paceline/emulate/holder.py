@@ -2,7 +2,7 @@
 
 Standard input brings lines of JSON, each answered by one on standard output: first what is wanted, then perhaps other
 rates. When input ends, or the process that started it does, everything on the hosts is ended, and the cluster is gone
-with this process. With `stays`, only SIGTERM ends it.
+with this process. Once it has been told to stay, only SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -69,16 +69,18 @@ def main() -> None:
             if wanted is None:
                 return
             up, place = _bring_up(wanted)
-            _say({"ready": json.loads(Path(wanted["folder"], f"{place.name}.json").read_bytes())})
-            if wanted["stays"]:
-                _stay()
+            _say({"ready": True})
             while (order := orders.next()) is not None:
-                up.reshape(shape(order["bandwidth_bps"]))
+                if "bandwidth_bps" in order:
+                    up.reshape(shape(order["bandwidth_bps"]))
                 _say({"done": True})
+                if "stay" in order:
+                    _stay()
         except (UserError, click.ClickException) as error:
             _say({"error": str(error), "kind": type(error).__name__})
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             if up is not None:
                 processes.end(up.shut())
             if place is not None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from paceline.emulate import enter
 from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import CARD, NETWORK, PREFIX, Host
@@ -32,6 +34,8 @@ _TCP = {
     "tcp_rmem": "4096 131072 262144",
     "tcp_wmem": "4096 16384 262144",
 }
+# What the kernel says where it lacks a module, or forbids settings.
+_LACKING = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EAFNOSUPPORT)
 # Where user namespaces may be forbidden, and the value that forbids them.
 _SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0"),
@@ -83,7 +87,7 @@ def _forbidden(error: OSError) -> str:
 
 
 class Network:
-    """The bridge, in the namespace that this process is in, and all hosts. Raises ClusterError."""
+    """The bridge, in the namespace that this process is in, and all hosts. Raises CannotEmulateError, ClusterError."""
 
     def __init__(self) -> None:
         """Make the bridge."""
@@ -213,11 +217,16 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        raise ClusterError(f"{what} cannot be made: {error.strerror or error}{where}") from None
+        raise _error(error.errno)(f"{what} cannot be made: {error.strerror or error}{where}") from None
     except Exception as error:
         if type(error).__name__ != "NetlinkError":
             raise
-        raise ClusterError(f"{what} cannot be made: {error}; does the kernel have veth, bridge and sch_tbf?") from None
+        hint = "does the kernel have veth, bridge and sch_tbf?"
+        raise _error(getattr(error, "code", None))(f"{what} cannot be made: {error}; {hint}") from None
+
+
+def _error(number: int | None) -> type[click.ClickException]:
+    return CannotEmulateError if number in _LACKING else ClusterError
 
 
 def build(hosts: Sequence[Host], shape: Shape) -> Network:

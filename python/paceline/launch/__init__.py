@@ -9,6 +9,7 @@
 | `agent` | runs on every host: starts the local ranks, passes on what they print, ends them |
 | `processes` | starting, watching and ending process groups; used by the agent |
 | `checks` | what an agent finds out before it starts anything |
+| `request` | what is asked of a job, wherever it runs; checked, run, and what it leaves put together |
 | `job` | what is run, and where |
 | `host` | the launcher's side of one agent |
 | `reach` | by which address other hosts reach the first |
