@@ -12,7 +12,7 @@ from paceline.emulate.shaping import MTU, shape
 
 GROUP, PORT = "239.1.2.3", "7001"
 # What others take from the cores makes transfers longer, never shorter.
-LEAST, MOST = -0.02, 0.05
+LEAST, MOST = -0.02, 0.1
 
 
 @pytest.fixture
@@ -134,6 +134,7 @@ def test_the_verdict_names_a_cause():
     assert "without SCHED_FIFO" in fidelity(0.44, realtime=False).verdict()
 
 
+@pytest.mark.slow
 def test_check_prints_what_it_measured(possible, tmp_path):
     code, out, err = call(tmp_path, "check", "--workers", 3, "--bandwidth", "100Mbps", "--repeats", 1)
     assert (code, "patterns" in err) == (0, False)

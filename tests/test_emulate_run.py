@@ -114,5 +114,7 @@ def test_more_servers_than_hosts(cluster):
         cluster.run(TRAIN, ranks_per_host=0)
     with pytest.raises(UserError, match="which command"):
         cluster.run([])
+    with pytest.raises(UserError, match="no host 'worker7' in this cluster; did you mean"):
+        cluster.popen("worker7", ["true"])
     with pytest.raises(UserError, match="nothing reads"):
         cluster.run(TRAIN, stratgy="ring")
