@@ -36,6 +36,10 @@ def said(out):
     [
         (["--strategy", "ring"], {"0": "worker0", "1": "worker1", "2": "worker2"}),
         (["--strategy", "ps"], {"0": "worker0", "1": "worker1", "2": "worker2", "3": "server0"}),
+        (
+            ["--strategy", "ps-aggregation", "--switch"],
+            {"0": "worker0", "1": "worker1", "2": "worker2", "3": "server0", "4": "switch"},
+        ),
     ],
 )
 def test_training(tmp_path, options, hosts):
@@ -110,6 +114,8 @@ def test_a_job_that_takes_too_long_is_ended(cluster):
 def test_more_servers_than_hosts(cluster):
     with pytest.raises(UserError, match="2 servers: the cluster has 1 server host"):
         cluster.run(TRAIN, strategy="ps", servers=2)
+    with pytest.raises(UserError, match="switch: the cluster has no host for it"):
+        cluster.run(TRAIN, strategy="ps-aggregation", switch=True)
     with pytest.raises(UserError, match="ranks can be started"):
         cluster.run(TRAIN, ranks_per_host=0)
     with pytest.raises(UserError, match="which command"):

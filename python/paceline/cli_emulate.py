@@ -132,6 +132,7 @@ def run(
     \b
     paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
     paceline emulate run --workers 4 --servers 2 --bandwidth 200Mbps --strategy ps -- python train.py
+    paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
     """
     if not command:
         raise click.UsageError("which command? paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py")
@@ -139,7 +140,13 @@ def run(
     checked = request.checked()
     if servers is not None and not checked.servers:
         raise click.UsageError("--servers has no effect without a strategy that has servers: --strategy ps")
-    with cluster(workers=workers, servers=checked.servers, bandwidth_bps=bandwidth, realtime=realtime) as found:
+    with cluster(
+        workers=workers,
+        servers=checked.servers,
+        switch=request.switch,
+        bandwidth_bps=bandwidth,
+        realtime=realtime,
+    ) as found:
         _note_realtime(realtime, found.realtime)
         return start(found, checked, ranks_per_host, output)
 

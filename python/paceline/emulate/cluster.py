@@ -88,9 +88,9 @@ class Cluster:
 
         `env`: variables for all ranks, besides this process's. `output`: what takes what they print (`Collected`,
         `Discarded`); by default it is printed. After `limit_s` seconds the job is ended, and ClickException raised.
-        `settings` are those of `paceline.settings.Settings` (strategy="ps", servers=2, timeout=10), and `timeline`,
-        `record`, `grace_s` and `verbose` of `paceline.launch.request.Request`. Only in the main thread, which hears
-        signals. Raises UserError, ClickException.
+        `settings` are PACELINE_ variables in lower case (strategy="ps", servers=2, timeout=10), and `timeline`,
+        `record`, `grace_s`, `verbose`, `switch` as of `paceline.launch.request.Request`. Only in the main thread, which
+        hears signals. Raises UserError, ClickException.
         """
         from paceline.emulate.job import run
 

@@ -32,7 +32,7 @@ class Place:
     first: int
     count: int
     servers: tuple[int, ...] = ()
-    """Numbers of the parameter servers that it runs beside them; that of a process in the switch's place is the last."""
+    """Numbers of the parameter servers that it runs beside them; a process in the switch's place has the last."""
 
     @property
     def ranks(self) -> range:

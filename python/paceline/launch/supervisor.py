@@ -162,7 +162,9 @@ class Supervisor:
             assert host.ready is not None
             host.tell({"go": {**go, "interface": host.ready["interface"] or interface}})
             ranks, servers = host.place.ranks, host.place.servers
-            what = [f"rank {runs(ranks)}"][: len(ranks)] + [self.job.names[self.job.size + number] for number in servers]
+            what = [f"rank {runs(ranks)}"][: len(ranks)] + [
+                self.job.names[self.job.size + number] for number in servers
+            ]
             self._note(f"host {host.name} runs {' and '.join(what)}")
         self._note(f"rendezvous {go['rendezvous']}, MASTER_PORT {go['master_port']}")
 
