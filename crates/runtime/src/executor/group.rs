@@ -276,6 +276,7 @@ impl Group {
             over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
         }
         aside.forget(self.id);
+        wires.forget(self.id, true);
     }
 }
 
@@ -338,7 +339,7 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires) -> bool {
             offset: 0,
             signature: live.signature,
         };
-        if wires.send(place.host(role), &tag, &[]) {
+        if wires.send(place.host(role), &tag, &[], true) {
             any = true;
         } else {
             live.notes.push((role, note));

@@ -27,6 +27,7 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
             None => format!("worker {rank}"),
             Some(server) => format!("server {server}"),
         },
+        Party::Workers => "workers".into(),
         Party::Helper(n) if n < servers => format!("server {n}"),
         Party::Helper(n) => format!("switch {}", n - servers),
     };
