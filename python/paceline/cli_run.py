@@ -26,6 +26,7 @@ from paceline.settings import (
     PULLS,
     TRANSPORTS,
     Settings,
+    check_multicast,
     check_timeline,
 )
 
@@ -71,6 +72,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]")
 @click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]")
 @click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]")
+@click.option("--multicast", metavar="GROUP:PORT", help="The network copies what goes to many.  [default: unicasts]")
 @click.option(
     "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
 )
@@ -132,6 +134,8 @@ def run(
     places = _places(ranks, hosts, hostfile)
     if interface is not None:
         check_interface(interface, "--interface")
+    if options["multicast"] is not None:
+        check_multicast(options["multicast"], "--multicast")
     settings = {f"PACELINE_{name.upper()}": _text(value) for name, value in options.items() if value is not None}
     if timeline is not None:
         settings["PACELINE_TIMELINE"] = check_timeline(timeline, "--timeline")

@@ -449,7 +449,7 @@ impl Multicast {
             write(links, lost, rank, group, &Note::Enough);
         }
         for stream in self.incoming.iter_mut().flatten() {
-            if let Some(below) = stream.to_tell(every) {
+            if let Some(below) = stream.news(every) {
                 write(links, lost, stream.rank, stream.group, &Note::Taken { below });
             }
         }

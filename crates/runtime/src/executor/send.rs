@@ -30,7 +30,7 @@ enum Copies {
 
 impl Copies {
     fn new(to: Peers, multicast: bool, place: &Place<'_>, wires: &mut Wires) -> Copies {
-        let shared = if multicast { wires.to_all(place.group, to, |role| place.host(role)) } else { None };
+        let shared = if multicast { wires.cast(place.group, to, |role| place.host(role)) } else { None };
         shared.map_or(Copies::Each(to), |(wire, own)| Copies::Shared(wire, own))
     }
 

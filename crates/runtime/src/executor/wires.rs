@@ -72,7 +72,7 @@ impl Wires {
 
     /// The wire to these roles of a group, of which `host` says who plays them, and the one that this process plays
     /// itself, which it does not reach; none if there is no multicast to them.
-    pub(super) fn to_all(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
+    pub(super) fn cast(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
         let (stream, own) = self.multicast.as_mut()?.to(group, peers, host)?;
         Some((self.ranks() + stream, own))
     }

@@ -99,9 +99,9 @@ impl Incoming {
     }
 
     /// How much was taken, if the sender is to be told: after every so many, and where a message has ended.
-    pub fn to_tell(&mut self, every: u64) -> Option<u64> {
-        let news = self.next - self.told;
-        if news < every && !(self.ended && news > 0 && self.front().is_none()) {
+    pub fn news(&mut self, every: u64) -> Option<u64> {
+        let count = self.next - self.told;
+        if count < every && !(self.ended && count > 0 && self.front().is_none()) {
             return None;
         }
         (self.told, self.ended) = (self.next, false);

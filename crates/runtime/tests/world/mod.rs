@@ -125,12 +125,13 @@ fn group_address() -> SocketAddrV4 {
 
 /// Has the multicasts of these ranks go out as such; their address.
 pub fn add_multicast(executors: &mut [Executor], how: &Casting) -> SocketAddrV4 {
-    let (size, address) = (executors.len(), group_address());
+    let (size, address) = (executors.len() as u32, group_address());
     let mut links: Vec<Vec<Option<TcpStream>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
     for a in 0..size {
         for b in a + 1..size {
             let (ours, theirs) = socket_pair();
-            (links[a][b], links[b][a]) = (Some(ours), Some(theirs));
+            links[a as usize][b as usize] = Some(ours);
+            links[b as usize][a as usize] = Some(theirs);
         }
     }
     for (rank, (executor, links)) in (0..).zip(executors.iter_mut().zip(links)) {
