@@ -15,13 +15,19 @@
 //! | `link` | what the two ends say to each other over TCP |
 //! | `outgoing` | a stream that is sent: the window, repairs, how much may be under way |
 //! | `incoming` | a stream that is received: order, gaps |
+//! | `receive` | datagrams from the group, and from anybody else |
+//! | `hear` | what other ranks say |
+//! | `sizes` | what ranks agree on; what is counted |
 //! | `disturb` | loss, repetition and another order, for tests |
 mod datagram;
 mod disturb;
+mod hear;
 mod incoming;
 mod link;
 mod outgoing;
 mod port;
+mod receive;
+mod sizes;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -32,10 +38,9 @@ use std::time::{Duration, Instant};
 use paceline_schedule::Peers;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde::Serialize;
 
 use crate::channel::Sink;
-use crate::tag::{TAG_BYTES, Tag};
+use crate::tag::Tag;
 pub use datagram::{Head, Key, OVERHEAD, feed};
 pub use disturb::Disturbance;
 use disturb::Disturber;
@@ -43,44 +48,12 @@ use incoming::Incoming;
 use link::{Link, Note};
 use outgoing::Outgoing;
 pub use port::Port;
+pub use sizes::{Counters, Sizes};
 
-/// Most bytes of a stream that not all receivers have taken.
-pub const WINDOW: usize = 4 << 20;
-/// Fewest datagrams of a window.
-const LEAST: usize = 8;
 /// Taken datagrams after which a sender is told.
 const EVERY: u64 = 8;
-/// Datagrams that are received in one look.
-const LOOK: u32 = 64;
 /// Of the group's socket among what is watched; links have the numbers of their ranks.
 const RECEIVER: u64 = u64::MAX;
-
-/// Bytes of a stream that may be under way, if this many send at a time to receivers whose systems hold so much.
-#[must_use]
-pub fn window(buffer: usize, senders: usize) -> usize {
-    (buffer / senders.max(1)).min(WINDOW)
-}
-
-/// What happened to datagrams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
-    /// Sent to the group.
-    pub sent: u64,
-    /// The system refused to send; they were repaired.
-    pub refused: u64,
-    /// Receivers lacked, one each.
-    pub lost: u64,
-    /// Sent again, to one receiver each.
-    pub repaired: u64,
-    /// Received from the group, signed and new.
-    pub received: u64,
-    /// Came again.
-    pub repeated: u64,
-    /// For groups of ranks without this one, or before it was told.
-    pub others: u64,
-    /// Of no rank of the job, or garbled.
-    pub strangers: u64,
-}
 
 /// All streams of this rank.
 pub struct Multicast {
@@ -90,6 +63,7 @@ pub struct Multicast {
     /// Payload of a datagram, and datagrams of a window.
     payload: usize,
     window: usize,
+    first: usize,
     /// By rank.
     links: Vec<Option<Link>>,
     outgoing: Vec<Option<Outgoing>>,
@@ -114,7 +88,7 @@ pub struct Multicast {
 }
 
 impl Multicast {
-    /// Of this rank. `payload` and `window` (bytes) are the same at all ranks; `links` are connections by rank.
+    /// Of this rank. The sizes are the same at all ranks; `links` are connections by rank.
     ///
     /// # Errors
     /// Too many open files.
@@ -122,7 +96,7 @@ impl Multicast {
         me: u32,
         port: Port,
         key: Key,
-        (payload, window): (usize, usize),
+        sizes: Sizes,
         links: Vec<Option<TcpStream>>,
         disturbance: Option<Disturbance>,
     ) -> io::Result<Multicast> {
@@ -140,8 +114,9 @@ impl Multicast {
             me,
             key,
             port,
-            payload,
-            window: (window / payload).max(LEAST),
+            payload: sizes.payload,
+            window: sizes.datagrams(sizes.window),
+            first: sizes.datagrams(sizes.first),
             links,
             outgoing: Vec::new(),
             sends_to: HashMap::new(),
@@ -150,7 +125,7 @@ impl Multicast {
             gone: HashSet::new(),
             refused: Vec::new(),
             // One byte more than the longest, to see that one is longer.
-            next: vec![0; payload + OVERHEAD + 1],
+            next: vec![0; sizes.payload + OVERHEAD + 1],
             spare: Vec::new(),
             ready,
             full: false,
@@ -204,7 +179,7 @@ impl Multicast {
         }
         let own = peers.iter().find(|&role| host(role) == me);
         let others = peers.iter().filter(|&role| host(role) != me).map(|role| (host(role), role));
-        let mut stream = Outgoing::new(group, peers, own, others, self.window);
+        let mut stream = Outgoing::new(group, peers, own, others, (self.window, self.first));
         let receivers: Vec<_> = stream.receivers().collect();
         let index = self.outgoing.len();
         for &(rank, role) in &receivers {
@@ -278,122 +253,6 @@ impl Multicast {
             self.go_on();
         }
         ready > 0
-    }
-
-    /// Receives datagrams.
-    fn receive(&mut self) {
-        let Some(receiver) = self.port.receiver.take() else { return };
-        for _ in 0..LOOK {
-            match receiver.recv(&mut self.next) {
-                Ok(length) => self.came(length),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.release(true);
-                    break;
-                }
-            }
-        }
-        self.port.receiver = Some(receiver);
-    }
-
-    /// A datagram of this length is in `next`.
-    fn came(&mut self, length: usize) {
-        let Some(disturber) = &mut self.disturber else { return self.accept(length) };
-        disturber.pass();
-        let datagram = self.next[..length].to_vec();
-        for _ in 0..disturber.times(&datagram) {
-            self.next[..length].copy_from_slice(&datagram);
-            self.accept(length);
-        }
-        self.release(false);
-    }
-
-    fn release(&mut self, quiet: bool) {
-        while let Some(datagram) = self.disturber.as_mut().and_then(|disturber| disturber.release(quiet)) {
-            self.next[..datagram.len()].copy_from_slice(&datagram);
-            self.accept(datagram.len());
-        }
-    }
-
-    /// Puts it into its stream, if it belongs to one.
-    fn accept(&mut self, length: usize) {
-        let datagram = &self.next[..length];
-        let Some(head) = self.key.read(datagram).filter(|head| head.tag.bytes as usize <= self.payload) else {
-            self.counters.strangers += 1;
-            return;
-        };
-        if head.sender == self.me {
-            return;
-        }
-        let stream = self.comes_from.get(&(head.sender, head.tag.group));
-        let Some(stream) = stream.and_then(|&index| self.incoming[index].as_mut()) else {
-            self.counters.others += 1;
-            return;
-        };
-        if !stream.lacks(head.number) {
-            self.counters.repeated += 1;
-            return;
-        }
-        if !self.key.signed(datagram) {
-            self.counters.strangers += 1;
-            return;
-        }
-        let mut memory = self.spare.pop().unwrap_or_default();
-        memory.resize(self.payload + OVERHEAD + 1, 0);
-        let datagram = std::mem::replace(&mut self.next, memory);
-        stream.put(head.number, head.tag, head.last, datagram);
-        self.counters.received += 1;
-    }
-
-    /// Reads what a rank says of streams.
-    fn listen(&mut self, rank: u32) {
-        let Some(mut link) = self.links[rank as usize].take() else { return };
-        let result = link.read(TAG_BYTES + self.payload, |group, note| self.hear(rank, group, &note));
-        self.links[rank as usize] = Some(link);
-        if let Err(error) = result {
-            self.lost.push((rank, error));
-            self.bury();
-        }
-    }
-
-    fn hear(&mut self, rank: u32, group: u32, note: &Note<'_>) {
-        match *note {
-            Note::Open { role } => self.open(rank, group, role),
-            Note::Sent { below } => {
-                if let Some(stream) = self.stream_from(rank, group) {
-                    stream.sent(below);
-                }
-            }
-            Note::Repair { number, last, body } => {
-                let memory = self.spare.pop().unwrap_or_default();
-                if let Some(stream) = self.stream_from(rank, group).filter(|stream| stream.lacks(number)) {
-                    stream.repaired(number, last, body, memory);
-                }
-            }
-            Note::Taken { .. } | Note::Missing { .. } | Note::Enough => {
-                let index = self.sends_to.get(&group);
-                let Some(stream) = index.and_then(|&index| self.outgoing[index].as_mut()) else { return };
-                match *note {
-                    Note::Taken { below } => stream.taken(rank, below, &mut self.spare),
-                    Note::Missing { from, below } => self.counters.lost += stream.lacks(rank, from, below),
-                    _ => stream.without(rank, &mut self.spare),
-                }
-            }
-        }
-    }
-
-    fn stream_from(&mut self, rank: u32, group: u32) -> Option<&mut Incoming> {
-        self.comes_from.get(&(rank, group)).and_then(|&index| self.incoming[index].as_mut())
-    }
-
-    /// A rank will send; from groups that are gone nobody wants anything.
-    fn open(&mut self, rank: u32, group: u32, role: u32) {
-        if self.gone.contains(&group) {
-            self.refused.push((rank, group));
-        } else if !self.comes_from.contains_key(&(rank, group)) {
-            self.comes_from.insert((rank, group), self.incoming.len());
-            self.incoming.push(Some(Incoming::new(rank, group, role, self.window)));
-        }
     }
 
     /// Sends what is due: datagrams, questions, repairs, how much was sent.

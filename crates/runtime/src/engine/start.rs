@@ -17,7 +17,7 @@ use super::{Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
 use crate::executor::{Executor, Wires};
-use crate::multicast::{self, Key, Multicast, Port};
+use crate::multicast::{Key, Multicast, Port, Sizes};
 use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh, multicast_key};
 use crate::settings::{Settings, Transport};
 use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
@@ -52,8 +52,8 @@ struct Memory {
     bell: i32,
 }
 
-/// The sockets of multicasts, their key, and payload and window.
-type Multicasting = (Port, [u8; 32], (usize, usize));
+/// The sockets of multicasts, their key and their sizes.
+type Multicasting = (Port, [u8; 32], Sizes);
 
 /// The memory of a peer, opened.
 type Opened = Option<(Arc<Segment>, Ringer)>;
@@ -172,14 +172,14 @@ fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> 
     Port::open(address, listener.address().ip(), trains).map(Some)
 }
 
-/// Payload of a datagram and bytes of a window: what all can do.
-fn agreed(introductions: &[Introduction], settings: &Settings) -> (usize, usize) {
+/// What all ranks can send and receive.
+fn agreed(introductions: &[Introduction], settings: &Settings) -> Sizes {
     let servers = settings.strategy.as_ref().is_some_and(|name| look_up(name).is_ok_and(|e| e.uses(Knob::Servers)));
     let senders = if servers { settings.servers as usize } else { introductions.len() };
     let all = || introductions.iter().filter_map(|one| one.multicast);
     let payload = all().map(|(payload, _)| payload).min().unwrap_or(8);
     let buffer = all().map(|(_, buffer)| buffer).min().unwrap_or(0);
-    (payload, multicast::window(buffer, senders))
+    Sizes::new(payload, buffer, senders)
 }
 
 fn introduce(

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 use super::datagram::BODY;
 use crate::tag::{TAG_BYTES, Tag};
 
-/// What is missing is asked for when so many later ones have come, or after this time: the network may have changed the
-/// order.
+/// What is missing is asked for when so many later ones have come, because the network may have changed the order, or
+/// when nothing has come for this time.
 const REORDERED: u64 = 8;
 const PATIENCE: Duration = Duration::from_millis(1);
 
@@ -31,19 +31,22 @@ pub(super) struct Incoming {
     told: u64,
     /// A message ended with what was taken since.
     ended: bool,
-    /// All below were sent, as far as is known.
+    /// All below were sent, as far as is known, and the last that has come is just below `seen`.
     top: u64,
+    seen: u64,
     /// What is missing below was asked for.
     asked: u64,
-    /// Since when something at or above `asked` is missing.
-    missing: Option<Instant>,
+    /// Something has come since the last look.
+    fresh: bool,
+    /// Since when nothing comes, while something at or above `asked` is missing.
+    quiet: Option<Instant>,
 }
 
 impl Incoming {
     pub fn new(rank: u32, group: u32, role: u32, window: usize) -> Incoming {
         let ring = (0..window).map(|_| None).collect();
-        let (next, told, ended, top, asked, missing) = (0, 0, false, 0, 0, None);
-        Incoming { rank, group, role, ring, next, told, ended, top, asked, missing }
+        let (next, told, ended, top, seen, asked, fresh, quiet) = (0, 0, false, 0, 0, 0, false, None);
+        Incoming { rank, group, role, ring, next, told, ended, top, seen, asked, fresh, quiet }
     }
 
     fn slot(&self, number: u64) -> usize {
@@ -75,12 +78,15 @@ impl Incoming {
     fn insert(&mut self, number: u64, fragment: Fragment) {
         let slot = self.slot(number);
         self.ring[slot] = Some(fragment);
-        self.top = self.top.max(number + 1);
+        self.seen = self.seen.max(number + 1);
+        self.top = self.top.max(self.seen);
+        self.fresh = true;
     }
 
     /// All below were sent.
     pub fn sent(&mut self, below: u64) {
         self.top = self.top.max(below.min(self.next + self.ring.len() as u64));
+        self.fresh = true;
     }
 
     /// The tag of the next fragment; its role is this process's.
@@ -110,7 +116,7 @@ impl Incoming {
 
     /// When what is missing is to be asked for.
     pub fn due(&self) -> Option<Instant> {
-        self.missing.map(|since| since + PATIENCE)
+        self.quiet.map(|since| since + PATIENCE)
     }
 
     /// Asks for what is missing, if it is time: runs of it.
@@ -119,13 +125,16 @@ impl Incoming {
         while self.asked < self.top && self.ring[self.slot(self.asked)].is_some() {
             self.asked += 1;
         }
+        let fresh = std::mem::take(&mut self.fresh);
         if self.asked == self.top {
-            self.missing = None;
+            self.quiet = None;
             return;
         }
-        let since = *self.missing.get_or_insert(now);
-        let below = if now >= since + PATIENCE { self.top } else { self.top.saturating_sub(REORDERED) };
-        let (mut from, before) = (None, self.asked);
+        let since = self.quiet.filter(|_| !fresh).unwrap_or(now);
+        self.quiet = Some(since);
+        let late = now >= since + PATIENCE;
+        let below = if late { self.top } else { self.seen.saturating_sub(REORDERED) };
+        let mut from = None;
         while self.asked < below {
             if self.ring[self.slot(self.asked)].is_some() {
                 if let Some(from) = from.take() {
@@ -139,8 +148,8 @@ impl Incoming {
         if let Some(from) = from {
             ask(from, self.asked);
         }
-        if self.asked > before {
-            self.missing = (self.asked < self.top).then_some(now);
+        if self.asked == self.top {
+            self.quiet = None;
         }
     }
 

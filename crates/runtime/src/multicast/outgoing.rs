@@ -1,7 +1,7 @@
 //! A stream that this rank sends to the ranks of a group: what they have not all taken yet, and who lacks what.
 //!
-//! What is under way is bounded as TCP bounds it (RFC 5681): by what the receivers can hold, and by half of it each time
-//! something was lost, for a network that cannot hold as much.
+//! What is under way is bounded as TCP bounds it (RFC 5681, and RFC 9438 for how much less it is after a loss): by what the
+//! receivers can hold, and by what the network seems to hold.
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,6 @@ use crate::tag::TAG_BYTES;
 
 /// After such a silence with something not taken, receivers are told how much was sent: the end may be lost.
 const TAIL: Duration = Duration::from_millis(1);
-/// Datagrams under way at first.
-const FIRST: u64 = 64;
-
 struct Receiver {
     rank: u32,
     role: u32,
@@ -44,7 +41,7 @@ pub(super) struct Outgoing {
     /// Datagrams under way at most: now, and up to where this grows fast.
     allowed: u64,
     threshold: u64,
-    /// A loss below belongs to those for which `allowed` was halved already.
+    /// A loss below belongs to those for which `allowed` was lowered already.
     recover: u64,
     least: u64,
     /// Of what was taken since `allowed` grew by one.
@@ -59,7 +56,7 @@ impl Outgoing {
         peers: Peers,
         own: Option<u32>,
         receivers: impl Iterator<Item = (u32, u32)>,
-        window: usize,
+        (window, first): (usize, usize),
     ) -> Outgoing {
         let receivers = receivers.map(|(rank, role)| Receiver { rank, role, taken: 0, lacks: BTreeSet::new() });
         Outgoing {
@@ -73,8 +70,8 @@ impl Outgoing {
             sent: 0,
             last_sent: Instant::now(),
             told: 0,
-            allowed: FIRST.min(window as u64),
-            threshold: window as u64,
+            allowed: (2 * super::EVERY).min(window as u64),
+            threshold: first as u64,
             recover: 0,
             least: (2 * super::EVERY).min(window as u64),
             grown: 0,
@@ -195,7 +192,7 @@ impl Outgoing {
         receiver.lacks.extend(missing.clone());
         if count > 0 && missing.end > self.recover {
             self.recover = self.next;
-            self.threshold = (self.allowed / 2).max(self.least);
+            self.threshold = (self.allowed * 7 / 10).max(self.least);
             self.allowed = self.threshold;
         }
         count

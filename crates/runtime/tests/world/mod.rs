@@ -11,7 +11,7 @@ use paceline_runtime::channel::Channel;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::executor::{Begin, Executor, Wires};
 use paceline_runtime::handle::Handle;
-use paceline_runtime::multicast::{Disturbance, Key, Multicast, Port};
+use paceline_runtime::multicast::{Disturbance, Key, Multicast, Port, Sizes};
 use paceline_runtime::program::Program;
 use paceline_runtime::shm::{Bell, Ringer, Segment, ShmChannel};
 use paceline_runtime::space::Space;
@@ -136,7 +136,7 @@ pub fn add_multicast(executors: &mut [Executor], how: &Casting) -> SocketAddrV4 
     }
     for (rank, (executor, links)) in (0..).zip(executors.iter_mut().zip(links)) {
         let port = Port::open(address, Ipv4Addr::LOCALHOST.into(), true).unwrap();
-        let sizes = (how.payload, how.window);
+        let sizes = Sizes { payload: how.payload, window: how.window, first: how.window / 4 };
         let multicast = Multicast::new(rank, port, Key::new(&how.key), sizes, links, how.disturbance).unwrap();
         executor.wires().set_multicast(multicast);
     }
