@@ -182,6 +182,7 @@ def test_settings_by_default():
         "distribution": "round-robin",
         "streams": 1,
         "single_copy": True,
+        "multicast": None,
     }
 
 
@@ -205,7 +206,10 @@ def test_settings_of_the_environment_and_of_the_script():
     assert Settings.from_environment({}, chunk="per-worker").chunk == "per-worker"
 
 
-@pytest.mark.parametrize(("variable", "value", "transport"), [("STREAMS", "2", "shm"), ("SINGLE_COPY", "0", "tcp")])
+@pytest.mark.parametrize(
+    ("variable", "value", "transport"),
+    [("STREAMS", "2", "shm"), ("MULTICAST", "239.77.0.0:47700", "shm"), ("SINGLE_COPY", "0", "tcp")],
+)
 def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     variable = f"PACELINE_{variable}"
     with pytest.raises(UserError, match=f"{variable}: has no effect with transport {transport}"):
@@ -224,6 +228,10 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
         ("PACELINE_SERVERS", "two", ["whole number"]),
         ("PACELINE_INSIDE", "rign", ["did you mean ring"]),
         ("PACELINE_STREAMS", "1e3", ["whole number"]),
+        ("PACELINE_MULTICAST", "10.0.0.1:47700", ["239.77.0.0:47700"]),
+        ("PACELINE_MULTICAST", "239.77.0.0", ["a port", "239.77.0.0:47700"]),
+        ("PACELINE_MULTICAST", "239.77.0.0:0", ["a port"]),
+        ("PACELINE_MULTICAST", "[ff15::77]:47700", ["239.77.0.0:47700"]),
         ("PACELINE_SINGLE_COPY", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_TIMEOUT", "0", ["seconds"]),
         ("PACELINE_TIMEOUT", "nan", ["seconds"]),
@@ -258,6 +266,11 @@ def test_a_knob_that_the_strategy_does_not_use_is_an_error():
     with pytest.raises(UserError, match="PACELINE_SERVERS: has no effect on ring"):
         Settings.from_environment({"PACELINE_STRATEGY": "ring", "PACELINE_SERVERS": "2"})
     assert Settings.from_environment({"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}).servers == 2
+    group = {"PACELINE_MULTICAST": "239.77.0.0:47700"}
+    with pytest.raises(UserError, match=r"PACELINE_MULTICAST: has no effect on ring; .*ps-multicast"):
+        Settings.from_environment(group | {"PACELINE_STRATEGY": "ring"})
+    assert Settings.from_environment(group | {"PACELINE_STRATEGY": "ring-multicast"}).multicast == "239.77.0.0:47700"
+    assert Settings.from_environment(group).multicast == "239.77.0.0:47700"  # operations may name a strategy
 
 
 def test_variables_of_other_parts_are_left_alone():

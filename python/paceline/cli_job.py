@@ -19,6 +19,7 @@ from paceline.settings import (
     MOST_STREAMS,
     PULLS,
     TRANSPORTS,
+    check_multicast,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ knobs = _together(
     click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]"),
     click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]"),
     click.option(
+        "--multicast", metavar="GROUP:PORT", help="The network copies what goes to many.  [default: unicasts]"
+    ),
+    click.option(
         "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
     ),
 )
@@ -112,6 +116,8 @@ def request(
 
     if no_prefix and output_dir is not None:
         raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
+    if settings["multicast"] is not None:
+        check_multicast(settings["multicast"], "--multicast")
     asked = Request(
         command=command,
         settings=settings,

@@ -11,6 +11,7 @@
 | PACELINE_PULL | pull | layer, step: when a DistributedOptimizer waits for servers | step |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
+| PACELINE_MULTICAST | multicast | group and port (239.77.0.0:47700) by which the network copies multicasts | unicasts |
 | PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
 | PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
 | PACELINE_START_TIMEOUT | start_timeout_s | seconds for which ranks wait for each other at the start | 60 |
@@ -21,12 +22,16 @@
 | PACELINE_TIMELINE | timeline | file: record what every rank does (docs/timeline.md) | none |
 | PACELINE_VERBOSE | verbose | 1: say what was chosen | 0 |
 
+For tests, PACELINE_RUN_DISTURBANCE has receivers of multicasts lose, repeat and reorder datagrams: JSON with rates from
+0 to 1 and a seed, `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}`.
+
 An empty variable is as good as none. A PACELINE_ variable that nothing reads is an error, for it is most likely a
 misspelt one.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import os
@@ -63,6 +68,7 @@ VARIABLES = {
     "PACELINE_PULL": "pull",
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
+    "PACELINE_MULTICAST": "multicast",
     "PACELINE_SINGLE_COPY": "single_copy",
     "PACELINE_TIMEOUT": "timeout_s",
     "PACELINE_START_TIMEOUT": "start_timeout_s",
@@ -91,6 +97,7 @@ class Settings:
     pull: str = "step"
     inside: str = "ring"
     streams: int = 1
+    multicast: str | None = None
     single_copy: bool = True
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
@@ -102,6 +109,8 @@ class Settings:
     """Parameter servers that `paceline run` has started; their ranks follow those that train."""
     switch_process: bool = False
     """Behind them it has started a process that adds up in the switch's place."""
+    disturbance: dict[str, float] | None = None
+    """Of multicasts, for tests."""
     verbose: bool = False
 
     @classmethod
@@ -134,12 +143,12 @@ class Settings:
         checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
         servers = _server_processes(environ)
         switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
-        settings = cls(**checked, server_processes=servers, switch_process=switch)
-        for name, transport in (("streams", "shm"), ("single_copy", "tcp")):
+        settings = cls(**checked, server_processes=servers, switch_process=switch, disturbance=_disturbance(environ))
+        for name, transport in (("streams", "shm"), ("multicast", "shm"), ("single_copy", "tcp")):
             if name in checked and settings.transport == transport:
                 raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
         if settings.strategy is not None:
-            knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull")
+            knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull", "multicast")
             given = [name for name in knobs if name in checked]
             for name in given:
                 _check_knob(settings.strategy, name, sources[name])
@@ -168,12 +177,14 @@ class Settings:
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes", "switch_process")
+        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes", "switch_process", "disturbance")
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
         if self.switch_process:
             values |= {"switch": True}
+        if self.disturbance is not None:
+            values["disturbance"] = self.disturbance
         if self.placement not in PLACEMENTS:
             values["placement"] = "round-robin"
         values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
@@ -183,6 +194,18 @@ class Settings:
 def _server_processes(environ: Mapping[str, str]) -> int:
     text = environ.get("PACELINE_RUN_SERVERS", "") if "PACELINE_RUN_ID" in environ else ""
     return _whole(MOST_SERVERS)(text, "PACELINE_RUN_SERVERS") if text else 0
+
+
+def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
+    name = "PACELINE_RUN_DISTURBANCE"
+    text = environ.get(name, "")
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        value = text
+    if value is None or (isinstance(value, dict) and all(isinstance(rate, int | float) for rate in value.values())):
+        return value
+    raise UserError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
 
 
 def _said(overrides: Mapping[str, object], *names: str) -> bool:
@@ -308,6 +331,22 @@ def check_rendezvous(value: object, source: str) -> str:
     return text
 
 
+def check_multicast(value: object, source: str) -> str:
+    """`group:port`, an IPv4 one. Raises UserError that names `source`."""
+    text = _text(value, source)
+    group, _, port = text.rpartition(":")
+    try:
+        multicast = ipaddress.IPv4Address(group).is_multicast
+    except ValueError:
+        multicast = False
+    if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
+        raise UserError(
+            f"{source}: '{text[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
+            "239.77.0.0:47700, another group for each job"
+        )
+    return f"{group}:{int(port)}"
+
+
 def _placement(value: object, source: str) -> str:
     text = _text(value, source)
     if text in PLACEMENTS:
@@ -363,6 +402,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "pull": _choice(PULLS),
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
+    "multicast": check_multicast,
     "single_copy": _flag,
     "timeout_s": _seconds,
     "start_timeout_s": _seconds,

@@ -102,7 +102,7 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: st
     asked = list(strategies)
     names = ", ".join(strategy.name for strategy in asked)
     for knob in given:
-        if knob in KNOBS and not any(knob in strategy.knobs for strategy in asked):
+        if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
             users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise UserError(f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}")
 

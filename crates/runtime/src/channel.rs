@@ -3,7 +3,7 @@
 //! A channel never blocks. It is bounded: when `send` refuses, the executor does something else and comes again. A
 //! fragment is handed over with its tag; what is sent belongs to the channel from then on, what is *lent* stays where
 //! it is and must not change until the channel says that it has been returned. Shared memory lends so that the peer
-//! copies once; a multicast, MPI, gRPC or a device library, whose sends are over later than they begin, do the same.
+//! copies once; MPI, gRPC or a device library, whose sends are over later than they begin, do the same.
 use std::io;
 
 use rustix::event::PollFd;

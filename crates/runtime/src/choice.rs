@@ -1,4 +1,5 @@
 //! Which strategy an all-reduce takes: the one that was named, else for each size what measured fastest.
+use std::net::SocketAddrV4;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -27,6 +28,17 @@ pub struct Plan {
     block: bool,
     /// Whether large pieces are lent rather than copied; ranks need not agree on it.
     pub lends: bool,
+    /// How the strategy's multicasts go out, if it has any.
+    multicast: Option<Copied>,
+}
+
+/// By whom a message to many is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copied {
+    /// By the network.
+    Network(SocketAddrV4),
+    /// By the sender.
+    Sender,
 }
 
 /// How a bucket is cut.
@@ -42,7 +54,15 @@ pub enum CutBytes {
 
 impl Plan {
     fn new(strategy: &str, cut: Option<CutBytes>) -> Plan {
-        Plan { strategy: strategy.into(), cut, inside_root: false, even: false, block: false, lends: true }
+        Plan {
+            strategy: strategy.into(),
+            cut,
+            inside_root: false,
+            even: false,
+            block: false,
+            lends: true,
+            multicast: None,
+        }
     }
 
     /// The strategy of this name, cut as the job's settings say.
@@ -60,6 +80,7 @@ impl Plan {
             inside_root: settings.inside == Inside::Root,
             even: settings.placement == Placement::Even && entry.uses(Knob::Placement),
             block: settings.distribution == Distribution::Block && entry.uses(Knob::Distribution),
+            multicast: entry.uses(Knob::Multicast).then(|| settings.multicast.map_or(Copied::Sender, Copied::Network)),
             ..Plan::new(entry.name, cut)
         })
     }
@@ -94,6 +115,11 @@ impl Plan {
             Some(CutBytes::Whole) => format!("{}, whole", self.strategy),
             Some(CutBytes::PerWorker) => format!("{}, a piece per worker", self.strategy),
             Some(CutBytes::Bytes(bytes)) => format!("{}, pieces of {} KiB", self.strategy, bytes >> 10),
+        };
+        let cut = match self.multicast {
+            None => cut,
+            Some(Copied::Network(group)) => format!("{cut}, multicast to {group}"),
+            Some(Copied::Sender) => format!("{cut}, its multicasts as unicasts"),
         };
         if self.lends { cut } else { format!("{cut}, copied twice") }
     }

@@ -45,6 +45,7 @@ use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
 use crate::handle::Handle;
+use crate::multicast::Multicast;
 use crate::settings::Settings;
 use crate::shm::Bell;
 use crate::timeline::{self, Timeline};
@@ -207,9 +208,9 @@ impl Engine {
     /// For people and tests, as JSON.
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
-        let (transports, bytes) = {
+        let (transports, bytes, multicast) = {
             let mut core = lock(&self.shared.core);
-            (core.wires().names(), core.wires().bytes)
+            (core.wires().names(), core.wires().bytes, core.wires().multicast().map(Multicast::status))
         };
         let book = lock(&self.shared.book);
         let in_flight: Vec<_> = book.groups.values().flat_map(|g| g.live.iter().map(Waiting::describe)).collect();
@@ -218,6 +219,7 @@ impl Engine {
             "size": self.size(),
             "peers": self.shared.peers,
             "transports": transports,
+            "multicast": multicast,
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],
             "in_flight": in_flight,

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `live` | an operation in flight: its parts (one a role), their lanes |
 //! | `lane` | how far a lane is in its step |
-//! | `step` | sending and receiving the fragments of a step |
+//! | `step` | a lane's steps, and receiving their fragments |
+//! | `send` | sending the fragments of a step |
 //! | `aside` | fragments that came before anybody wants them |
 //! | `group` | the operations of a communicator in their order |
 //! | `wires` | the channels by rank, and which of them are lost |
@@ -12,6 +13,7 @@ mod aside;
 mod group;
 mod lane;
 mod live;
+mod send;
 mod step;
 mod wires;
 
@@ -90,9 +92,9 @@ impl Executor {
 
     /// Does what can be done now; whether anything was.
     pub fn progress(&mut self) -> bool {
-        let mut any = false;
-        for rank in 0..self.wires.len() {
-            any |= self.receive(rank);
+        let mut any = self.wires.look();
+        for wire in 0..self.wires.sources() {
+            any |= self.receive(wire);
         }
         for group in &mut self.groups {
             match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
@@ -145,7 +147,7 @@ impl Executor {
     /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already.
     pub fn put_aside(&mut self, force: bool) -> bool {
         let mut any = false;
-        for rank in 0..self.wires.len() {
+        for rank in 0..self.wires.sources() {
             let Some(tag) = self.wires.front(rank) else { continue };
             let streams = self.groups.iter().any(|group| group.id == tag.group && group.streams(&tag));
             if self.aside.full(rank, streams, force) {
@@ -172,6 +174,9 @@ impl Executor {
 
     /// Drops a communicator; what still comes for it is discarded.
     pub fn remove_group(&mut self, id: u32) {
+        if self.groups.iter().any(|group| group.id == id && !group.busy()) {
+            self.wires.forget(id, false);
+        }
         self.fail_group(id, &RunError::Failed("the communicator was destroyed".into()));
         self.groups.retain(|group| group.id != id);
         self.gone.insert(id);

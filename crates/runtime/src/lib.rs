@@ -7,6 +7,7 @@
 //! | [`space`] | the memory of an operation |
 //! | [`tag`] | what stands in front of every fragment |
 //! | [`channel`] | what a transport offers; [`shm`], [`tcp`], [`loopback`] are transports |
+//! | [`multicast`] | one message to many ranks, copied by the network |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`executor`] | runs programs over channels, never waiting |
 //! | [`handle`] | the caller's view of an operation in flight |
@@ -29,6 +30,7 @@ pub mod executor;
 mod fork;
 pub mod handle;
 pub mod loopback;
+pub mod multicast;
 pub mod program;
 pub mod reduce;
 pub mod rendezvous;

@@ -1,9 +1,11 @@
 //! The settings of a job, as the caller gives them (JSON; `paceline.settings` makes and documents them).
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::error::{Result, RunError};
+use crate::multicast::Disturbance;
 
 /// Over what ranks talk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -105,6 +107,10 @@ pub struct Settings {
     pub distribution: Distribution,
     /// Connections between two ranks.
     pub streams: u32,
+    /// Group and port of multicasts (`239.77.0.0:47700`); none: they go to one receiver after the other.
+    pub multicast: Option<SocketAddrV4>,
+    /// For tests: what befalls the datagrams of multicasts.
+    pub disturbance: Option<Disturbance>,
     /// Ranks of a host may copy large pieces straight from each other's memory.
     pub single_copy: bool,
     /// Says on standard error what was chosen.
@@ -129,6 +135,8 @@ impl Default for Settings {
             placement: Placement::RoundRobin,
             distribution: Distribution::RoundRobin,
             streams: 1,
+            multicast: None,
+            disturbance: None,
             single_copy: true,
             verbose: false,
         }

@@ -111,6 +111,9 @@ impl Signature {
     }
 }
 
+/// The receiver of a multicast: whoever gets it.
+pub const EVERYBODY: u16 = u16::MAX;
+
 /// Where a fragment belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {

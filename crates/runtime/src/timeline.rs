@@ -37,6 +37,8 @@ pub(crate) enum Party {
     Worker(u32),
     /// Servers and then switches, numbered from 0.
     Helper(u32),
+    /// The receivers of a multicast.
+    Workers,
 }
 
 /// What is shown of a tensor that a coordinator handled.

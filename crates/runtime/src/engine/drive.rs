@@ -280,6 +280,7 @@ impl Shared {
             return over();
         }
         {
+            let nap = core.wires().nap().map_or(nap, |due| nap.min(due));
             let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
             core.wires().watch(&mut fds);
             let time = Timespec { tv_sec: nap.as_secs().cast_signed(), tv_nsec: i64::from(nap.subsec_nanos()) };

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+use paceline_schedule::{Knob, look_up};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::book::Book;
@@ -16,7 +17,8 @@ use super::{Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
 use crate::executor::{Executor, Wires};
-use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh};
+use crate::multicast::{Key, Multicast, Port, Sizes};
+use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh, multicast_key};
 use crate::settings::{Settings, Transport};
 use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
 use crate::tcp::TcpChannel;
@@ -40,6 +42,8 @@ struct Introduction {
     version: String,
     /// What all ranks must have been told alike.
     settings: String,
+    /// What it can send and receive at once as a multicast: payload of a datagram, bytes until they are received.
+    multicast: Option<(usize, usize)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,6 +51,9 @@ struct Memory {
     segment: SegmentAddress,
     bell: i32,
 }
+
+/// The sockets of multicasts, their key and their sizes.
+type Multicasting = (Port, [u8; 32], Sizes);
 
 /// The memory of a peer, opened.
 type Opened = Option<(Arc<Segment>, Ringer)>;
@@ -112,7 +119,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     };
 
     let listener = Listener::bind(&settings.interface)?;
-    let introductions = introduce(rank, size, &settings, &listener, exchange)?;
+    let port = open_port(rank, size, &settings, &listener)?;
+    let introductions = introduce(rank, size, &settings, (&listener, port.as_ref()), exchange)?;
     let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
     let hosts: Vec<u32> = introductions
         .iter()
@@ -137,21 +145,51 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     drop(file);
     check_transport(rank, &settings, &peers, &shared_with)?;
 
-    let streams: Vec<u32> = (0..size)
-        .map(|peer| if peer == rank || shared_with[peer as usize] { 0 } else { settings.streams.max(1) })
-        .collect();
+    let streams = |peer: u32| if shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
+    let links = u32::from(port.is_some());
+    let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
     let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
-    let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, introductions[0].job, deadline)?;
-    let engine = assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), mesh)?;
+    let job = introductions[0].job;
+    let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?;
+    let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
+    let engine =
+        assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), (mesh, multicast))?;
     engine.shared.timeline.begin_at(introductions[0].clock);
     Ok(engine)
+}
+
+/// The sockets of multicasts, if there are to be any; those that train receive.
+fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> Result<Option<Port>> {
+    let Some(address) = settings.multicast else { return Ok(None) };
+    let without =
+        |what: String| RunError::Usage(format!("multicast {address}: has no effect {what}; leave one of them out"));
+    if settings.transport == Transport::Shm {
+        return Err(without("with transport shm".into()));
+    }
+    if let Some(name) = &settings.strategy
+        && look_up(name).is_ok_and(|entry| !entry.uses(Knob::Multicast))
+    {
+        return Err(without(format!("on {name}")));
+    }
+    let trains = rank < size - settings.helpers();
+    Port::open(address, listener.address().ip(), trains).map(Some)
+}
+
+/// What all ranks can send and receive.
+fn agreed(introductions: &[Introduction], settings: &Settings) -> Sizes {
+    let servers = settings.strategy.as_ref().is_some_and(|name| look_up(name).is_ok_and(|e| e.uses(Knob::Servers)));
+    let senders = if servers { settings.servers as usize } else { introductions.len() };
+    let all = || introductions.iter().filter_map(|one| one.multicast);
+    let payload = all().map(|(payload, _)| payload).min().unwrap_or(8);
+    let buffer = all().map(|(_, buffer)| buffer).min().unwrap_or(0);
+    Sizes::new(payload, buffer, senders)
 }
 
 fn introduce(
     rank: u32,
     size: u32,
     settings: &Settings,
-    listener: &Listener,
+    (listener, port): (&Listener, Option<&Port>),
     exchange: Exchange<'_>,
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
@@ -160,6 +198,7 @@ fn introduce(
     let Settings { streams, transport, .. } = settings;
     let helper = rank.checked_sub(size - settings.helpers());
     let (server, switch) = (helper.filter(|number| number < servers), helper == Some(*servers));
+    let multicast = settings.multicast.map_or("none".into(), |address| address.to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mine = Introduction {
         peer: Peer { rank, host, pid: std::process::id(), server, switch },
@@ -170,9 +209,10 @@ fn introduce(
         version: env!("CARGO_PKG_VERSION").into(),
         settings: format!(
             "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}, switch: {}) {placement:?} \
-             {distribution:?} streams {streams} {transport:?}",
+             {distribution:?} streams {streams} {transport:?} multicast {multicast}",
             settings.switch
         ),
+        multicast: port.map(|port| (port.payload, port.buffer)),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {
@@ -253,7 +293,7 @@ fn assemble(
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
-    mesh: Mesh,
+    (mesh, multicast): (Mesh, Option<Multicasting>),
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
     let neighbours = |lower: bool| {
@@ -266,8 +306,10 @@ fn assemble(
     let lends = lends.collect();
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
-    for ((peer, streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
+    let mut links = Vec::new();
+    for ((peer, mut streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
         sockets.extend(streams.iter().map(AsRawFd::as_raw_fd));
+        links.push(if multicast.is_some() { streams.pop() } else { None });
         channels.push(match opened {
             _ if peer == rank => None,
             Some((memory, ringer)) if shared_with[peer as usize] => {
@@ -290,6 +332,11 @@ fn assemble(
     ));
     let mut wires = Wires::new(rank, channels);
     wires.timeline = timeline.clone();
+    if let Some((port, key, sizes)) = multicast {
+        sockets.extend(port.descriptors());
+        let all = Multicast::new(rank, port, Key::new(&key), sizes, links, settings.disturbance);
+        wires.set_multicast(all.map_err(system("a multicast"))?);
+    }
     let shared = Arc::new(Shared {
         rank,
         peers,

@@ -333,6 +333,7 @@ impl Group {
             over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
         }
         aside.forget(self.id);
+        wires.forget(self.id, true);
     }
 }
 
@@ -394,7 +395,7 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&
             offset: 0,
             signature: live.signature,
         };
-        if wires.send(place.host(role), &tag, &[]) {
+        if wires.send(place.host(role), &tag, &[], true) {
             any = true;
         } else {
             live.notes.push((role, note));

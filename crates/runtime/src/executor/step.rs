@@ -2,19 +2,17 @@
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::aside::{Aside, Key};
-use super::lane::{ALL, Lane, Lent, Moved, State};
+use super::lane::{ALL, Lane, Moved, State};
 use super::live::{Live, Part};
+use super::send::send;
 use super::wires::Wires;
 use crate::channel::Sink;
 use crate::dtype::Dtype;
 use crate::error::RunError;
 use crate::reduce::{Kernel, scale};
 use crate::space::Space;
-use crate::tag::{Signature, Tag};
+use crate::tag::{EVERYBODY, Signature, Tag};
 use crate::timeline::{self, Party, Timeline};
-
-/// Least bytes that are lent: below, finding the pages costs more than copying once more.
-const LEAST_LENT: usize = 128 << 10;
 
 /// Slot of the notes by which roles meet at a barrier; programs have far fewer.
 pub(super) const BARRIER_SLOT: u16 = u16::MAX;
@@ -45,27 +43,30 @@ impl Place<'_> {
 
 /// A role, for the timeline.
 fn party(role: u32, ranks: &[u32]) -> Party {
+    if role == u32::from(EVERYBODY) {
+        return Party::Workers;
+    }
     ranks.get(role as usize).map_or_else(|| Party::Helper(role - ranks.len() as u32), |&rank| Party::Worker(rank))
 }
 
 /// What the timeline says of a message.
-struct Shown<'a> {
-    out: bool,
-    from: u32,
-    to: u32,
-    ranks: &'a [u32],
-    number: u64,
-    bytes: u64,
+pub(super) struct Shown<'a> {
+    pub out: bool,
+    pub from: u32,
+    pub to: u32,
+    pub ranks: &'a [u32],
+    pub number: u64,
+    pub bytes: u64,
 }
 
 impl Shown<'_> {
     /// A fragment is about to move: when, if it is the first and somebody wants to know.
-    fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
+    pub fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
         (timeline.on() && offset == 0).then(timeline::now)
     }
 
     /// It has moved.
-    fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
+    pub fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
         if let Some(began) = began {
             moved.begin(peer, began);
         }
@@ -333,9 +334,10 @@ pub(super) fn advance(
                 live.parts[part].parked += 1;
                 return Ok(true);
             }
-            Step::Send { to, slot, piece, .. } => {
+            Step::Send { to, multicast, slot, piece } => {
                 any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
-                let (moved, complete) = send(live, part, number, at, (to, slot, piece, piece.len), place, wires);
+                let what = (to, multicast, slot, piece, piece.len);
+                let (moved, complete) = send(live, part, number, at, what, place, wires);
                 any |= moved;
                 if !complete {
                     return Ok(any);
@@ -369,7 +371,7 @@ pub(super) fn advance(
 fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'_>, wires: &mut Wires) -> (bool, bool) {
     let Part { role, lanes, .. } = &live.parts[part];
     let lane = &lanes[at];
-    let (Step::Recv { from, .. }, Step::Send { to, slot, piece, .. }) =
+    let (Step::Recv { from, .. }, Step::Send { to, multicast, slot, piece }) =
         (live.program.step(*role, number, lane.pc), live.program.step(*role, number, lane.pc + 1))
     else {
         return (false, true);
@@ -378,7 +380,7 @@ fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'
     if lane.sent.complete() == to.count || (combined == 0 && lane.got.complete() < from.count) {
         return (false, lane.sent.complete() == to.count);
     }
-    send(live, part, number, at, (to, slot, piece, combined), place, wires)
+    send(live, part, number, at, (to, multicast, slot, piece, combined), place, wires)
 }
 
 /// Combines what was put aside for the receive a lane is at.
@@ -426,95 +428,6 @@ fn take_aside(
         }
     }
     Ok(any)
-}
-
-/// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
-/// itself, two ranks that lend each other theirs would both wait.
-fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
-    let Part { role, lanes, .. } = &live.parts[part];
-    match live.program.step(*role, number, lanes[at].pc + 1) {
-        Step::Recv { piece: into, .. } => into.apart(piece),
-        _ => true,
-    }
-}
-
-/// Sends what the channels take of the first `upto` elements of a step's piece; whether anything moved, and whether all
-/// has gone to all.
-fn send(
-    live: &mut Live,
-    part: usize,
-    number: u32,
-    at: usize,
-    (to, slot, piece, upto): (Peers, u16, Piece, u64),
-    place: &Place<'_>,
-    wires: &mut Wires,
-) -> (bool, bool) {
-    let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
-    let element = signature.dtype.size();
-    let (shown_as, bytes) = (live.number, piece.len * element as u64);
-    let own = live.parts[part].role;
-    let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
-    let mut any = false;
-    let lane = &mut live.parts[part].lanes[at];
-    if let Some(Lent { rank, ticket, upto }) = lane.lent {
-        if !wires.returned(rank, ticket) {
-            return (false, false);
-        }
-        lane.lent = None;
-        lane.sent.set(0, upto);
-        shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
-        live.moved += 1;
-        any = true;
-    }
-    let lends = live.lends
-        && to.count == 1
-        && live.parts[part].space.window().is_none()
-        && may_lend(live, part, number, at, piece);
-    let Part { role, space, lanes, .. } = &mut live.parts[part];
-    let lane = &mut lanes[at];
-    for k in 0..to.count {
-        let receiver = to.get(k);
-        let rank = place.host(receiver);
-        let most = wires.fragment(rank);
-        let mut sent = lane.sent.get(k);
-        while sent < upto || (sent == 0 && piece.len == 0) {
-            let lent = if lends { wires.lends(rank) } else { 0 };
-            let run = space.run(piece.off + sent, (upto - sent).min((most.max(lent) / element) as u64));
-            let lent = lent > 0 && run.len() >= LEAST_LENT;
-            let length = if lent { run.len() } else { run.len().min(most / element * element) };
-            let run = &mut run[..length];
-            let tag = Tag {
-                group: place.group,
-                seq,
-                lane: lane_name,
-                slot,
-                from: *role as u16,
-                to: receiver as u16,
-                bytes: run.len() as u32,
-                offset: sent,
-                signature,
-            };
-            let began = Shown::begins(&wires.timeline, sent);
-            sent += (run.len() / element) as u64;
-            sent = if sent == piece.len { ALL } else { sent };
-            if lent {
-                let Some(ticket) = wires.lend(rank, &tag, run) else { break };
-                lane.lent = Some(Lent { rank, ticket, upto: sent });
-                if let Some(began) = began {
-                    lane.sent.begin(k, began);
-                }
-                return (true, false);
-            }
-            if !wires.send(rank, &tag, run) {
-                break;
-            }
-            any = true;
-            live.moved += 1;
-            lane.sent.set(k, sent);
-            shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
-        }
-    }
-    (any, lane.sent.complete() == to.count)
 }
 
 /// Two ranks called different things.

@@ -1,9 +1,16 @@
 //! The channels by rank, and which of them are lost.
+//!
+//! A *wire* is a rank's channel, or behind these the stream of a multicast: those that are sent are numbered by
+//! themselves, and so are those that are received.
 use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_schedule::Peers;
 
 use super::aside::Aside;
 use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
+use crate::multicast::Multicast;
 use crate::tag::Tag;
 use crate::timeline::Timeline;
 
@@ -20,6 +27,7 @@ pub struct Lost {
 pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
+    multicast: Option<Multicast>,
     unflushed: bool,
     /// Ranks whose front fragment has partly gone to where it is wanted.
     partial: Vec<bool>,
@@ -38,12 +46,35 @@ impl Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
-        let partial = vec![false; channels.len()];
-        Wires { channels, names, unflushed: false, partial, bytes: [0; 2], lost: Vec::new(), timeline }
+        let (multicast, partial) = (None, vec![false; channels.len()]);
+        Wires { channels, names, multicast, unflushed: false, partial, bytes: [0; 2], lost: Vec::new(), timeline }
     }
 
-    pub(super) fn len(&self) -> u32 {
+    /// Has multicasts go out as such from now on.
+    pub fn set_multicast(&mut self, multicast: Multicast) {
+        self.multicast = Some(multicast);
+    }
+
+    /// The multicasts, if they go out as such.
+    #[must_use]
+    pub fn multicast(&self) -> Option<&Multicast> {
+        self.multicast.as_ref()
+    }
+
+    fn ranks(&self) -> u32 {
         self.channels.len() as u32
+    }
+
+    /// Wires to receive from are numbered below this.
+    pub(super) fn sources(&self) -> u32 {
+        self.ranks() + self.multicast.as_ref().map_or(0, Multicast::streams)
+    }
+
+    /// The wire to these roles of a group, of which `host` says who plays them, and the one that this process plays
+    /// itself, which it does not reach; none if there is no multicast to them.
+    pub(super) fn cast(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
+        let (stream, own) = self.multicast.as_mut()?.to(group, peers, host)?;
+        Some((self.ranks() + stream, own))
     }
 
     /// What the channels are, or were, by rank.
@@ -57,13 +88,22 @@ impl Wires {
         self.lost.push(Lost { rank, reason: error.to_string() });
     }
 
-    /// Most payload bytes of a fragment to this rank.
-    pub(super) fn fragment(&self, rank: u32) -> usize {
-        self.channels[rank as usize].as_ref().map_or(4096, |c| c.fragment())
+    /// Most payload bytes of a fragment on this wire.
+    pub(super) fn fragment(&self, wire: u32) -> usize {
+        match self.channels.get(wire as usize) {
+            None => self.multicast.as_ref().map_or(4096, Multicast::fragment),
+            Some(channel) => channel.as_ref().map_or(4096, |c| c.fragment()),
+        }
     }
 
     /// Whether the fragment was taken over. A lost channel takes nothing: the operation waits until somebody fails it.
-    pub(super) fn send(&mut self, rank: u32, tag: &Tag, payload: &[u8]) -> bool {
+    /// `last`: its message ends with it.
+    pub(super) fn send(&mut self, rank: u32, tag: &Tag, payload: &[u8], last: bool) -> bool {
+        if let Some(stream) = rank.checked_sub(self.ranks()) {
+            let taken = self.multicast.as_mut().is_some_and(|all| all.send(stream, tag, payload, last));
+            self.bytes[0] += payload.len() as u64 * u64::from(taken);
+            return taken;
+        }
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.send(tag, payload) {
             Ok(taken) => {
@@ -111,8 +151,21 @@ impl Wires {
         }
     }
 
+    /// Looks for what comes of multicasts; whether anything did.
+    pub(super) fn look(&mut self) -> bool {
+        let Some(multicast) = &mut self.multicast else { return false };
+        let any = multicast.look();
+        for (rank, error) in std::mem::take(&mut multicast.lost) {
+            self.lost.push(Lost { rank, reason: error.to_string() });
+        }
+        any
+    }
+
     #[inline]
     pub(super) fn front(&mut self, rank: u32) -> Option<Tag> {
+        if let Some(stream) = rank.checked_sub(self.ranks()) {
+            return self.multicast.as_ref()?.front(stream);
+        }
         match self.channels[rank as usize].as_mut()?.front() {
             Ok(tag) => tag,
             Err(error) => {
@@ -123,6 +176,11 @@ impl Wires {
     }
 
     pub(super) fn take(&mut self, rank: u32, bytes: u32, sink: Sink<'_>) -> bool {
+        if let Some(stream) = rank.checked_sub(self.ranks()) {
+            let taken = self.multicast.as_mut().is_some_and(|all| all.take(stream, sink));
+            self.bytes[1] += u64::from(bytes) * u64::from(taken);
+            return taken;
+        }
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.take(sink) {
             Ok(taken) => {
@@ -142,13 +200,15 @@ impl Wires {
     }
 
     pub(super) fn take_aside(&mut self, rank: u32, tag: &Tag, aside: &mut Aside) -> bool {
-        if self.partial[rank as usize] {
+        if self.partial.get(rank as usize) == Some(&true) {
             return false;
         }
         let mut copy = Vec::with_capacity(tag.bytes as usize);
         let taken = self.take(rank, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
-        self.partial[rank as usize] = false;
+        if let Some(partial) = self.partial.get_mut(rank as usize) {
+            *partial = false;
+        }
         if taken {
             aside.put(rank, tag, copy);
         }
@@ -157,11 +217,11 @@ impl Wires {
 
     /// Hands to the system what channels hold; whether anything moved.
     pub(super) fn flush(&mut self) -> bool {
-        if !self.unflushed {
+        if !self.unflushed && self.multicast.is_none() {
             return false;
         }
-        self.unflushed = false;
-        for rank in 0..self.len() {
+        self.unflushed = self.multicast.as_mut().is_some_and(|all| !all.flush());
+        for rank in 0..self.ranks() {
             let Some(channel) = &mut self.channels[rank as usize] else { continue };
             match channel.flush() {
                 Ok(all) => self.unflushed |= !all,
@@ -171,8 +231,21 @@ impl Wires {
         false
     }
 
+    /// A group is gone, because it has `failed` or is not needed any more.
+    pub(super) fn forget(&mut self, group: u32, failed: bool) {
+        if let Some(multicast) = &mut self.multicast {
+            multicast.forget(group, failed);
+        }
+    }
+
+    /// The longest sleep after which something is due.
+    pub(crate) fn nap(&self) -> Option<Duration> {
+        self.multicast.as_ref()?.nap()
+    }
+
     /// Ends all connections.
     pub fn disconnect(&mut self) {
+        self.multicast = None;
         self.channels.iter_mut().for_each(|channel| *channel = None);
     }
 
@@ -180,6 +253,9 @@ impl Wires {
     pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
         for channel in self.channels.iter().flatten() {
             channel.watch(fds);
+        }
+        if let Some(multicast) = &self.multicast {
+            multicast.watch(fds);
         }
     }
 

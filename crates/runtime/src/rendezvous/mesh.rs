@@ -18,8 +18,8 @@ use super::wire::{Hello, Kind, Verdict};
 use super::{address, text};
 use crate::error::{Result, RunError};
 
-/// Most data streams to one peer.
-pub const MAX_STREAMS: u32 = 64;
+/// Most data streams to one peer: 64 that share what is sent, and one for multicasts.
+pub const MAX_STREAMS: u32 = 65;
 /// Most calls at a time: enough to hide the way there and back, few enough not to fill the doors of the others.
 const CALLS: usize = 16;
 /// Peers in a message of whom it says why they were not reached.

@@ -12,6 +12,14 @@ const CALLER: &[u8] = b"paceline: the caller knows the secret";
 const HOST: &[u8] = b"paceline: the host knows the secret";
 const SESSION: &[u8] = b"paceline: key of the frames";
 
+const MULTICAST: &[u8] = b"paceline: key of the multicasts";
+
+/// The key of a job's multicasts, which all its ranks have.
+#[must_use]
+pub fn multicast_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
+    sign(secret.key(), &[MULTICAST, job])
+}
+
 /// Both sides' first messages as they were on the wire: nonces, ranks, job, kind and index are all in there.
 #[derive(Clone, Debug)]
 pub struct Transcript([u8; HELLO + CHALLENGE]);

@@ -28,6 +28,7 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
             Some(helper) if helper >= servers => "switch 0".into(),
             Some(server) => format!("server {server}"),
         },
+        Party::Workers => "workers".into(),
         Party::Helper(n) if n < servers => format!("server {n}"),
         Party::Helper(n) => format!("switch {}", n - servers),
     };

@@ -1,15 +1,17 @@
 //! Worlds of ranks as threads of one process, with real shared memory and real sockets between them.
 #![allow(dead_code, reason = "every test uses a part of it")]
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline_runtime::channel::Channel;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::executor::{Begin, Executor, Wires};
 use paceline_runtime::handle::Handle;
+use paceline_runtime::multicast::{Disturbance, Key, Multicast, Port, Sizes};
 use paceline_runtime::program::Program;
 use paceline_runtime::shm::{Bell, Ringer, Segment, ShmChannel};
 use paceline_runtime::space::Space;
@@ -25,10 +27,18 @@ pub enum Transport {
     TwoStreams,
     /// Shared memory between neighbours (0-1, 2-3, …), TCP between the others.
     Mixed,
+    /// As `Mixed`; multicasts go out as such.
+    Multicast,
 }
 
-pub const TRANSPORTS: [Transport; 5] =
-    [Transport::Shm, Transport::ShmCopied, Transport::Tcp, Transport::TwoStreams, Transport::Mixed];
+pub const TRANSPORTS: [Transport; 6] = [
+    Transport::Shm,
+    Transport::ShmCopied,
+    Transport::Tcp,
+    Transport::TwoStreams,
+    Transport::Mixed,
+    Transport::Multicast,
+];
 
 fn socket_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -46,7 +56,7 @@ pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Chann
             let shm = match transport {
                 Transport::Shm | Transport::ShmCopied => true,
                 Transport::Tcp | Transport::TwoStreams => false,
-                Transport::Mixed => a / 2 == b / 2,
+                Transport::Mixed | Transport::Multicast => a / 2 == b / 2,
             };
             let (ours, theirs): (Box<dyn Channel>, Box<dyn Channel>) = if shm {
                 let make = |me: u32, peer: u32| {
@@ -75,15 +85,62 @@ pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Chann
 
 /// An executor for each rank, all connected.
 pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
-    channels(size, transport)
-        .into_iter()
-        .enumerate()
+    let mut executors: Vec<_> = (0..)
+        .zip(channels(size, transport))
         .map(|(rank, channels)| {
-            let mut executor = Executor::new(Wires::new(rank as u32, channels));
-            executor.add_group(0, (0..size).collect(), rank as u32);
+            let mut executor = Executor::new(Wires::new(rank, channels));
+            executor.add_group(0, (0..size).collect(), rank);
             executor
         })
-        .collect()
+        .collect();
+    if transport == Transport::Multicast {
+        add_multicast(&mut executors, &Casting::default());
+    }
+    executors
+}
+
+/// What a multicast of the tests is like.
+pub struct Casting {
+    pub disturbance: Option<Disturbance>,
+    /// Bytes of a datagram's payload, and of a window.
+    pub payload: usize,
+    pub window: usize,
+    /// The key of the job.
+    pub key: [u8; 32],
+}
+
+impl Default for Casting {
+    fn default() -> Casting {
+        Casting { disturbance: None, payload: 8192, window: 1 << 20, key: [3; 32] }
+    }
+}
+
+/// Group addresses that no other test uses.
+fn group_address() -> SocketAddrV4 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let group = Ipv4Addr::new(239, 1 + (process % 200) as u8, (process / 200) as u8, number as u8);
+    SocketAddrV4::new(group, 20_000 + (number / 256) as u16)
+}
+
+/// Has the multicasts of these ranks go out as such; their address.
+pub fn add_multicast(executors: &mut [Executor], how: &Casting) -> SocketAddrV4 {
+    let (size, address) = (executors.len() as u32, group_address());
+    let mut links: Vec<Vec<Option<TcpStream>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
+    for a in 0..size {
+        for b in a + 1..size {
+            let (ours, theirs) = socket_pair();
+            links[a as usize][b as usize] = Some(ours);
+            links[b as usize][a as usize] = Some(theirs);
+        }
+    }
+    for (rank, (executor, links)) in (0..).zip(executors.iter_mut().zip(links)) {
+        let port = Port::open(address, Ipv4Addr::LOCALHOST.into(), true).unwrap();
+        let sizes = Sizes { payload: how.payload, window: how.window, first: how.window / 4 };
+        let multicast = Multicast::new(rank, port, Key::new(&how.key), sizes, links, how.disturbance).unwrap();
+        executor.wires().set_multicast(multicast);
+    }
+    address
 }
 
 /// Runs `f` on every rank in its own thread and gives what they return.

@@ -1,0 +1,59 @@
+//! What other ranks say of their streams and of ours.
+use super::Multicast;
+use super::incoming::Incoming;
+use super::link::Note;
+use crate::tag::TAG_BYTES;
+
+impl Multicast {
+    /// Reads what a rank says of streams.
+    pub(super) fn listen(&mut self, rank: u32) {
+        let Some(mut link) = self.links[rank as usize].take() else { return };
+        let result = link.read(TAG_BYTES + self.payload, |group, note| self.hear(rank, group, &note));
+        self.links[rank as usize] = Some(link);
+        if let Err(error) = result {
+            self.lost.push((rank, error));
+            self.bury();
+        }
+    }
+
+    fn hear(&mut self, rank: u32, group: u32, note: &Note<'_>) {
+        match *note {
+            Note::Open { role } => self.open(rank, group, role),
+            Note::Sent { below } => {
+                if let Some(stream) = self.stream_from(rank, group) {
+                    stream.sent(below);
+                }
+            }
+            Note::Repair { number, last, body } => {
+                let memory = self.spare.pop().unwrap_or_default();
+                match self.stream_from(rank, group).filter(|stream| stream.lacks(number)) {
+                    Some(stream) => stream.repaired(number, last, body, memory),
+                    None => self.keep(memory),
+                }
+            }
+            Note::Taken { .. } | Note::Missing { .. } | Note::Enough => {
+                let index = self.sends_to.get(&group);
+                let Some(stream) = index.and_then(|&index| self.outgoing[index].as_mut()) else { return };
+                match *note {
+                    Note::Taken { below } => stream.taken(rank, below, &mut self.spare),
+                    Note::Missing { from, below } => self.counters.lost += stream.lacks(rank, from, below),
+                    _ => stream.without(rank, &mut self.spare),
+                }
+            }
+        }
+    }
+
+    fn stream_from(&mut self, rank: u32, group: u32) -> Option<&mut Incoming> {
+        self.comes_from.get(&(rank, group)).and_then(|&index| self.incoming[index].as_mut())
+    }
+
+    /// A rank will send; from groups that are gone nobody wants anything.
+    fn open(&mut self, rank: u32, group: u32, role: u32) {
+        if self.gone.contains(&group) {
+            self.refused.push((rank, group));
+        } else if !self.comes_from.contains_key(&(rank, group)) {
+            self.comes_from.insert((rank, group), self.incoming.len());
+            self.incoming.push(Some(Incoming::new(rank, group, role, self.window)));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A stream that this rank receives: datagrams in their order, whatever order they come in, and which are missing.
+use std::time::{Duration, Instant};
+
+use super::datagram::BODY;
+use crate::tag::{TAG_BYTES, Tag};
+
+/// What is missing is asked for when so many later ones have come, because the network may have changed the order, or
+/// when nothing has come for this time.
+const REORDERED: u64 = 8;
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// A fragment that has come.
+struct Fragment {
+    tag: Tag,
+    last: bool,
+    memory: Vec<u8>,
+    /// Where its payload begins there.
+    at: usize,
+}
+
+pub(super) struct Incoming {
+    pub rank: u32,
+    pub group: u32,
+    /// What this process is to the sender.
+    role: u32,
+    /// Fragments by number modulo the window.
+    ring: Vec<Option<Fragment>>,
+    /// The next to be taken.
+    next: u64,
+    /// The sender knows that all below were taken.
+    told: u64,
+    /// A message ended with what was taken since.
+    ended: bool,
+    /// All below were sent, as far as is known, and the last that has come is just below `seen`.
+    top: u64,
+    seen: u64,
+    /// What is missing below was asked for.
+    asked: u64,
+    /// Something has come since the last look.
+    fresh: bool,
+    /// Since when nothing comes, while something at or above `asked` is missing.
+    quiet: Option<Instant>,
+}
+
+impl Incoming {
+    pub fn new(rank: u32, group: u32, role: u32, window: usize) -> Incoming {
+        let ring = (0..window).map(|_| None).collect();
+        let (next, told, ended, top, seen, asked, fresh, quiet) = (0, 0, false, 0, 0, 0, false, None);
+        Incoming { rank, group, role, ring, next, told, ended, top, seen, asked, fresh, quiet }
+    }
+
+    fn slot(&self, number: u64) -> usize {
+        (number % self.ring.len() as u64) as usize
+    }
+
+    /// Whether it has not come yet, and can have been sent.
+    pub fn lacks(&self, number: u64) -> bool {
+        let window = self.ring.len() as u64;
+        (self.next..self.next.saturating_add(window)).contains(&number) && self.ring[self.slot(number)].is_none()
+    }
+
+    /// Takes a datagram in; only one that is lacked.
+    pub fn put(&mut self, number: u64, tag: Tag, last: bool, memory: Vec<u8>) {
+        self.insert(number, Fragment { tag, last, memory, at: BODY });
+    }
+
+    /// Takes a repair in: tag and payload.
+    pub fn repaired(&mut self, number: u64, last: bool, body: &[u8], mut memory: Vec<u8>) {
+        let Some(tag) = body.first_chunk::<TAG_BYTES>().and_then(Tag::decode) else { return };
+        if tag.bytes as usize != body.len() - TAG_BYTES {
+            return;
+        }
+        memory.clear();
+        memory.extend_from_slice(body);
+        self.insert(number, Fragment { tag, last, memory, at: TAG_BYTES });
+    }
+
+    fn insert(&mut self, number: u64, fragment: Fragment) {
+        let slot = self.slot(number);
+        self.ring[slot] = Some(fragment);
+        self.seen = self.seen.max(number + 1);
+        self.top = self.top.max(self.seen);
+        self.fresh = true;
+    }
+
+    /// All below were sent.
+    pub fn sent(&mut self, below: u64) {
+        self.top = self.top.max(below.min(self.next + self.ring.len() as u64));
+        self.fresh = true;
+    }
+
+    /// The tag of the next fragment; its role is this process's.
+    pub fn front(&self) -> Option<Tag> {
+        let fragment = self.ring[self.slot(self.next)].as_ref()?;
+        Some(Tag { to: self.role as u16, ..fragment.tag })
+    }
+
+    /// Takes the next fragment: its memory, where its payload begins, and how long it is.
+    pub fn take(&mut self) -> Option<(Vec<u8>, usize, usize)> {
+        let slot = self.slot(self.next);
+        let Fragment { tag, last, memory, at } = self.ring[slot].take()?;
+        self.next += 1;
+        self.ended |= last;
+        Some((memory, at, tag.bytes as usize))
+    }
+
+    /// How much was taken, if the sender is to be told: after every so many, and where a message has ended.
+    pub fn news(&mut self, every: u64) -> Option<u64> {
+        let count = self.next - self.told;
+        if count < every && !(self.ended && count > 0 && self.front().is_none()) {
+            return None;
+        }
+        (self.told, self.ended) = (self.next, false);
+        Some(self.next)
+    }
+
+    /// When what is missing is to be asked for.
+    pub fn due(&self) -> Option<Instant> {
+        self.quiet.map(|since| since + PATIENCE)
+    }
+
+    /// Asks for what is missing, if it is time: runs of it.
+    pub fn ask(&mut self, now: Instant, mut ask: impl FnMut(u64, u64)) {
+        self.asked = self.asked.max(self.next);
+        while self.asked < self.top && self.ring[self.slot(self.asked)].is_some() {
+            self.asked += 1;
+        }
+        let fresh = std::mem::take(&mut self.fresh);
+        if self.asked == self.top {
+            self.quiet = None;
+            return;
+        }
+        let since = self.quiet.filter(|_| !fresh).unwrap_or(now);
+        self.quiet = Some(since);
+        let late = now >= since + PATIENCE;
+        let below = if late { self.top } else { self.seen.saturating_sub(REORDERED) };
+        let mut from = None;
+        while self.asked < below {
+            if self.ring[self.slot(self.asked)].is_some() {
+                if let Some(from) = from.take() {
+                    ask(from, self.asked);
+                }
+            } else {
+                from.get_or_insert(self.asked);
+            }
+            self.asked += 1;
+        }
+        if let Some(from) = from {
+            ask(from, self.asked);
+        }
+        if self.asked == self.top {
+            self.quiet = None;
+        }
+    }
+
+    /// Bytes that wait to be taken.
+    pub fn held(&self) -> usize {
+        self.ring.iter().flatten().map(|fragment| fragment.memory.len()).sum()
+    }
+}
