@@ -19,7 +19,7 @@ from paceline import human, job
 from paceline._core import Trace, UserError
 from paceline.forecast import core_options
 from paceline.library import load_cluster, load_trace
-from paceline.replay import traces
+from paceline.replay import abilities, traces
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
 from paceline.replay.part import Part
@@ -77,7 +77,7 @@ def main(
 
 
 def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], options: dict[str, Any]) -> Played:
-    trace, left_out = traces.without_pull_only(trace)
+    trace, left_out = traces.as_run(trace)
     wanted = _core_options(ranks, speedup, options)
     part = Part.of(trace, load_cluster(None), wanted, ranks.rank, sum(count))
     limits = _boundary(part, options["barrier"])
@@ -125,11 +125,10 @@ def _core_options(ranks: Job, speedup: float, options: dict[str, Any]) -> dict[s
 
 
 def _boundary(part: Part, barrier: bool | None) -> Boundary:
-    """Servers of a job hold each all-reduce together, not each iteration: with them there is no barrier to ask for."""
-    alone = part.servers and len(part.buckets) > 1
-    if alone and barrier:
+    able = abilities.barrier(servers=part.servers, buckets=len(part.buckets))
+    if barrier and not able:
         raise UserError("--barrier: parameter servers hold no whole iteration together here; leave it out")
-    barrier = (not alone) if barrier is None else barrier
+    barrier = able if barrier is None else barrier
     return boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
 
 

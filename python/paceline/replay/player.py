@@ -16,6 +16,8 @@ from paceline.replay.part import Factors, Part
 
 Mark = Callable[[str, str, int, int], None]
 """Category, name, begin and end of something for the timeline."""
+MARK = "iteration"
+"""Category of whole iterations there."""
 
 
 class Exchange(Protocol):
@@ -82,6 +84,7 @@ class Player:
             at, handed = self._backward(at, factors)
             if not self.part.pull_by_layer:
                 at = self._sums(at, factors)
+            self.mark(MARK, f"{MARK} {number}", begin, at)
             after = load()
             played.append(Iteration(begin, handed, at, self.clock.lateness(), after.since(before)))
             before = after

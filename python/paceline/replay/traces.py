@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline._core import Trace, UserError
 from paceline.job_arrays import DTYPES
+from paceline.replay import abilities
 
 
 def shrunk(trace: Trace, divisor: float) -> Trace:
@@ -22,8 +23,10 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
     return _trace(fields)
 
 
-def without_pull_only(trace: Trace) -> tuple[Trace, list[str]]:
-    """The trace without tensors that have no gradient, which the runtime's servers do not distribute; their names."""
+def as_run(trace: Trace) -> tuple[Trace, list[str]]:
+    """The trace without tensors that have no gradient, unless the runtime's servers distribute them; their names."""
+    if abilities.PULL_ONLY:
+        return trace, []
     fields = json.loads(trace.to_json())
     known = {gradient["tensor"] for gradient in fields["workers"][0]["gradients"]}
     names = [_name(entry) for entry in fields.get("distribution", []) if _name(entry) not in known]
