@@ -54,6 +54,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
 @click.option("--network", type=click.Choice(["fifo", "fluid"]), default="fluid", help="[default: fluid]")
 @click.option("--latency", type=types.TIME, help="Of the simulated network.  [default: none]")
+@click.option("--message-overhead", type=types.TIME, help="Of a simulated message, at its sender.  [default: none]")
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
@@ -74,6 +75,7 @@ def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | No
     """
     from paceline.validate.cells import Network, cells
     from paceline.validate.compare import How
+    from paceline.validate.forecasts import Costs
 
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
@@ -85,7 +87,8 @@ def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | No
     if timeline is not None and len(asked) != 1:
         raise UserError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
     repeats = options["repeats"] or (3 if options["quick"] else 5)
-    how = How(repeats, options["network"], options["latency"], options["realtime"], options["check"], timeline)
+    costs = Costs(options["latency"], options["message_overhead"])
+    how = How(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
     result = _compare(asked, how)
     if plot is not None and result.rows:
         from paceline.validate.plot import plot as draw

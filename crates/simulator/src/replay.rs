@@ -145,10 +145,8 @@ mod tests {
 
     fn played(strategy: &str, worker: u32) -> Replay {
         let trace = Trace::from_json(TWO.as_bytes(), "two").unwrap();
-        let cluster = Cluster::from_json(
-            br#"{"format":"paceline-cluster","version":1,"name":"c","bandwidth":"1Gbps"}"#,
-            "c",
-        );
+        let cluster =
+            Cluster::from_json(br#"{"format":"paceline-cluster","version":1,"name":"c","bandwidth":"1Gbps"}"#, "c");
         replay(&trace, &cluster.unwrap(), &Options::new(strategy, 3), worker, 2).unwrap()
     }
 
@@ -179,10 +177,8 @@ mod tests {
     #[test]
     fn a_worker_that_does_not_exist_is_an_error() {
         let trace = parse_all_reduce("allreduce:4KB").unwrap();
-        let cluster = Cluster::from_json(
-            br#"{"format":"paceline-cluster","version":1,"name":"c","bandwidth":"1Gbps"}"#,
-            "c",
-        );
+        let cluster =
+            Cluster::from_json(br#"{"format":"paceline-cluster","version":1,"name":"c","bandwidth":"1Gbps"}"#, "c");
         let error = replay(&trace, &cluster.unwrap(), &Options::new("ps", 2), 2, 1).unwrap_err();
         assert_eq!(error.to_string(), "worker: 2 is not below 2");
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import human
 from paceline.validate.cells import Cell, Skipped, split
-from paceline.validate.forecasts import Forecast, forecast, held_together
+from paceline.validate.forecasts import Costs, Forecast, forecast, held_together
 from paceline.validate.outcome import Row, Validation
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
 from paceline.validate.timeline import record
@@ -27,7 +27,7 @@ class How:
 
     repeats: int = 5
     network: str = "fluid"
-    latency: str | None = None
+    costs: Costs = field(default_factory=Costs)
     realtime: bool = True
     check: bool = True
     """Measure how well each cluster's network keeps to its rate."""
@@ -60,7 +60,7 @@ class _Comparison:
 
     def _forecast(self, able: Sequence[Cell]) -> None:
         for cell in able:
-            simulated = forecast(cell, self.how.latency, self.how.repeats)
+            simulated = forecast(cell, self.how.costs, self.how.repeats)
             expected_s = simulated.of(self.how.network)
             if expected_s <= LONGEST_S:
                 self.forecasts[cell] = simulated
@@ -100,7 +100,7 @@ class _Comparison:
             averaged = not held_together(cell, cell.loaded())
             observed = observe(cluster, self.emulator, ask, averaged=averaged)
             if self.how.timeline is not None:
-                record(cluster, self.emulator, ask, (self.how.network, self.how.latency), self.how.timeline)
+                record(cluster, self.emulator, ask, (self.how.network, self.how.costs), self.how.timeline)
         except CellFailedError as error:
             self.result.skipped.append(Skipped(cell, f"failed: {error}", failed=True))
             return f"{cell.title()}: failed: {error}"

@@ -16,6 +16,14 @@ NETWORKS = ("fifo", "fluid")
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What a simulated message costs besides its bytes, as users write times."""
+
+    latency: str | None = None
+    message_overhead: str | None = None
+
+
+@dataclass(frozen=True)
 class Forecast:
     """Seconds of an iteration under each model of the network."""
 
@@ -27,22 +35,25 @@ class Forecast:
         return self.fifo_s if network == "fifo" else self.fluid_s
 
 
-def forecast(cell: Cell, latency: str | None, iterations: int) -> Forecast:
+def forecast(cell: Cell, costs: Costs, iterations: int) -> Forecast:
     """Under both. `iterations`: over which they are averaged where they are not all alike. Raises UserError."""
     trace = cell.loaded()
     found = [
-        run_of(cell, trace, network, latency=latency, iterations=iterations).result().iteration_s
-        for network in NETWORKS
+        run_of(cell, trace, network, costs=costs, iterations=iterations).result().iteration_s for network in NETWORKS
     ]
     return Forecast(*found)
 
 
 def run_of(
-    cell: Cell, trace: Trace, network: str, *, latency: str | None, iterations: int, timeline: Path | None = None
+    cell: Cell, trace: Trace, network: str, *, costs: Costs, iterations: int, timeline: Path | None = None
 ) -> Run:
     """The simulation. Raises UserError."""
     cluster = load_cluster(
-        None, bandwidth=f"{cell.bandwidth_bps:.0f}bps", latency=latency, gpus_per_node=cell.ranks_per_host
+        None,
+        bandwidth=f"{cell.bandwidth_bps:.0f}bps",
+        latency=costs.latency,
+        message_overhead=costs.message_overhead,
+        gpus_per_node=cell.ranks_per_host,
     )
     holds = held_together(cell, trace)
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A validation as text for people, and as Markdown."""
+"""A validation as text for people."""
 
 from __future__ import annotations
 
@@ -24,23 +24,6 @@ def text(result: Validation, width: int) -> list[str]:
     for line in _skipped(result.skipped) + [f"note: {note}" for note in result.notes]:
         lines += wrapped(line, width)
     return lines
-
-
-def markdown(result: Validation) -> list[str]:
-    """The same tables for documentation."""
-    lines: list[str] = []
-    for trace in dict.fromkeys((row.cell.trace, row.cell.bandwidth_bps) for row in result.rows):
-        rows = [row for row in result.rows if (row.cell.trace, row.cell.bandwidth_bps) == trace]
-        lines += [f"**{_title(rows[0])}**", "", *_pipes(_HEADERS, [_cells(row) for row in rows]), ""]
-    found = result.by_strategy()
-    lines += _pipes(("strategy", "cells", "mean error", "worst error"), [_errors(*item) for item in found.items()])
-    if result.rows:
-        lines += ["| " + " | ".join(_errors("all", Errors.of(result.rows))) + " |"]
-    return [*lines, "", *(f"- {line}" for line in _skipped(result.skipped))]
-
-
-def _pipes(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows)]
 
 
 def _title(row: Row) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.files import replaced
 from paceline.replay.player import MARK
 from paceline.validate.cells import Cell
-from paceline.validate.forecasts import run_of
+from paceline.validate.forecasts import Costs, run_of
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, play
 
 _SIMULATED = 10_000_000
@@ -26,15 +26,13 @@ _ITERATIONS = 2
 Event = dict[str, Any]
 
 
-def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, str | None], path: Path) -> None:
-    """Run and simulate the cell once more, and write the file. `how`: network and latency. Raises CellFailedError."""
-    network, latency = how
+def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs], path: Path) -> None:
+    """Run and simulate the cell once more, and write the file. `how`: network and costs. Raises CellFailedError."""
+    network, costs = how
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
         play(cluster, emulator, replace(ask, timeline=real, iterations=_ITERATIONS, warmup=1))
-        run_of(
-            ask.cell, ask.cell.loaded(), network, latency=latency, iterations=_ITERATIONS, timeline=simulated
-        ).result()
+        run_of(ask.cell, ask.cell.loaded(), network, costs=costs, iterations=_ITERATIONS, timeline=simulated).result()
         with replaced(path) as temporary:
             temporary.write_text(_text(both(_events(real), _events(simulated), first(ask.cell))), encoding="utf-8")
 
