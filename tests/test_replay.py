@@ -10,6 +10,7 @@ import numpy as np
 import paceline
 import pytest
 from job_workers.launch import TESTS, clean
+from paceline.replay.__main__ import _boundary
 from paceline.replay.clock import Clock, Lateness
 from paceline.replay.exchange import JobExchange
 from paceline.replay.load import Load, load
@@ -271,6 +272,20 @@ def test_mistakes_are_named(words, message):
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_servers_of_a_job_have_no_barrier_to_ask_for():
+    (part,) = parts_of(trace_of("resnet-50"), "ps", 1)
+    assert _boundary(part, None) == _boundary(part, False) == "handed"
+    with pytest.raises(paceline.UserError, match="--barrier: parameter servers hold no whole iteration together"):
+        _boundary(part, True)
+    (alone,) = parts_of(paceline.load_trace("allreduce:4MB"), "ps", 1)
+    assert (_boundary(alone, None), _boundary(alone, False)) == ("start", "end")
+
+
+def test_a_bucket_is_a_number():
+    with paceline.job.join() as job, pytest.raises(paceline.UserError, match="bucket: -1 is not between 0 and"):
+        job.all_reduce(np.ones(3), bucket=-1)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")

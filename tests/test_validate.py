@@ -165,6 +165,14 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(invented):
     assert "resnet-50, ring, 4 workers: failed" in err
 
 
+def test_an_interrupted_run_ends_it_all(invented):
+    invented.code = 130
+    code, _, err = run("--strategy", "ring,tree")
+    assert code == 130
+    assert "ended by SIGINT" in err
+    assert len(invented.runs) == 1
+
+
 def test_a_rank_without_a_result_is_named(invented):
     invented.silent = True
     code, out, _ = run("--strategy", "ring", "--json")

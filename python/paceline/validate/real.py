@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -27,6 +28,7 @@ seconds, was disturbed."""
 STEAL_SHARE = 0.02
 """So was one in which the machine's host gave more than this share of the cores' time to others."""
 _START_S, _PATIENCE = 60.0, 10.0
+_SIGNALS = 128
 
 
 class Output(Protocol):
@@ -74,6 +76,15 @@ class Emulator(Protocol):
 
 class CellFailedError(Exception):
     """A run that did not end well; the message says why."""
+
+
+class InterruptedRunError(click.ClickException):
+    """Somebody ended it: no other cell is begun."""
+
+    def __init__(self, code: int) -> None:
+        """`code`: that of the launcher, 128 and the number of a signal."""
+        super().__init__(f"ended by {signal.Signals(code - _SIGNALS).name}")
+        self.exit_code = code
 
 
 @dataclass
@@ -158,6 +169,8 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
             raise CellFailedError(str(error)) from None
         except click.ClickException as error:
             raise CellFailedError(error.format_message()) from None
+        if code > _SIGNALS:
+            raise InterruptedRunError(code)
         if code:
             raise CellFailedError(f"exit code {code}: {_last_words(output, cell.workers)}")
         return read(folder, cell.workers)
