@@ -90,6 +90,7 @@ class Player:
             before = after
         for bucket in self.part.order:
             self.exchange.wait(bucket)
+        self.exchange.meet()  # what follows would take cores from ranks that still play
         return played
 
     def _forward(self, at: int, factors: Factors, *, first: bool) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline import plotting
+from paceline import human, plotting
 from paceline._core import UserError
 from paceline.files import replaced
 from paceline.library import all_strategies
@@ -73,5 +73,6 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.grid(color="0.92")
         axes.set_axisbelow(True)
         drawn.legend(loc="outside right center", frameon=False)
-        drawn.suptitle(f"{errors.rows} cells, mean error {errors.mean:.1%}, worst {errors.worst:.1%}")
+        mean, worst = human.percent(errors.mean), human.percent(errors.worst)
+        drawn.suptitle(f"{errors.rows} cells, mean error {mean}, worst {worst}")
     return drawn

@@ -84,7 +84,7 @@ class InterruptedRunError(click.ClickException):
     def __init__(self, code: int) -> None:
         """`code`: that of the launcher, 128 and the number of a signal."""
         super().__init__(f"ended by {signal.Signals(code - _SIGNALS).name}")
-        self.exit_code = code
+        self.exit_code = code  # type: ignore[misc]
 
 
 @dataclass
