@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline import human
 from paceline.validate.cells import Cell, Skipped, split
-from paceline.validate.forecasts import Costs, Forecast, forecast, held_together
+from paceline.validate.forecasts import Costs, Forecast, forecast
 from paceline.validate.outcome import Row, Validation
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
 from paceline.validate.timeline import record
@@ -97,8 +97,7 @@ class _Comparison:
         simulated = self.forecasts[cell]
         ask = Ask(cell, simulated.of(self.how.network), self.how.repeats)
         try:
-            averaged = not held_together(cell, cell.loaded())
-            observed = observe(cluster, self.emulator, ask, averaged=averaged)
+            observed = observe(cluster, self.emulator, ask)
             if self.how.timeline is not None:
                 record(cluster, self.emulator, ask, (self.how.network, self.how.costs), self.how.timeline)
         except CellFailedError as error:

@@ -55,7 +55,7 @@ def run_of(
         message_overhead=costs.message_overhead,
         gpus_per_node=cell.ranks_per_host,
     )
-    holds = held_together(cell, trace)
+    holds = _held_together(cell, trace)
     options: dict[str, Any] = {
         "strategy": cell.strategy.name,
         "workers": cell.workers,
@@ -70,7 +70,7 @@ def run_of(
     return Run(trace, cluster, core_options(options), timeline)
 
 
-def held_together(cell: Cell, trace: Trace) -> bool:
+def _held_together(cell: Cell, trace: Trace) -> bool:
     """Whether an iteration has a barrier where it is run."""
     bucket_size = None if cell.bucket_size is None else parse_size(cell.bucket_size)
     return abilities.barrier(servers=cell.servers > 0, buckets=len(trace.buckets(bucket_size)))

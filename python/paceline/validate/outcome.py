@@ -35,8 +35,8 @@ class Row:
 
     @property
     def measured_s(self) -> float:
-        """Of what counts."""
-        return self.observed.typical_s
+        """The median of what counts."""
+        return self.observed.median_s
 
     @property
     def simulated_s(self) -> float:

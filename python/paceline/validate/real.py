@@ -91,8 +91,6 @@ class InterruptedRunError(click.ClickException):
 class Observed:
     """What was measured of a cell."""
 
-    averaged: bool = False
-    """Iterations that nothing holds together make up for each other: their mean counts, not their median."""
     good: list[Measured] = field(default_factory=list)
     disturbed: list[Measured] = field(default_factory=list)
     runs: int = 0
@@ -108,9 +106,9 @@ class Observed:
         return sorted(one.seconds for one in self.used)
 
     @property
-    def typical_s(self) -> float:
-        """The median of the iterations that count, or their mean."""
-        return statistics.fmean(self.seconds) if self.averaged else statistics.median(self.seconds)
+    def median_s(self) -> float:
+        """Of the iterations that count."""
+        return statistics.median(self.seconds)
 
     def add(self, iterations: Sequence[Measured], cores: int) -> None:
         """One run's."""
@@ -139,9 +137,9 @@ class Ask:
     timeline: Path | None = None
 
 
-def observe(cluster: Cluster, emulator: Emulator, ask: Ask, *, averaged: bool) -> Observed:
+def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
     """At least so many iterations that were not disturbed, if they come within MOST_RUNS. Raises CellFailedError."""
-    observed, cores = Observed(averaged), len(os.sched_getaffinity(0))
+    observed, cores = Observed(), len(os.sched_getaffinity(0))
     while len(observed.good) < ask.iterations and observed.runs < MOST_RUNS:
         more = replace(ask, iterations=ask.iterations - len(observed.good))
         observed.add(measured(play(cluster, emulator, more)), cores)
