@@ -10,14 +10,13 @@ import numpy as np
 import paceline
 import pytest
 from job_workers.launch import TESTS, clean
-from paceline.replay.__main__ import _boundary
 from paceline.replay.clock import Clock, Lateness
 from paceline.replay.exchange import JobExchange
 from paceline.replay.load import Load, load
 from paceline.replay.part import Part
 from paceline.replay.player import Iteration
 from paceline.replay.result import Played, boundary, measured
-from paceline.replay.traces import as_run, shrunk
+from paceline.replay.traces import shrunk
 from validate_workers.virtual import play
 
 TWO_ORDERS = {
@@ -55,7 +54,11 @@ TWO_ORDERS = {
 def trace_of(source):
     if isinstance(source, dict):
         return paceline.Trace.from_json(json.dumps(source).encode(), "test")
-    return as_run(paceline.load_trace(source))[0]
+    return paceline.load_trace(source)
+
+
+def name_of(value):
+    return value["name"] if isinstance(value, dict) and "name" in value else None
 
 
 def parts_of(trace, strategy, workers, iterations=6, **options):
@@ -74,17 +77,19 @@ def played(parts, iterations, limits):
 
 def replayed(parts, *, barrier, **how):
     limits = boundary(servers=parts[0].servers, exchange_only=parts[0].exchange_only, barrier=barrier)
-    iterations, log = play(parts, together=limits == "start", **how)
+    iterations, log = play(parts, together=limits == "start", barrier=barrier and parts[0].servers, **how)
     return played(parts, iterations, limits), log
 
 
-@pytest.mark.parametrize("source", ["netop-resnet-101", "resnet-50", TWO_ORDERS], ids=str)
+@pytest.mark.parametrize("source", ["netop-resnet-101", "netop-inception-v3", "resnet-50", TWO_ORDERS], ids=name_of)
 @pytest.mark.parametrize(
     ("strategy", "barrier", "options"),
     [
         ("ring", True, {}),
         ("ring", False, {}),
         ("ring", True, {"overlap": False, "compute_speedup": 0.5}),
+        ("ps", True, {"pull": "layer"}),
+        ("ps", True, {"pull": "step"}),
         ("ps", False, {"pull": "layer"}),
         ("ps", False, {"pull": "step", "compute_speedup": 4.0}),
     ],
@@ -136,17 +141,15 @@ def test_ranks_hand_over_in_one_order():
     assert parts[1].handing_over() == [(0.02, 1), (0.02, 0)]
 
 
-def test_bytes_are_divided_and_tensors_without_gradient_left_out():
+def test_bytes_are_divided():
     whole = json.loads(paceline.load_trace("netop-inception-v3").to_json())
     less = shrunk(paceline.load_trace("netop-inception-v3"), 8)
     fields = json.loads(less.to_json())
     for before, after in zip(whole["workers"][0]["gradients"], fields["workers"][0]["gradients"], strict=True):
         assert after["bytes"] % 4 == 0
         assert abs(after["bytes"] - before["bytes"] / 8) <= 4
-    trace, left_out = as_run(less)
-    assert left_out == ["AuxLogits"]
-    assert "AuxLogits" not in trace.to_json()
-    assert as_run(paceline.load_trace("resnet-50"))[1] == []
+    (auxiliary,) = [entry for entry in fields["distribution"] if isinstance(entry, dict)]
+    assert auxiliary == {"tensor": "AuxLogits", "bytes": 8_500_000 // 8}
     with pytest.raises(paceline.UserError, match=r"shrink: 0\.5 is not between"):
         shrunk(less, 0.5)
 
@@ -218,13 +221,13 @@ class Job:
     def __init__(self, part, wrong=None):
         self.part, self.wrong, self.seen = part, wrong, []
 
-    def all_reduce(self, array, *, dtype, name, bucket, async_):
+    def _begin(self, call, array, given, outputs, *, label, background, bucket, pull_only, step=None):
         other = JobExchange.__new__(JobExchange)
-        other._part, other._dtype = self.part, dtype
+        other._part, other._dtype = self.part, None
         array += other._stored(other._contribution(bucket, 1))
-        if name == self.wrong:
+        if label == self.wrong:
             array[-1] += 1
-        self.seen.append((name, bucket, array.size))
+        self.seen.append((label, bucket, given.elements, step))
         return self
 
     def done(self):
@@ -237,15 +240,15 @@ class Job:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_sums_are_checked(dtype):
     fields = {**TWO_ORDERS, "dtype": dtype}
-    (part, _) = parts_of(trace_of(fields), "ring", 2)
+    (part, _) = parts_of(trace_of(fields), "ps", 2)
     job = Job(part)
-    exchange = JobExchange(job, part, {})
+    exchange = JobExchange(job, part, {}, barrier=True)
     assert exchange.check() == 2
     element = np.dtype(dtype).itemsize
-    assert job.seen == [("y", 1, 1200 // element), ("x", 0, 400 // element)]
+    assert job.seen == [("y", 1, 1200 // element, (False, 1)), ("x", 0, 400 // element, (True, 0))]
     assert not any(array.any() for array in exchange._arrays)
     with pytest.raises(ArithmeticError, match="rank 0 has a wrong sum of 'x'"):
-        JobExchange(Job(part, wrong="x"), part, {}).check()
+        JobExchange(Job(part, wrong="x"), part, {}, barrier=False).check()
 
 
 def launch(*words, ranks=0, options=()):
@@ -274,15 +277,6 @@ def test_mistakes_are_named(words, message):
     assert "Traceback" not in ended.stderr
 
 
-def test_servers_of_a_job_have_no_barrier_to_ask_for():
-    (part,) = parts_of(trace_of("resnet-50"), "ps", 1)
-    assert _boundary(part, None) == _boundary(part, False) == "handed"
-    with pytest.raises(paceline.UserError, match="--barrier: parameter servers hold no whole iteration together"):
-        _boundary(part, True)
-    (alone,) = parts_of(paceline.load_trace("allreduce:4MB"), "ps", 1)
-    assert (_boundary(alone, None), _boundary(alone, False)) == ("start", "end")
-
-
 def test_a_bucket_is_a_number():
     with paceline.job.join() as job, pytest.raises(paceline.UserError, match="bucket: -1 is not between 0 and"):
         job.all_reduce(np.ones(3), bucket=-1)
@@ -290,28 +284,27 @@ def test_a_bucket_is_a_number():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 @pytest.mark.parametrize(
-    ("strategy", "options", "barrier"),
-    [("ring", [], True), ("ps", ["--servers", "2"], False)],
+    ("trace", "strategy", "options"),
+    [("resnet-50", "ring", []), ("netop-inception-v3", "ps", ["--servers", "2"])],
 )
-def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, strategy, options, barrier):
-    words = ["resnet-50", "--shrink", "64", "--scale", "2", "--iterations", "5", "--output", str(tmp_path), "--json"]
+def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, trace, strategy, options):
+    words = [trace, "--shrink", "64", "--scale", "2", "--iterations", "5", "--output", str(tmp_path), "--json"]
     ended = launch(*words, ranks=2, options=["--no-prefix", "--strategy", strategy, "--transport", "tcp", *options])
     assert ended.returncode == 0, ended.stdout + ended.stderr
     said = json.loads(ended.stdout)
     simulated = paceline.simulate(
-        shrunk(paceline.load_trace("resnet-50"), 64),
+        shrunk(paceline.load_trace(trace), 64),
         None,
         strategy,
         workers=2,
         servers=2 if strategy == "ps" else None,
         compute_speedup=0.5,
-        barrier=barrier,
     )
     times = [one["seconds"] for one in said["iterations"]]
     assert len(times) == 5
     assert np.median(times) == pytest.approx(simulated.iteration_s, rel=0.06)
     # Both checks, of every tensor.
-    assert [rank["sums_checked"] for rank in said["ranks"]] == [2 * 161] * 2
+    assert [rank["sums_checked"] for rank in said["ranks"]] == [2 * simulated.buckets] * 2
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["replay-rank-0.json", "replay-rank-1.json"]
     assert json.loads((tmp_path / "replay-rank-1.json").read_text()) == said["ranks"][1]
 

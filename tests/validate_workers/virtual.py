@@ -26,10 +26,10 @@ class VirtualClock:
 
 
 class Network:
-    """A sum is everywhere `delay` after the last worker has issued it."""
+    """A sum is everywhere `delay` after the last worker has issued it; with the barrier, after it has issued all."""
 
-    def __init__(self, workers, delay=0):
-        self.workers, self.delay = workers, delay
+    def __init__(self, workers, delay=0, held=()):
+        self.workers, self.delay, self.held = workers, delay, held
         self.changed = threading.Condition()
         self.issued = {}
         self.met = {}
@@ -63,7 +63,8 @@ class VirtualExchange:
         self.network.put(self.network.issued, (bucket, self.rounds[bucket]), self.clock.time)
 
     def arrival(self, bucket):
-        return self.network.last(self.network.issued, (bucket, self.rounds[bucket])) + self.network.delay
+        keys = [(other, self.rounds[bucket]) for other in self.network.held or (bucket,)]
+        return max(self.network.last(self.network.issued, key) for key in keys) + self.network.delay
 
     def held(self, bucket):
         return bucket not in self.rounds or self.arrival(bucket) <= self.clock.time
@@ -72,9 +73,9 @@ class VirtualExchange:
         self.clock.time = max(self.clock.time, self.arrival(bucket))
 
 
-def play(parts, *, together, delay_s=0.0, oversleep_s=0.0):
+def play(parts, *, together, delay_s=0.0, oversleep_s=0.0, barrier=False):
     """The iterations of every worker, and what each issued when."""
-    network = Network(len(parts), round(delay_s * 1e9))
+    network = Network(len(parts), round(delay_s * 1e9), parts[0].order if barrier else ())
     exchanges = [VirtualExchange(network, VirtualClock(round(oversleep_s * 1e9))) for _ in parts]
     iterations = [None] * len(parts)
 

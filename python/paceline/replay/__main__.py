@@ -19,12 +19,12 @@ from paceline import human, job
 from paceline._core import Trace, UserError
 from paceline.forecast import core_options
 from paceline.library import load_cluster, load_trace
-from paceline.replay import abilities, traces
+from paceline.replay import traces
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
 from paceline.replay.part import Part
 from paceline.replay.player import Mark, Player
-from paceline.replay.result import Boundary, Played, boundary, measured
+from paceline.replay.result import Played, boundary, measured
 from paceline.settings import PULLS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _CLOCK = Path("/proc/sys/kernel/random/boot_id")
 @click.option("--warmup", type=types.Value("N", types.whole(1, 1000)), default="2", help="Before.  [default: 2]")
 @click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
 @click.option("--pull", type=click.Choice(PULLS), help="When what servers send is awaited.  [default: layer]")
-@click.option("--barrier/--no-barrier", default=None, help="Iterations start everywhere at once.")
+@click.option("--barrier/--no-barrier", default=None, help="Hold iterations together.  [default: barrier]")
 @click.option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
 @click.option("--json", "as_json", is_flag=True, help="Rank 0 prints what all ranks say as JSON.")
@@ -77,11 +77,11 @@ def main(
 
 
 def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], options: dict[str, Any]) -> Played:
-    trace, left_out = traces.as_run(trace)
     wanted = _core_options(ranks, speedup, options)
     part = Part.of(trace, load_cluster(None), wanted, ranks.rank, sum(count))
-    limits = _boundary(part, options["barrier"])
-    exchange = JobExchange(ranks, part, ranks.settings.placed() if part.servers else {})
+    barrier = options["barrier"] is not False
+    limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
+    exchange = JobExchange(ranks, part, ranks.settings.placed() if part.servers else {}, barrier=barrier)
     checked = exchange.check()
     gc.collect()
     gc.disable()
@@ -99,7 +99,7 @@ def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], opti
         iterations=tuple(iterations),
         warmup=count[0],
         sums_checked=checked + exchange.check(),
-        notes=tuple(_notes(part, left_out)),
+        notes=tuple(_notes(part)),
     )
 
 
@@ -124,21 +124,10 @@ def _core_options(ranks: Job, speedup: float, options: dict[str, Any]) -> dict[s
     )
 
 
-def _boundary(part: Part, barrier: bool | None) -> Boundary:
-    able = abilities.barrier(servers=part.servers, buckets=len(part.buckets))
-    if barrier and not able:
-        raise UserError("--barrier: parameter servers hold no whole iteration together here; leave it out")
-    barrier = able if barrier is None else barrier
-    return boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
-
-
-def _notes(part: Part, left_out: Sequence[str]) -> list[str]:
-    notes = []
-    if part.servers and left_out:
-        notes.append(f"left out {human.listed([*left_out])}: without a gradient, servers of a job do not distribute it")
-    if not part.same_order:
-        notes.append("the recorded workers have several orders of gradients; ranks hand over in the first one's")
-    return notes
+def _notes(part: Part) -> list[str]:
+    if part.same_order:
+        return []
+    return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
 
 
 def _marks(ranks: Job) -> Mark:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._core import UserError
-from paceline.job_group import Handle
+from paceline.job_arrays import memory
+from paceline.job_group import Handle, How
 from paceline.replay.part import Part
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ _MEET = "recursive-doubling"
 class JobExchange:
     """All-reduces between the ranks of a job."""
 
-    def __init__(self, job: Job, part: Part, servers: Mapping[str, int]) -> None:
-        """Take memory for all buckets, and touch it. `servers` places buckets by name. Raises UserError."""
-        for bucket in part.buckets:
-            if bucket.pull_only:
-                raise UserError(f"'{bucket.name}' has no gradient; servers of a job cannot distribute it")
-        self._job, self._part = job, part
+    def __init__(self, job: Job, part: Part, servers: Mapping[str, int], *, barrier: bool) -> None:
+        """Take memory for all buckets, and touch it. `servers` places buckets by name.
+
+        `barrier`: parameter servers send nothing of an iteration before they have all of it.
+        """
+        self._job, self._part, self._barrier = job, part, barrier and part.servers
         self._dtype = "bfloat16" if part.dtype == "bfloat16" else None
         stored = "uint16" if self._dtype else part.dtype
         self._arrays = [np.zeros(bucket.elements, stored) for bucket in part.buckets]
@@ -48,13 +48,12 @@ class JobExchange:
 
     def issue(self, bucket: int) -> None:
         """Begin the all-reduce of a bucket."""
-        self._handles[bucket] = self._job.all_reduce(
-            self._arrays[bucket],
-            dtype=self._dtype,
-            name=self._part.buckets[bucket].name,
-            bucket=self._numbers[bucket],
-            async_=True,
-        )
+        array, known = self._arrays[bucket], self._part.buckets[bucket]
+        how = How(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
+        if self._barrier:
+            how["step"] = (bucket == self._part.order[-1], known.priority)
+        given = memory(array, known.name, dtype=self._dtype, writable=True)
+        self._handles[bucket] = self._job._begin("all_reduce", array, given, None, **how)
 
     def held(self, bucket: int) -> bool:
         """Whether its sum is there."""
@@ -68,16 +67,20 @@ class JobExchange:
             handle.wait()
 
     def check(self) -> int:
-        """All-reduce known numbers in all buckets; gives how many sums were compared. Raises ArithmeticError."""
+        """All-reduce known numbers in all buckets; gives how many sums were compared. Raises ArithmeticError.
+
+        What has no gradient arrives as zeros.
+        """
         for bucket in self._part.order:
             self._arrays[bucket][:] = self._stored(self._contribution(bucket, self._job.rank))
             self.issue(bucket)
         for bucket in self._part.order:
             self.wait(bucket)
-            wanted = sum(self._contribution(bucket, rank) for rank in range(self._job.size))
+            name, alone = self._part.buckets[bucket].name, self._part.buckets[bucket].pull_only
+            adding = 0 if alone else self._job.size
+            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.float32(0))
             found = self._arrays[bucket]
-            if not np.array_equal(found, self._stored(np.asarray(wanted))):
-                name = self._part.buckets[bucket].name
+            if not np.array_equal(found, np.broadcast_to(self._stored(np.asarray(wanted)), found.shape)):
                 raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{name}'")
             found.fill(0)
         return len(self._part.order)

@@ -7,7 +7,6 @@ from typing import Any
 
 from paceline._core import Trace, UserError
 from paceline.job_arrays import DTYPES
-from paceline.replay import abilities
 
 
 def shrunk(trace: Trace, divisor: float) -> Trace:
@@ -21,27 +20,6 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
     for sized in _sized(fields):
         sized["bytes"] = max(1, round(sized["bytes"] / divisor / element)) * element
     return _trace(fields)
-
-
-def as_run(trace: Trace) -> tuple[Trace, list[str]]:
-    """The trace without tensors that have no gradient, unless the runtime's servers distribute them; their names."""
-    if abilities.PULL_ONLY:
-        return trace, []
-    fields = json.loads(trace.to_json())
-    known = {gradient["tensor"] for gradient in fields["workers"][0]["gradients"]}
-    names = [_name(entry) for entry in fields.get("distribution", []) if _name(entry) not in known]
-    if not names:
-        return trace, []
-    fields["distribution"] = [entry for entry in fields["distribution"] if _name(entry) in known]
-    for worker in fields["workers"]:
-        for layer in worker["forward"]:
-            if "tensors" in layer:
-                layer["tensors"] = [tensor for tensor in layer["tensors"] if tensor in known]
-    return _trace(fields), names
-
-
-def _name(entry: str | dict[str, Any]) -> str:
-    return entry if isinstance(entry, str) else str(entry["tensor"])
 
 
 def _sized(fields: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from paceline._core import Trace, UserError
 from paceline.library import Strategy, all_strategies, find_strategy, load_trace
 from paceline.replay import abilities
-from paceline.replay.traces import as_run, shrunk
+from paceline.replay.traces import shrunk
 
 LINK_S = 0.125
 """What all gradients of a trace whose bytes are divided by themselves take on one link."""
@@ -47,8 +47,7 @@ class Cell:
 
     def loaded(self) -> Trace:
         """The trace as it is run and simulated. Raises UserError."""
-        trace = shrunk(load_trace(self.trace), self.shrink)
-        return as_run(trace)[0] if self.servers else trace
+        return shrunk(load_trace(self.trace), self.shrink)
 
     def title(self) -> str:
         """For people."""

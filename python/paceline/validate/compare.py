@@ -60,7 +60,7 @@ class _Comparison:
 
     def _forecast(self, able: Sequence[Cell]) -> None:
         for cell in able:
-            simulated = forecast(cell, self.how.costs, self.how.repeats)
+            simulated = forecast(cell, self.how.costs)
             expected_s = simulated.of(self.how.network)
             if expected_s <= LONGEST_S:
                 self.forecasts[cell] = simulated

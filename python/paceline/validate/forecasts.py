@@ -9,7 +9,6 @@ from typing import Any
 from paceline._core import Trace, parse_size
 from paceline.forecast import Run, core_options
 from paceline.library import load_cluster
-from paceline.replay import abilities
 from paceline.validate.cells import Cell
 
 NETWORKS = ("fifo", "fluid")
@@ -35,17 +34,14 @@ class Forecast:
         return self.fifo_s if network == "fifo" else self.fluid_s
 
 
-def forecast(cell: Cell, costs: Costs, iterations: int) -> Forecast:
-    """Under both. `iterations`: over which they are averaged where they are not all alike. Raises UserError."""
+def forecast(cell: Cell, costs: Costs) -> Forecast:
+    """Under both. Raises UserError."""
     trace = cell.loaded()
-    found = [
-        run_of(cell, trace, network, costs=costs, iterations=iterations).result().iteration_s for network in NETWORKS
-    ]
-    return Forecast(*found)
+    return Forecast(*(run_of(cell, trace, network, costs=costs).result().iteration_s for network in NETWORKS))
 
 
 def run_of(
-    cell: Cell, trace: Trace, network: str, *, costs: Costs, iterations: int, timeline: Path | None = None
+    cell: Cell, trace: Trace, network: str, *, costs: Costs, iterations: int = 1, timeline: Path | None = None
 ) -> Run:
     """The simulation. Raises UserError."""
     cluster = load_cluster(
@@ -55,7 +51,6 @@ def run_of(
         message_overhead=costs.message_overhead,
         gpus_per_node=cell.ranks_per_host,
     )
-    holds = _held_together(cell, trace)
     options: dict[str, Any] = {
         "strategy": cell.strategy.name,
         "workers": cell.workers,
@@ -63,14 +58,7 @@ def run_of(
         "network": network,
         "compute_speedup": 1 / cell.scale,
         "bucket_size": None if cell.bucket_size is None else parse_size(cell.bucket_size),
-        "barrier": holds,
-        "iterations": None if holds else iterations,
+        "iterations": iterations,
         "critical_path": False,
     }
     return Run(trace, cluster, core_options(options), timeline)
-
-
-def _held_together(cell: Cell, trace: Trace) -> bool:
-    """Whether an iteration has a barrier where it is run."""
-    bucket_size = None if cell.bucket_size is None else parse_size(cell.bucket_size)
-    return abilities.barrier(servers=cell.servers > 0, buckets=len(trace.buckets(bucket_size)))
