@@ -271,3 +271,16 @@ def test_ranks_on_this_machine(monkeypatch, tmp_path):
         for how in (0, 1)
     }
     assert first[0] == pytest.approx(first[1], rel=0.05)
+
+
+def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
+    emulator = Invented()
+    (row,) = compare(some("ps-aggregation"), emulator, How(repeats=1), quietly).rows
+    assert emulator.clusters[0]["switch"]
+    assert emulator.runs[0][2] == {"strategy": "ps-aggregation", "servers": 1, "switch": True}
+    said = row.to_dict()
+    assert (said["network"], said["simulated_fluid_s"]) == ("fifo", None)
+    # A sum costs the server's port once; each of four copies of it once.
+    (alone,) = cells([Wanted(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
+    (row,) = compare([alone], emulator, How(repeats=1), quietly).rows
+    assert row.simulated_s == pytest.approx(5 * 8e6 * 8 / RATE, rel=1e-6)

@@ -4,6 +4,5 @@ from __future__ import annotations
 
 NOT_AS_SIMULATED = {
     "multicast": "the runtime sends to one after the other where the strategy multicasts",
-    "aggregation": "the runtime's switch is a role of worker 0, behind that worker's link",
 }
 """What strategies need of the network, where the runtime does something else; and what it does."""

@@ -11,7 +11,8 @@ from paceline.forecast import Run, core_options
 from paceline.library import load_cluster
 from paceline.validate.cells import Cell
 
-NETWORKS = ("fifo", "fluid")
+_SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}
+"""As the process in the switch's place does it."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,25 @@ class Forecast:
     """Seconds of an iteration under each model of the network."""
 
     fifo_s: float
-    fluid_s: float
+    fluid_s: float | None
+    """None where that model has no switch that forwards sums as they come."""
+
+    def network(self, wanted: str) -> str:
+        """The model that is wanted, or the one that there is."""
+        return "fifo" if self.fluid_s is None else wanted
 
     def of(self, network: str) -> float:
-        """One of them."""
-        return self.fifo_s if network == "fifo" else self.fluid_s
+        """By one of them; by `fifo` where `fluid` has no forecast."""
+        return self.fifo_s if network == "fifo" or self.fluid_s is None else self.fluid_s
 
 
 def forecast(cell: Cell, costs: Costs) -> Forecast:
     """Under both. Raises UserError."""
     trace = cell.loaded()
-    return Forecast(*(run_of(cell, trace, network, costs=costs).result().iteration_s for network in NETWORKS))
+    fifo_s = run_of(cell, trace, "fifo", costs=costs).result().iteration_s
+    if cell.needs_switch:
+        return Forecast(fifo_s, None)
+    return Forecast(fifo_s, run_of(cell, trace, "fluid", costs=costs).result().iteration_s)
 
 
 def run_of(
@@ -50,6 +59,7 @@ def run_of(
         latency=costs.latency,
         message_overhead=costs.message_overhead,
         gpus_per_node=cell.ranks_per_host,
+        switch=_SWITCH,
     )
     options: dict[str, Any] = {
         "strategy": cell.strategy.name,

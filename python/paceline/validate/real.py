@@ -154,6 +154,8 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
         settings: dict[str, Any] = {"strategy": cell.strategy.name, "timeline": ask.timeline}
         if cell.servers:
             settings["servers"] = cell.servers
+        if cell.needs_switch:
+            settings["switch"] = True
         try:
             code = cluster.run(
                 command(ask, folder),

@@ -29,6 +29,7 @@ Event = dict[str, Any]
 def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs], path: Path) -> None:
     """Run and simulate the cell once more, and write the file. `how`: network and costs. Raises CellFailedError."""
     network, costs = how
+    network = "fifo" if ask.cell.needs_switch else network
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
         play(cluster, emulator, replace(ask, timeline=real, iterations=_ITERATIONS, warmup=1))
