@@ -74,10 +74,17 @@ def test_a_hierarchy_has_hosts_with_two_ranks():
 
 
 def test_what_the_runtime_does_otherwise_is_skipped_with_the_reason(monkeypatch):
-    monkeypatch.setattr(abilities, "NOT_AS_SIMULATED", {"aggregation": "nobody adds up"})
-    parts = split(some("ps-aggregation") + some("ring"))
+    monkeypatch.setattr(abilities, "multicasts", lambda: False)
+    parts = split(some("ring-multicast") + some("ring"))
     assert [cell.strategy.name for cell in parts.able] == ["ring"]
-    assert [(one.cell.strategy.name, one.reason) for one in parts.skipped] == [("ps-aggregation", "nobody adds up")]
+    (skipped,) = parts.skipped
+    assert skipped.cell.strategy.name == "ring-multicast"
+    assert "sends to one after the other" in skipped.reason
+    monkeypatch.setattr(abilities, "multicasts", lambda: True)
+    assert not split(some("ring-multicast")).skipped
+    emulator = Invented()
+    compare(some("ring-multicast"), emulator, How(repeats=1), quietly)
+    assert emulator.runs[0][2]["multicast"].startswith("239.")
 
 
 def test_cells_are_grouped_by_hosts():

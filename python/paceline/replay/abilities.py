@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-NOT_AS_SIMULATED = {
-    "multicast": "the runtime sends to one after the other where the strategy multicasts",
-}
-"""What strategies need of the network, where the runtime does something else; and what it does."""
+from dataclasses import fields
+
+from paceline.library import Strategy
+from paceline.settings import Settings
+
+
+def otherwise(strategy: Strategy) -> str | None:
+    """Why a strategy is not run as it is simulated, if it is not."""
+    if "multicast" in strategy.knobs and not multicasts():
+        return "the runtime sends to one after the other where the strategy multicasts"
+    return None
+
+
+def multicasts() -> bool:
+    """Whether jobs can be told a group for multicasts."""
+    return "multicast" in {field.name for field in fields(Settings)}

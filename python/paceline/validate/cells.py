@@ -141,14 +141,6 @@ def auto_shrink(trace: Trace, bandwidth_bps: float) -> float:
     return float(max(1, math.ceil(summary["gradient_bytes"] * 8 / (bandwidth_bps * LINK_S))))
 
 
-def cannot(cell: Cell) -> str | None:
-    """Why the runtime does not do what is simulated, if it does not."""
-    for need, reason in abilities.NOT_AS_SIMULATED.items():
-        if need in cell.strategy.knobs:
-            return reason
-    return None
-
-
 @dataclass
 class Split:
     """Cells that can be compared, and those that cannot."""
@@ -161,7 +153,7 @@ def split(asked: Iterable[Cell]) -> Split:
     """By what the runtime does."""
     result = Split()
     for cell in asked:
-        reason = cannot(cell)
+        reason = abilities.otherwise(cell.strategy)
         if reason is None:
             result.able.append(cell)
         else:

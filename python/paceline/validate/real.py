@@ -29,6 +29,8 @@ STEAL_SHARE = 0.02
 """So was one in which the machine's host gave more than this share of the cores' time to others."""
 _START_S, _PATIENCE = 60.0, 10.0
 _SIGNALS = 128
+_GROUP = "239.77.0.0:47700"
+"""For multicasts: a network that is emulated has one job at a time."""
 
 
 class Output(Protocol):
@@ -156,6 +158,8 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
             settings["servers"] = cell.servers
         if cell.needs_switch:
             settings["switch"] = True
+        if "multicast" in cell.strategy.knobs:
+            settings["multicast"] = _GROUP
         try:
             code = cluster.run(
                 command(ask, folder),
