@@ -24,7 +24,7 @@ NETWORK = Network((RATE,))
 KEYS = {
     *("trace", "strategy", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "network", "simulated_fifo_s"),
-    *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "steal_s"),
+    *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "cpu_share", "steal_s"),
     *("involuntary_switches", "realtime", "fidelity"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """For JSON; times in seconds."""
         used = self.observed.used
+        cpu_s = sum(one.cpu_s for one in used) / len(used)
         return {
             **self.cell.to_dict(),
             "measured_s": self.measured_s,
@@ -71,7 +73,8 @@ class Row:
             "undisturbed": self.undisturbed,
             "runs": self.observed.runs,
             "late_s": max(one.late_s for one in used),
-            "cpu_s": sum(one.cpu_s for one in used) / len(used),
+            "cpu_s": cpu_s,
+            "cpu_share": cpu_s / self.measured_s / len(os.sched_getaffinity(0)),
             "steal_s": sum(one.steal_s for one in used) / len(used),
             "involuntary_switches": sum(one.involuntary_switches for one in used) / len(used),
             "realtime": self.realtime,
