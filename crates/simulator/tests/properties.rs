@@ -62,7 +62,7 @@ prop_compose! {
             intra_latency: Time(latency * US / 4),
             servers: if colocated { ServerPlace::Colocated } else { ServerPlace::OwnNodes },
             racks: racks.map(|(nodes_per_rack, oversubscription)| Racks { nodes_per_rack, oversubscription }),
-            switch: Switch { multicast: true, aggregation: true, memory: None, radix },
+            switch: Switch { multicast: true, aggregation: true, cut_through: false, memory: None, radix },
             stragglers: straggler.map(|factor| vec![(0, factor)]).unwrap_or_default(),
             jitter: jitter.map(|sigma| Jitter { sigma }),
             ..Cluster::default()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _MARGIN_NS = 3_000_000
 """From agreeing on a moment to that moment: ranks that learn of it late must still be there in time."""
-_RESIDUES = 3
+_PERIOD = 3
+"""Elements after which the numbers of a check repeat."""
 _ADDING = 64
 """Ranks whose contribution to a check is not 0: sums stay below 256, which bfloat16 still tells apart."""
 _MEET = "recursive-doubling"
@@ -72,25 +73,23 @@ class JobExchange:
         What has no gradient arrives as zeros.
         """
         for bucket in self._part.order:
-            self._arrays[bucket][:] = self._stored(self._contribution(bucket, self._job.rank))
+            for place, value in enumerate(self._stored(self._contribution(bucket, self._job.rank))):
+                self._arrays[bucket][place::_PERIOD] = value
             self.issue(bucket)
         for bucket in self._part.order:
             self.wait(bucket)
-            name, alone = self._part.buckets[bucket].name, self._part.buckets[bucket].pull_only
-            adding = 0 if alone else self._job.size
-            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.float32(0))
-            found = self._arrays[bucket]
-            if not np.array_equal(found, np.broadcast_to(self._stored(np.asarray(wanted)), found.shape)):
-                raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{name}'")
+            known, found = self._part.buckets[bucket], self._arrays[bucket]
+            adding = 0 if known.pull_only else self._job.size
+            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.zeros(_PERIOD, "float32"))
+            if any((found[place::_PERIOD] != value).any() for place, value in enumerate(self._stored(wanted))):
+                raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{known.name}'")
             found.fill(0)
         return len(self._part.order)
 
     def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        elements = self._part.buckets[bucket].elements
-        if rank >= _ADDING:
-            return np.zeros(elements, "float32")
-        pattern = np.arange(bucket + rank, bucket + rank + _RESIDUES, dtype="float32") % _RESIDUES
-        return np.resize(pattern, elements)
+        """The first elements; the others repeat them."""
+        pattern = np.arange(bucket + rank, bucket + rank + _PERIOD) % _PERIOD
+        return (pattern * (rank < _ADDING)).astype("float32")
 
     def _stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """As the buffers hold them: bfloat16 is the upper half of float32."""
