@@ -153,3 +153,10 @@ def test_the_timeline_shows_the_bytes_of_the_strategys_formula(tmp_path, ranks, 
     assert moved == arrived == {link: times * 2_000_000 for link, times in links.items()}
     (operation,) = {event["name"] for event in events(path, "operation")} - {"all_reduce", "broadcast", "barrier"}
     assert operation == "w"
+
+
+def test_a_bucket_says_which_server_adds_it_up(tmp_path):
+    path = tmp_path / "run.json"
+    run("-np", 2, "--strategy", "ps", "--servers", 2, "--timeline", path, "--", *WORKER, "placed")
+    large = [message["args"] for message in events(path, "message") if message["args"]["bytes"] > 100]
+    assert {end for args in large for end in (args["from"], args["to"])} == {"worker 0", "worker 1", "server 1"}

@@ -50,6 +50,9 @@ class Cluster:
     def to_json(self) -> str: ...
 
 def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
+def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
+    """What this worker does in a simulation with these options, as JSON: buckets, layers, when gradients are ready."""
+
 def strategies() -> str: ...
 def parse_rate(text: str) -> float: ...
 def parse_size(text: str) -> int: ...
@@ -147,11 +150,13 @@ class Communicator:
         background: bool = True,
         step: tuple[bool, int] | None = None,
         pull_only: bool = False,
+        bucket: int | None = None,
     ) -> Operation:
         """Begin an operation. Buffers are (address, elements), taken one after the other as if they were one.
 
         `keep` is held until the operation has finished: the owner of the memory. `notify` asks for a notice. With
-        `background=False` nothing moves until somebody waits: for callers that do so at once.
+        `background=False` nothing moves until somebody waits: for callers that do so at once. `bucket` is the number
+        by which an all-reduce is placed on servers; without it they are counted.
 
         | call | inputs | outputs | else |
         | --- | --- | --- | --- |

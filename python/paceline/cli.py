@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli_simulate", "simulate", "Forecast training under each strategy."),
     "run": ("paceline.cli_run", "run", "Start the ranks of a job, here or on several hosts."),
     "emulate": ("paceline.cli_emulate", "emulate", "A cluster of network namespaces on this machine."),
+    "validate": ("paceline.cli_validate", "validate", "Run and simulate the same on an emulated cluster."),
     "doctor": ("paceline.cli_doctor", "doctor", "Say what dominates a run, from its timeline."),
     "record": ("paceline.cli_record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli_lists", "traces", "List the built-in traces, or show one."),

@@ -70,15 +70,22 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse_whole
 
 
-def factor(text: str) -> float:
-    """A positive factor such as 2 or 0.5."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1e-6 <= value <= 1e6:
-        raise UserError(f"'{text[:80]}' is not a factor between 0.000001 and 1000000; 2 means twice as fast")
-    return value
+def factor_of(example: str) -> Callable[[str], float]:
+    """A parser of positive factors such as 2 or 0.5; `example` says what one means."""
+
+    def parse_factor(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 1e-6 <= value <= 1e6:
+            raise UserError(f"'{text[:80]}' is not a factor between 0.000001 and 1000000; {example}")
+        return value
+
+    return parse_factor
+
+
+factor = factor_of("2 means twice as fast")
 
 
 def positive(text: str) -> float:
@@ -118,6 +125,8 @@ GPUS = Value("N", whole(1, 1024))
 ITERATIONS = Value("N", whole(1, 100_000))
 SEED = Value("N", whole(0, 2**64 - 1))
 FACTORS = Value("FACTOR,…", several(factor))
+SCALE = Value("FACTOR", factor_of("4 means four times as long"))
+SHRINK = Value("FACTOR", factor_of("4 means a quarter of the bytes"))
 WORDS = Value("NAME,…", lambda text: [word.strip() for word in text.split(",") if word.strip()])
 TIME = Value("TIME", checked(_core.parse_time))
 SECONDS = Value("TIME", _core.parse_time)

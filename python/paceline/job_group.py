@@ -35,6 +35,7 @@ class How(TypedDict, total=False):
     strategy: str | None
     label: str
     background: bool
+    bucket: int | None
 
 
 class Handle(Generic[A]):
@@ -130,7 +131,14 @@ class Collectives(GroupBase):
 
     @overload
     def all_reduce(
-        self, array: A, op: Op = ..., *, strategy: str | None = ..., dtype: str | None = ..., name: str = ...
+        self,
+        array: A,
+        op: Op = ...,
+        *,
+        strategy: str | None = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        bucket: int | None = ...,
     ) -> A: ...
     @overload
     def all_reduce(
@@ -141,6 +149,7 @@ class Collectives(GroupBase):
         strategy: str | None = ...,
         dtype: str | None = ...,
         name: str = ...,
+        bucket: int | None = ...,
         async_: Literal[True],
     ) -> Handle[A]: ...
     def all_reduce(
@@ -151,20 +160,23 @@ class Collectives(GroupBase):
         strategy: str | None = None,
         dtype: str | None = None,
         name: str = "",
+        bucket: int | None = None,
         async_: bool = False,
     ) -> A | Handle[A]:
         """Combine the arrays of all ranks, element by element; `array` becomes the result, the same bits on all ranks.
 
         `strategy` is one of `paceline strategies`; without it and PACELINE_STRATEGY, what measured fastest for the
         size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap, and have no
-        average.
+        average. Server `bucket` modulo their number adds it up; without it, servers take turns.
         """
         given = memory(array, "array", dtype=dtype, writable=True)
-        if op in _NATIVE and len(given.regions) == 1 and not (async_ or strategy or name):
+        if bucket is not None and not 0 <= bucket < 1 << 32:
+            raise UserError(f"bucket: {bucket} is not between 0 and {(1 << 32) - 1}")
+        if op in _NATIVE and len(given.regions) == 1 and not (async_ or strategy or name or bucket is not None):
             # The short way: half of the time that a small all-reduce takes would be spent in Python.
             self._live().all_reduce(*given.regions[0], given.dtype, op)
             return array
-        how = How(strategy=strategy, label=name, background=async_)
+        how = How(strategy=strategy, label=name, background=async_, bucket=bucket)
         how["op"], how["postscale"] = self._combine("all_reduce", op, given.dtype)
         return self._end(self._begin("all_reduce", array, given, None, **how), async_)
 

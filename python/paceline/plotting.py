@@ -77,6 +77,30 @@ def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
         drawn.savefig(out, format=kind, dpi=150, metadata=dates.get(kind))
 
 
+def colour_of(strategy: str) -> str:
+    """The same in every plot."""
+    return _COLOURS[_number(strategy) % len(_COLOURS)]
+
+
+def marker_of(strategy: str) -> str:
+    """The same in every plot."""
+    return _MARKERS[_number(strategy) % len(_MARKERS)]
+
+
+def _number(strategy: str) -> int:
+    return [entry.name for entry in all_strategies()].index(strategy)
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Logarithmic axes with ticks at 1, 2 and 5, written as decimals."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
 def figure(results: Sequence[Result]) -> Figure:
     """The plot as a matplotlib figure; no window is opened."""
     import matplotlib as mpl

@@ -103,6 +103,11 @@ def one(job):
     job.all_reduce(np.ones(500_000, "float32"), name="w")
 
 
+def placed(job):
+    """One all-reduce that says where it belongs."""
+    job.all_reduce(np.ones(500_000, "float32"), name="w", bucket=3)
+
+
 if __name__ == "__main__":
     with paceline.job.join() as it:
         globals()[sys.argv[1]](it)

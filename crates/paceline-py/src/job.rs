@@ -198,7 +198,7 @@ impl PyCommunicator {
         self.inner.choices()
     }
 
-    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true, step=None, pull_only=false))]
+    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true, step=None, pull_only=false, bucket=None))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn submit(
         &self,
@@ -222,6 +222,7 @@ impl PyCommunicator {
         background: bool,
         step: Option<(bool, u32)>,
         pull_only: bool,
+        bucket: Option<u32>,
     ) -> PyResult<Operation> {
         drop(self.engine.take_finished());
         let (call, sends) = match call {
@@ -249,7 +250,7 @@ impl PyCommunicator {
             prescale,
             postscale,
             strategy,
-            bucket: None,
+            bucket,
             step: step.map(|(last, priority)| InStep { last, priority }),
             pull_only,
             label,

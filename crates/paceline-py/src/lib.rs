@@ -179,6 +179,21 @@ fn simulate(
     })
 }
 
+/// A worker's part of a simulation, as JSON, for a real process in its place.
+#[pyfunction]
+fn replay(
+    py: Python<'_>,
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &str,
+    worker: u32,
+    iterations: u32,
+) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    let part = py.detach(|| simulator::replay(&trace.0, &cluster.0, &options, worker, iterations));
+    serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
+}
+
 /// All strategies as JSON: name, aliases, summary, knobs.
 #[pyfunction]
 fn strategies() -> String {
@@ -232,6 +247,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Trace>()?;
     module.add_class::<Cluster>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;

@@ -96,6 +96,8 @@ pub(crate) struct Shared {
     pub lends: Vec<bool>,
     /// More ranks on this host than cores.
     crowded: bool,
+    /// This process was started under a real-time scheduling policy.
+    real_time: bool,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.
     sockets: Vec<i32>,
 }

@@ -9,6 +9,7 @@
 //! | `agenda`, `queue`, `event` | what is still to happen: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `path` | the critical path's composition |
+//! | `replay` | a worker's part, for a real process in its place |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
 mod agenda;
@@ -22,6 +23,7 @@ mod path;
 mod prepare;
 mod queue;
 mod random;
+mod replay;
 mod run;
 mod simulation;
 pub mod timeline;
@@ -30,4 +32,5 @@ mod worker;
 pub use options::{ChunkBytes, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
+pub use replay::{PlayedBucket, PlayedFactors, PlayedLayer, Replay, replay};
 pub use run::{simulate, simulate_with_timeline};

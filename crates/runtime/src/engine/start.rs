@@ -247,6 +247,14 @@ fn machine() -> String {
     format!("{} {} {}", boot.trim(), namespace("pid").display(), namespace("net").display())
 }
 
+/// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The name,
+/// which may hold blanks, is the second, in brackets.
+fn real_time() -> bool {
+    let line = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    let policy = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
+    matches!(policy, Some("1" | "2"))
+}
+
 fn open_memory(
     rank: u32,
     settings: &Settings,
@@ -366,6 +374,7 @@ fn assemble(
         tuned: Mutex::default(),
         lends,
         crowded: local.len() > cores,
+        real_time: real_time(),
         sockets,
         settings,
     });

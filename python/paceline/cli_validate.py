@@ -1,0 +1,165 @@
+"""The command `paceline validate`: its options, and what it prints and writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from paceline import cli_types as types
+from paceline._core import UserError, parse_rate
+from paceline.files import check_writable
+from paceline.sweeps import check_knobs
+from paceline.terminal import say, width
+
+if TYPE_CHECKING:
+    from paceline.validate.cells import Cell, Wanted
+    from paceline.validate.compare import How
+    from paceline.validate.outcome import Validation
+    from paceline.validate.real import Emulator
+
+DEFAULT_RATE = "500Mbps"
+_AUTO = "auto"
+
+
+def _shrink(text: str) -> float | None:
+    """A factor, or None for `auto`."""
+    return None if text == _AUTO else cast("float", types.SHRINK.convert(text, None, None))
+
+
+_SHRINK = types.Value("auto|FACTOR", _shrink)
+_REPEATS = types.Value("N", types.whole(1, 1000))
+
+
+class CannotDoHereError(click.ClickException):
+    """Something that this machine lacks."""
+
+    exit_code = 77
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="All strategies once: under two minutes.")
+@click.option("--full", is_flag=True, help="All models, workers and servers: an hour or two.")
+@click.option("--trace", type=types.WORDS, help="As `paceline traces` lists them, files, or allreduce:SIZE.")
+@click.option("--strategy", type=types.WORDS, help="As `paceline strategies` lists them.  [default: all]")
+@click.option("--workers", type=types.WORKERS, help="Ranks, each on a host of its own.  [default: 4]")
+@click.option("--servers", type=types.WORKERS, help="Parameter servers, each on a host.  [default: 1]")
+@click.option("--bandwidth", type=types.RATES, default=DEFAULT_RATE, help=f"Of a host.  [default: {DEFAULT_RATE}]")
+@click.option("--shrink", type=_SHRINK, default=_AUTO, help="Divide bytes.  [default: auto]")
+@click.option("--scale", type=types.SCALE, default="1", help="Multiply times.  [default: 1]")
+@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
+@click.option("--network", type=click.Choice(["fifo", "fluid"]), default="fluid", help="[default: fluid]")
+@click.option("--latency", type=types.TIME, help="Of the simulated network.  [default: none]")
+@click.option("--message-overhead", type=types.TIME, help="Of a simulated message, at its sender.  [default: none]")
+@click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
+@click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
+@click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
+@click.option("--csv", is_flag=True, help="Print the rows as CSV.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw measured against simulated.")
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Of one cell, both, for Perfetto.")
+def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | None, **options: Any) -> int:  # noqa: ANN401
+    """Run strategies on a cluster emulated on this machine, simulate the same, and print the error.
+
+    The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
+    and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth.
+    --trace, --strategy, --workers and --servers choose what is compared; without them it is some 60 cells.
+
+    \b
+    paceline validate --quick
+    paceline validate --trace resnet-50 --strategy ring,ps --workers 4 --servers 1,2 --timeline ring.json
+    """
+    from paceline.validate.cells import Network, cells
+    from paceline.validate.compare import How
+    from paceline.validate.forecasts import Costs
+
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    _check_outputs(plot, timeline)
+    wanted = _wanted(options)
+    rates = [parse_rate(rate) for rate in options["bandwidth"]]
+    bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
+    asked = cells(wanted, Network(rates, options["shrink"], options["scale"], bucket_size))
+    if timeline is not None and len(asked) != 1:
+        raise UserError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
+    repeats = options["repeats"] or (3 if options["quick"] else 5)
+    costs = Costs(options["latency"], options["message_overhead"])
+    how = How(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
+    result = _compare(asked, how)
+    if plot is not None and result.rows:
+        from paceline.validate.plot import plot as draw
+
+        draw(result.rows, plot)
+    _print(result, as_json, csv)
+    if result.failed:
+        return 1
+    return 0 if result.rows else CannotDoHereError.exit_code
+
+
+def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
+    if plot is not None:
+        from paceline.validate.plot import check
+
+        check(plot)
+    if timeline is not None:
+        check_writable("--timeline", timeline)
+    if plot is not None and plot == timeline:
+        raise UserError("--plot and --timeline name the same file")
+
+
+def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
+    """What is to be compared: a tier, or a product of what is named."""
+    from paceline.validate import cells
+
+    named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
+    if options["quick"] and options["full"]:
+        raise click.UsageError("--quick and --full exclude each other")
+    if not named:
+        return cells.QUICK if options["quick"] else cells.FULL if options["full"] else cells.DEFAULT
+    if options["quick"] or options["full"]:
+        tier = "--quick" if options["quick"] else "--full"
+        raise click.UsageError(f"--{named[0]} chooses what is compared, and so does {tier}; leave one of them out")
+    (default,) = cells.QUICK
+    strategies = options["strategy"] or default.strategies
+    if options["servers"] is not None:
+        check_knobs(cells.strategies_of(strategies), ["servers"], "--")
+    return (
+        cells.Wanted(
+            options["trace"] or default.traces,
+            strategies,
+            options["workers"] or default.workers,
+            options["servers"] or default.servers,
+        ),
+    )
+
+
+def _compare(asked: Sequence[Cell], how: How) -> Validation:
+    from paceline.validate.compare import compare
+
+    return compare(asked, emulator(), how, _tell)
+
+
+def emulator() -> Emulator:
+    """What emulates clusters. Raises CannotDoHereError where it is not there."""
+    if importlib.util.find_spec("paceline.emulate") is None:
+        raise CannotDoHereError("paceline validate needs paceline emulate, which this installation lacks")
+    return cast("Emulator", importlib.import_module("paceline.emulate"))
+
+
+def _tell(done: int, total: int, said: str) -> None:
+    click.echo(f"[{done}/{total}] {said}", err=True)
+
+
+def _print(result: Validation, as_json: bool, csv: bool) -> None:
+    from paceline.validate import report
+
+    if as_json:
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(result.to_csv(), nl=False)
+    else:
+        say(report.text(result, width()))

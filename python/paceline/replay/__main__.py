@@ -1,0 +1,200 @@
+"""A rank that plays a trace: `paceline run -np 4 --strategy ring -- python -m paceline.replay TRACE`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import cli_types as types
+from paceline import human, job
+from paceline._core import Trace, UserError
+from paceline.forecast import core_options
+from paceline.library import load_cluster, load_trace
+from paceline.replay import traces
+from paceline.replay.clock import Clock
+from paceline.replay.exchange import JobExchange
+from paceline.replay.part import Part
+from paceline.replay.player import Mark, Player
+from paceline.replay.result import Played, boundary, measured
+from paceline.settings import PULLS
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+_CLOCK = Path("/proc/sys/kernel/random/boot_id")
+
+
+@click.command()
+@click.argument("trace")
+@click.option("--scale", type=types.SCALE, default="1", help="Multiply times.  [default: 1]")
+@click.option("--shrink", type=types.SHRINK, default="1", help="Divide bytes.  [default: 1]")
+@click.option("--iterations", type=types.ITERATIONS, default="10", help="To be measured.  [default: 10]")
+@click.option("--warmup", type=types.Value("N", types.whole(1, 1000)), default="2", help="Before.  [default: 2]")
+@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
+@click.option("--pull", type=click.Choice(PULLS), help="When what servers send is awaited.  [default: layer]")
+@click.option("--barrier/--no-barrier", default=None, help="Hold iterations together.  [default: barrier]")
+@click.option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]")
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
+@click.option("--json", "as_json", is_flag=True, help="Rank 0 prints what all ranks say as JSON.")
+def main(
+    *,
+    trace: str,
+    scale: float,
+    shrink: float,
+    iterations: int,
+    warmup: int,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Play TRACE as this rank of a job: sleep where a worker computes, exchange real gradients.
+
+    Strategy, servers and the like are settings of the job: options of `paceline run`. With --scale 4 all times are four
+    times as long, with --shrink 4 a quarter of the bytes is sent: either way a network that is four times slower than
+    the one that is meant keeps its ratio to the computation.
+    """
+    if output is not None and not output.is_dir():
+        raise UserError(f"--output {output}: there is no such folder; make it before the ranks start")
+    step = traces.shrunk(load_trace(trace), shrink)
+    with job.join() as ranks:
+        played = _play(ranks, step, 1 / scale, (warmup, iterations), options)
+        text = json.dumps(played.to_dict())
+        if output is not None:
+            (output / f"replay-rank-{ranks.rank}.json").write_text(text)
+        everybody = _gather(ranks, text)
+    if everybody:
+        said = _json(everybody) if as_json else _text(everybody, scale, shrink)
+        click.echo(said)
+
+
+def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], options: dict[str, Any]) -> Played:
+    wanted = _core_options(ranks, speedup, options)
+    part = Part.of(trace, load_cluster(None), wanted, ranks.rank, sum(count))
+    barrier = options["barrier"] is not False
+    limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
+    exchange = JobExchange(ranks, part, ranks.settings.placed() if part.servers else {}, barrier=barrier)
+    checked = exchange.check()
+    gc.collect()
+    gc.disable()
+    player = Player(part, exchange, Clock(), together=limits == "start", mark=_marks(ranks))
+    iterations = player.play()
+    gc.enable()
+    return Played(
+        rank=ranks.rank,
+        size=ranks.size,
+        host=platform.node(),
+        clock=_CLOCK.read_text().strip() if _CLOCK.exists() else platform.node(),
+        trace=part.trace,
+        strategy=ranks.settings.strategy,
+        boundary=limits,
+        iterations=tuple(iterations),
+        warmup=count[0],
+        sums_checked=checked + exchange.check(),
+        notes=tuple(_notes(part)),
+    )
+
+
+def _core_options(ranks: Job, speedup: float, options: dict[str, Any]) -> dict[str, Any]:
+    """What decides a worker's part. A strategy chosen by size has no servers, as `ring` has none."""
+    settings = ranks.settings
+    servers = {}
+    if settings.has_servers():
+        pull = options["pull"] or os.environ.get("PACELINE_PULL") or "layer"
+        servers = {"servers": settings.servers, "pull": pull}
+    elif options["pull"] is not None:
+        raise UserError("--pull: has no effect without parameter servers; name a strategy that has them, such as ps")
+    return core_options(
+        {
+            "strategy": settings.strategy or "ring",
+            "workers": ranks.size,
+            "compute_speedup": speedup,
+            "bucket_size": options["bucket_size"] if options["bucket_size"] != "none" else None,
+            "overlap": options["overlap"],
+            **servers,
+        }
+    )
+
+
+def _notes(part: Part) -> list[str]:
+    if part.same_order:
+        return []
+    return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
+
+
+def _marks(ranks: Job) -> Mark:
+    engine = ranks._engine
+    return engine.mark if engine is not None and ranks.settings.timeline is not None else _no_mark
+
+
+def _no_mark(*_: object) -> None:
+    pass
+
+
+def _gather(ranks: Job, text: str) -> list[Played]:
+    """What all ranks say, at rank 0."""
+    import numpy as np
+
+    own = np.frombuffer(bytearray(text.encode()), "uint8")
+    lengths = ranks.all_gather(np.array([own.size])).reshape(-1)
+    out = np.empty(int(lengths.sum()), "uint8") if ranks.rank == 0 else None
+    ranks.gather(own, out, counts=[int(length) for length in lengths])
+    if out is None:
+        return []
+    ends = np.cumsum(lengths)
+    parts = [bytes(out[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    return [Played.from_dict(json.loads(part)) for part in parts]
+
+
+def _json(ranks: Sequence[Played]) -> str:
+    values = {"iterations": [vars(one) for one in measured(ranks)], "ranks": [rank.to_dict() for rank in ranks]}
+    return json.dumps(values, indent=1)
+
+
+def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
+    first, iterations = ranks[0], measured(ranks)
+    times = sorted(one.seconds for one in iterations)
+    unit = human.time_unit(times)
+    median, *range_ = (human.in_unit(value, unit) for value in (statistics.median(times), times[0], times[-1]))
+    lines = [
+        f"{first.trace}, {first.strategy or 'strategies chosen by size'}, {human.count(first.size, 'worker')}",
+        f"an iteration: {median} {unit[1]} (median of {len(times)}, {range_[0]} to {range_[1]})",
+        f"wake-ups late by {human.duration(max(one.late_s for one in iterations))} at the most (99th percentile); "
+        f"{human.count(first.sums_checked, 'sum')} checked",
+    ]
+    if scale * shrink != 1:
+        lines.append(
+            f"on a network {scale * shrink:g} times slower than the one that is meant: {_ratio(scale, shrink)}"
+        )
+    notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
+    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _ratio(scale: float, shrink: float) -> str:
+    words = [f"times are multiplied by {scale:g}"] if scale != 1 else []
+    words += [f"bytes divided by {shrink:g}"] if shrink != 1 else []
+    return human.listed(words)
+
+
+def _run() -> int:
+    try:
+        main.main(standalone_mode=False)
+    except click.ClickException as error:
+        print(f"paceline.replay: error: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+    except UserError as error:
+        print(f"paceline.replay: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_run())

@@ -1,0 +1,98 @@
+"""The buckets of a trace as real buffers, all-reduced through `paceline.job`, and their sums checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.job_arrays import memory
+from paceline.job_group import Handle, How
+from paceline.replay.part import Part
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+_MARGIN_NS = 3_000_000
+"""From agreeing on a moment to that moment: ranks that learn of it late must still be there in time."""
+_PERIOD = 3
+"""Elements after which the numbers of a check repeat."""
+_ADDING = 64
+"""Ranks whose contribution to a check is not 0: sums stay below 256, which bfloat16 still tells apart."""
+_MEET = "recursive-doubling"
+
+
+class JobExchange:
+    """All-reduces between the ranks of a job."""
+
+    def __init__(self, job: Job, part: Part, servers: Mapping[str, int], *, barrier: bool) -> None:
+        """Take memory for all buckets, and touch it. `servers` places buckets by name.
+
+        `barrier`: parameter servers send nothing of an iteration before they have all of it.
+        """
+        self._job, self._part, self._barrier = job, part, barrier and part.servers
+        self._dtype = "bfloat16" if part.dtype == "bfloat16" else None
+        stored = "uint16" if self._dtype else part.dtype
+        self._arrays = [np.zeros(bucket.elements, stored) for bucket in part.buckets]
+        for array in self._arrays:
+            array.fill(0)
+        self._numbers = [servers.get(bucket.name, number) for number, bucket in enumerate(part.buckets)]
+        self._handles: dict[int, Handle[Any]] = {}
+
+    def meet(self) -> int:
+        """A moment soon, the same at all ranks: on the first rank's machine by one clock."""
+        latest = np.array([time.monotonic_ns() + _MARGIN_NS])
+        self._job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
+        return int(latest[0])
+
+    def issue(self, bucket: int) -> None:
+        """Begin the all-reduce of a bucket."""
+        array, known = self._arrays[bucket], self._part.buckets[bucket]
+        how = How(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
+        if self._barrier:
+            how["step"] = (bucket == self._part.order[-1], known.priority)
+        given = memory(array, known.name, dtype=self._dtype, writable=True)
+        self._handles[bucket] = self._job._begin("all_reduce", array, given, None, **how)
+
+    def held(self, bucket: int) -> bool:
+        """Whether its sum is there."""
+        handle = self._handles.get(bucket)
+        return handle is None or handle.done()
+
+    def wait(self, bucket: int) -> None:
+        """Until it is. Raises JobError."""
+        handle = self._handles.get(bucket)
+        if handle is not None:
+            handle.wait()
+
+    def check(self) -> int:
+        """All-reduce known numbers in all buckets; gives how many sums were compared. Raises ArithmeticError.
+
+        What has no gradient arrives as zeros.
+        """
+        for bucket in self._part.order:
+            for place, value in enumerate(self._stored(self._contribution(bucket, self._job.rank))):
+                self._arrays[bucket][place::_PERIOD] = value
+            self.issue(bucket)
+        for bucket in self._part.order:
+            self.wait(bucket)
+            known, found = self._part.buckets[bucket], self._arrays[bucket]
+            adding = 0 if known.pull_only else self._job.size
+            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.zeros(_PERIOD, "float32"))
+            if any((found[place::_PERIOD] != value).any() for place, value in enumerate(self._stored(wanted))):
+                raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{known.name}'")
+            found.fill(0)
+        return len(self._part.order)
+
+    def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The first elements; the others repeat them."""
+        pattern = np.arange(bucket + rank, bucket + rank + _PERIOD) % _PERIOD
+        return (pattern * (rank < _ADDING)).astype("float32")
+
+    def _stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """As the buffers hold them: bfloat16 is the upper half of float32."""
+        if self._dtype:
+            return (values.astype("float32").view("uint32") >> 16).astype("uint16")
+        return values.astype(self._part.dtype)

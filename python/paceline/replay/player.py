@@ -1,0 +1,147 @@
+"""The iteration of a worker, as crates/simulator/src/simulation.rs has it: what waits for what.
+
+Compute is a time, not work: a layer begins when the one before has ended and its buckets are there, and ends its
+duration later. The player sleeps only where something has to happen at that moment, and a late wake-up is made up for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.replay.clock import Lateness
+from paceline.replay.load import Load, load
+from paceline.replay.part import Factors, Part
+
+Mark = Callable[[str, str, int, int], None]
+"""Category, name, begin and end of something for the timeline."""
+MARK = "iteration"
+"""Category of whole iterations there."""
+
+
+class Exchange(Protocol):
+    """The ranks' side of the buckets."""
+
+    def meet(self) -> int:
+        """A moment soon, the same at all ranks."""
+
+    def issue(self, bucket: int) -> None:
+        """Hand this iteration's gradient over."""
+
+    def held(self, bucket: int) -> bool:
+        """Whether the sum of what was issued last is there."""
+
+    def wait(self, bucket: int) -> None:
+        """Until it is."""
+
+
+class Timekeeper(Protocol):
+    """A clock."""
+
+    def now(self) -> int:
+        """Nanoseconds."""
+
+    def sleep_until(self, moment: int) -> None:
+        """Return then."""
+
+    def lateness(self) -> Lateness:
+        """Since the last call."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one rank did in one iteration; moments are nanoseconds."""
+
+    begin: int
+    handed: int
+    """The last gradient was handed over."""
+    end: int
+    """It had all sums and had run its optimiser; where layers wait for theirs, the end of its backward pass."""
+    late: Lateness
+    load: Load
+
+
+class Player:
+    """Plays one worker's part."""
+
+    def __init__(self, part: Part, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark) -> None:
+        """`together`: all ranks begin each iteration at the same moment."""
+        self.part, self.exchange, self.clock, self.together, self.mark = part, exchange, clock, together, mark
+        self._handing_over = part.handing_over()
+
+    def play(self) -> list[Iteration]:
+        """All iterations, of which the last one's sums have arrived."""
+        played: list[Iteration] = []
+        at, before = 0, load()
+        for number, factors in enumerate(self.part.factors):
+            if number == 0 or self.together:
+                at = self.exchange.meet()
+                self.clock.lateness()
+                self.clock.sleep_until(at)
+            begin = at
+            at = self._forward(at, factors, first=number == 0)
+            at, handed = self._backward(at, factors)
+            if not self.part.pull_by_layer:
+                at = self._sums(at, factors)
+            self.mark(MARK, f"{MARK} {number}", begin, at)
+            after = load()
+            played.append(Iteration(begin, handed, at, self.clock.lateness(), after.since(before)))
+            before = after
+        for bucket in self.part.order:
+            self.exchange.wait(bucket)
+        self.exchange.meet()  # what follows would take cores from ranks that still play
+        return played
+
+    def _forward(self, at: int, factors: Factors, *, first: bool) -> int:
+        for layer in self.part.layers:
+            if not first and not all(map(self.exchange.held, layer.needs)):
+                at = self._parameters(at, layer.name, layer.needs)
+            end = at + _ns(layer.duration_s * factors.compute)
+            self.mark("forward", layer.name, at, end)
+            at = end
+        return at
+
+    def _parameters(self, at: int, layer: str, needs: tuple[int, ...]) -> int:
+        """When the layer can begin: now, unless its buckets have come while the one before ran."""
+        self.clock.sleep_until(at)
+        if all(map(self.exchange.held, needs)):
+            return at
+        for bucket in needs:
+            self.exchange.wait(bucket)
+        now = self.clock.now()
+        self.mark("wait", f"wait for {layer}", at, now)
+        return now
+
+    def _backward(self, at: int, factors: Factors) -> tuple[int, int]:
+        handed, last = at, -1
+        for ready_s, bucket in self._handing_over:
+            moment = at + _ns(ready_s * factors.backward)
+            if moment > last:
+                self.clock.sleep_until(moment)
+                last = moment
+            self.exchange.issue(bucket)
+            handed = self.clock.now()
+        end = at + _ns(self.part.backward_s * factors.backward)
+        if end > at:
+            self.mark("backward", "backward", at, end)
+        return max(end, handed) if self.part.exchange_only else end, handed
+
+    def _sums(self, at: int, factors: Factors) -> int:
+        self.clock.sleep_until(at)
+        if not all(map(self.exchange.held, self.part.order)):
+            for bucket in self.part.order:
+                self.exchange.wait(bucket)
+            now = self.clock.now()
+            self.mark("wait", "wait for sums", at, now)
+            at = now
+        if not self.part.optimizer_s:
+            return at
+        end = at + _ns(self.part.optimizer_s * factors.compute)
+        self.mark("optimizer", "optimizer", at, end)
+        self.clock.sleep_until(end)
+        return end
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,104 @@
+"""What ranks say of a replay, and the iteration times of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from paceline._core import UserError
+from paceline.replay.clock import Lateness
+from paceline.replay.load import Load
+from paceline.replay.player import Iteration
+
+Boundary = Literal["start", "end", "handed"]
+"""From when to when an iteration is measured; docs/replay.md.
+
+start: from the moment at which all begin it to the last rank's end. end: from one last end to the next. handed: from
+the moment at which the last rank hands over its last gradient to the next such moment.
+"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One rank's result."""
+
+    rank: int
+    size: int
+    host: str
+    clock: str
+    """Ranks with the same have one clock."""
+    trace: str
+    strategy: str | None
+    boundary: Boundary
+    iterations: tuple[Iteration, ...]
+    warmup: int
+    sums_checked: int
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Played:
+        """The inverse."""
+        iterations = tuple(
+            Iteration(**{**one, "late": Lateness(**one["late"]), "load": Load(**one["load"])})
+            for one in values["iterations"]
+        )
+        return cls(**{**values, "iterations": iterations, "notes": tuple(values["notes"])})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured iteration of all ranks."""
+
+    seconds: float
+    late_s: float
+    """The 99th percentile of the rank that was latest."""
+    involuntary_switches: int
+    """Of all ranks."""
+    cpu_s: float
+    """Of all ranks, without servers."""
+    steal_s: float
+    """Of the machine, the largest that a rank saw."""
+
+
+def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
+    """How iterations are measured, as in the simulator."""
+    if servers and not exchange_only:
+        return "handed"
+    return "start" if barrier else "end"
+
+
+def measured(ranks: Sequence[Played]) -> list[Measured]:
+    """The iterations after the warm-up. Raises UserError for ranks of several machines, whose clocks differ."""
+    if len({one.clock for one in ranks}) > 1:
+        raise UserError("replay: ranks of several machines have no common clock; run all of them on one machine")
+    first = ranks[0]
+    begin = max(first.warmup, 0 if first.boundary == "start" else 1)
+    return [_measured(ranks, number) for number in range(begin, len(first.iterations))]
+
+
+def _measured(ranks: Sequence[Played], number: int) -> Measured:
+    now = [rank.iterations[number] for rank in ranks]
+    return Measured(
+        seconds=_duration(ranks, number) * 1e-9,
+        late_s=max(one.late.p99_s for one in now),
+        involuntary_switches=sum(one.load.involuntary_switches for one in now),
+        cpu_s=sum(one.load.cpu_s for one in now),
+        steal_s=max(one.load.steal_s for one in now),
+    )
+
+
+def _duration(ranks: Sequence[Played], number: int) -> int:
+    now = [rank.iterations[number] for rank in ranks]
+    before = [rank.iterations[number - 1] for rank in ranks]
+    match ranks[0].boundary:
+        case "start":
+            return max(one.end for one in now) - max(one.begin for one in now)
+        case "end":
+            return max(one.end for one in now) - max(one.end for one in before)
+        case "handed":
+            return max(one.handed for one in now) - max(one.handed for one in before)

@@ -1,0 +1,31 @@
+"""Traces for networks that are slower than those meant: fewer bytes, the same tensors and times."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paceline._core import Trace, UserError
+from paceline.job_arrays import DTYPES
+
+
+def shrunk(trace: Trace, divisor: float) -> Trace:
+    """The trace with all bytes divided, to whole elements and at least one. Raises UserError."""
+    if divisor == 1:
+        return trace
+    if not 1 <= divisor <= 1e6:
+        raise UserError(f"shrink: {divisor:g} is not between 1 and 1000000; 4 means a quarter of the bytes")
+    fields = json.loads(trace.to_json())
+    element = DTYPES[fields["dtype"]]
+    for sized in _sized(fields):
+        sized["bytes"] = max(1, round(sized["bytes"] / divisor / element)) * element
+    return _trace(fields)
+
+
+def _sized(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    gradients = [gradient for worker in fields["workers"] for gradient in worker["gradients"]]
+    return gradients + [entry for entry in fields.get("distribution", []) if isinstance(entry, dict)]
+
+
+def _trace(fields: dict[str, Any]) -> Trace:
+    return Trace.from_json(json.dumps(fields).encode(), fields["name"])

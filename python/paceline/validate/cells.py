@@ -1,0 +1,174 @@
+"""What is compared: one cell is a trace under a strategy on some workers and servers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from paceline._core import Trace, UserError
+from paceline.library import Strategy, all_strategies, find_strategy, load_trace
+from paceline.replay import abilities
+from paceline.replay.traces import shrunk
+
+LINK_S = 0.125
+"""What all gradients of a trace whose bytes are divided by themselves take on one link."""
+MOST_RANKS = 64
+_HIERARCHY = 2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison. Bytes of the trace are divided by `shrink`, its times multiplied by `scale`."""
+
+    trace: str
+    strategy: Strategy
+    workers: int
+    servers: int
+    """0 for strategies without."""
+    bandwidth_bps: float
+    shrink: float
+    scale: float
+    ranks_per_host: int = 1
+    bucket_size: str | None = None
+
+    @property
+    def hosts(self) -> int:
+        """With workers."""
+        return self.workers // self.ranks_per_host
+
+    @property
+    def needs_switch(self) -> bool:
+        """Whether a switch adds up."""
+        return "aggregation" in self.strategy.knobs
+
+    def loaded(self) -> Trace:
+        """The trace as it is run and simulated. Raises UserError."""
+        return shrunk(load_trace(self.trace), self.shrink)
+
+    def title(self) -> str:
+        """For people."""
+        where = f"{self.workers} workers" + (f", {self.servers} servers" if self.servers else "")
+        return f"{self.trace}, {self.strategy.name}, {where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What names it in JSON."""
+        return {
+            "trace": self.trace,
+            "strategy": self.strategy.name,
+            "workers": self.workers,
+            "servers": self.servers,
+            "ranks_per_host": self.ranks_per_host,
+            "rate_bps": self.bandwidth_bps,
+            "shrink": self.shrink,
+            "scale": self.scale,
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A cell that was not compared, and why."""
+
+    cell: Cell
+    reason: str
+    failed: bool = False
+    """It was tried."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**self.cell.to_dict(), "reason": self.reason, "failed": self.failed}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A product of what is to be compared."""
+
+    traces: Sequence[str]
+    strategies: Sequence[str]
+    workers: Sequence[int]
+    servers: Sequence[int] = (1,)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Of all cells."""
+
+    bandwidths_bps: Sequence[float]
+    shrink: float | None = None
+    """None: each trace so that its gradients take LINK_S on one link."""
+    scale: float = 1.0
+    bucket_size: str | None = None
+
+
+ALL = "all"
+SMALL, MODELS = "allreduce:8MB", ("netop-inception-v3", "netop-vgg-16", "resnet-50")
+QUICK = (Wanted(("resnet-50",), (ALL,), (4,)),)
+DEFAULT = (
+    Wanted(MODELS, (ALL,), (4,)),
+    Wanted(("resnet-50",), (ALL,), (2, 8)),
+    Wanted(("resnet-50",), ("ps", "ps-multicast-aggregation"), (4, 8), (2, 4)),
+    Wanted(("resnet-50",), ("ring", "halving-doubling", "recursive-doubling", "tree"), (3,)),
+    Wanted((SMALL,), ("ps", "ring", "recursive-doubling", "halving-doubling", "tree"), (4,)),
+)
+FULL = (Wanted((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL,), (2, 3, 4, 8), (1, 2, 4, 8)),)
+
+
+def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
+    """Each once, in order. Raises UserError for what does not exist."""
+    found: dict[Cell, None] = {}
+    for one in wanted:
+        if too_many := [count for count in one.workers if count > MOST_RANKS]:
+            raise UserError(f"--workers: {too_many[0]} ranks do not fit one machine; give {MOST_RANKS} at the most")
+        strategies = strategies_of(one.strategies)
+        for bandwidth, trace in product(network.bandwidths_bps, one.traces):
+            shrink = network.shrink if network.shrink is not None else auto_shrink(load_trace(trace), bandwidth)
+            for workers, strategy in product(one.workers, strategies):
+                for servers in one.servers if "servers" in strategy.knobs else (0,):
+                    ranks = _ranks_per_host(strategy, workers)
+                    where = (workers, servers, bandwidth, shrink, network.scale, ranks, network.bucket_size)
+                    found[Cell(trace, strategy, *where)] = None
+    return list(found)
+
+
+def auto_shrink(trace: Trace, bandwidth_bps: float) -> float:
+    """What divides the bytes so that they take LINK_S on one link; 1 for a trace that computes nothing."""
+    summary = json.loads(trace.summary())
+    if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+        return 1.0
+    return float(max(1, math.ceil(summary["gradient_bytes"] * 8 / (bandwidth_bps * LINK_S))))
+
+
+@dataclass
+class Split:
+    """Cells that can be compared, and those that cannot."""
+
+    able: list[Cell] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def split(asked: Iterable[Cell]) -> Split:
+    """By what the runtime does."""
+    result = Split()
+    for cell in asked:
+        reason = abilities.otherwise(cell.strategy)
+        if reason is None:
+            result.able.append(cell)
+        else:
+            result.skipped.append(Skipped(cell, reason))
+    return result
+
+
+def _ranks_per_host(strategy: Strategy, workers: int) -> int:
+    """A hierarchy needs hosts with several ranks."""
+    return _HIERARCHY if "inside" in strategy.knobs and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
+
+
+def strategies_of(names: Sequence[str]) -> list[Strategy]:
+    """Each once; `all` are all. Raises UserError."""
+    chosen: dict[Strategy, None] = {}
+    for name in names:
+        chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
+    return list(chosen)

@@ -1,0 +1,124 @@
+"""All cells, one cluster after the other: the largest first, so that what cannot be done is known early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline import human
+from paceline.validate.cells import Cell, Skipped, split
+from paceline.validate.forecasts import Costs, Forecast, forecast
+from paceline.validate.outcome import Row, Validation
+from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
+from paceline.validate.timeline import record
+
+LONGEST_S = 30.0
+"""Cells of which an iteration would take longer are skipped."""
+_CHECKS = 2
+
+Progress = Callable[[int, int, str], None]
+"""How many cells are done, of how many, and what the last one came to."""
+
+
+@dataclass(frozen=True)
+class How:
+    """With what cells are compared."""
+
+    repeats: int = 5
+    network: str = "fluid"
+    costs: Costs = field(default_factory=Costs)
+    realtime: bool = True
+    check: bool = True
+    """Measure how well each cluster's network keeps to its rate."""
+    timeline: Path | None = None
+    """For both timelines of the cell, which is the only one."""
+
+
+def compare(asked: Iterable[Cell], emulator: Emulator, how: How, progress: Progress) -> Validation:
+    """Run and simulate each. Raises UserError, ClickException if no cluster can be brought up."""
+    return _Comparison(emulator, how, progress).of(asked)
+
+
+class _Comparison:
+    def __init__(self, emulator: Emulator, how: How, progress: Progress) -> None:
+        self.emulator, self.how, self.progress = emulator, how, progress
+        self.result = Validation()
+        self.forecasts: dict[Cell, Forecast] = {}
+        self.done = 0
+
+    def of(self, asked: Iterable[Cell]) -> Validation:
+        """All cells."""
+        parts = split(asked)
+        self.result.skipped += parts.skipped
+        self._forecast(parts.able)
+        for group in _groups(list(self.forecasts)):
+            self._group(group)
+        order = {cell: place for place, cell in enumerate(self.forecasts)}
+        self.result.rows.sort(key=lambda row: order[row.cell])
+        return self.result
+
+    def _forecast(self, able: Sequence[Cell]) -> None:
+        for cell in able:
+            simulated = forecast(cell, self.how.costs)
+            expected_s = simulated.of(self.how.network)
+            if expected_s <= LONGEST_S:
+                self.forecasts[cell] = simulated
+                continue
+            reason = f"an iteration would take {expected_s:.0f} s, more than {LONGEST_S:.0f} s"
+            self.result.skipped.append(Skipped(cell, f"{reason}; give a larger --shrink, or more --bandwidth"))
+
+    def _group(self, group: Sequence[Cell]) -> None:
+        """Cells on one cluster."""
+        wanted = self.emulator.cluster(
+            workers=group[0].hosts,
+            servers=max(cell.servers for cell in group),
+            switch=any(cell.needs_switch for cell in group),
+            bandwidth_bps=group[0].bandwidth_bps,
+            realtime=self.how.realtime,
+        )
+        with wanted as cluster:
+            for cells in _by_rate(group):
+                fidelity = self._prepare(cluster, cells[0])
+                for cell in cells:
+                    said = self._cell(cluster, cell, fidelity)
+                    self.done += 1
+                    self.progress(self.done, len(self.forecasts), said)
+
+    def _prepare(self, cluster: Cluster, cell: Cell) -> float | None:
+        """Set the rate; the network's largest error at it, as the cluster itself measures."""
+        cluster.set_bandwidth(cell.bandwidth_bps)
+        if not self.how.check or cell.hosts < 2:
+            return None
+        errors = [float(pattern.error) for pattern in cluster.check(repeats=_CHECKS).patterns]
+        return max(errors, key=abs)
+
+    def _cell(self, cluster: Cluster, cell: Cell, fidelity: float | None) -> str:
+        simulated = self.forecasts[cell]
+        ask = Ask(cell, simulated.of(self.how.network), self.how.repeats)
+        try:
+            observed = observe(cluster, self.emulator, ask)
+            if self.how.timeline is not None:
+                record(cluster, self.emulator, ask, (self.how.network, self.how.costs), self.how.timeline)
+        except CellFailedError as error:
+            self.result.skipped.append(Skipped(cell, f"failed: {error}", failed=True))
+            return f"{cell.title()}: failed: {error}"
+        row = Row(cell, observed, simulated, self.how.network, cluster.realtime, fidelity)
+        self.result.rows.append(row)
+        times = f"measured {human.duration(row.measured_s)}, simulated {human.duration(row.simulated_s)}"
+        return f"{cell.title()}: {times}, {row.error:+.1%}"
+
+
+def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that run on the same hosts with workers, those with most first."""
+    groups: dict[int, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.hosts, []).append(cell)
+    return [groups[hosts] for hosts in sorted(groups, reverse=True)]
+
+
+def _by_rate(cells: Sequence[Cell]) -> list[list[Cell]]:
+    rates: dict[float, list[Cell]] = {}
+    for cell in cells:
+        rates.setdefault(cell.bandwidth_bps, []).append(cell)
+    return list(rates.values())

@@ -1,0 +1,74 @@
+"""A cell simulated: the same trace, rates and rules as it is run with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Trace, parse_size
+from paceline.forecast import Run, core_options
+from paceline.library import load_cluster
+from paceline.validate.cells import Cell
+
+_SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}
+"""As the process in the switch's place does it."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a simulated message costs besides its bytes, as users write times."""
+
+    latency: str | None = None
+    message_overhead: str | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of an iteration under each model of the network."""
+
+    fifo_s: float
+    fluid_s: float | None
+    """None where that model has no switch that forwards sums as they come."""
+
+    def network(self, wanted: str) -> str:
+        """The model that is wanted, or the one that there is."""
+        return "fifo" if self.fluid_s is None else wanted
+
+    def of(self, network: str) -> float:
+        """By one of them; by `fifo` where `fluid` has no forecast."""
+        return self.fifo_s if network == "fifo" or self.fluid_s is None else self.fluid_s
+
+
+def forecast(cell: Cell, costs: Costs) -> Forecast:
+    """Under both. Raises UserError."""
+    trace = cell.loaded()
+    fifo_s = run_of(cell, trace, "fifo", costs=costs).result().iteration_s
+    if cell.needs_switch:
+        return Forecast(fifo_s, None)
+    return Forecast(fifo_s, run_of(cell, trace, "fluid", costs=costs).result().iteration_s)
+
+
+def run_of(
+    cell: Cell, trace: Trace, network: str, *, costs: Costs, iterations: int = 1, timeline: Path | None = None
+) -> Run:
+    """The simulation. Raises UserError."""
+    cluster = load_cluster(
+        None,
+        bandwidth=f"{cell.bandwidth_bps:.0f}bps",
+        latency=costs.latency,
+        message_overhead=costs.message_overhead,
+        gpus_per_node=cell.ranks_per_host,
+        switch=_SWITCH,
+    )
+    options: dict[str, Any] = {
+        "strategy": cell.strategy.name,
+        "workers": cell.workers,
+        "servers": cell.servers or None,
+        "network": network,
+        "compute_speedup": 1 / cell.scale,
+        "bucket_size": None if cell.bucket_size is None else parse_size(cell.bucket_size),
+        "iterations": iterations,
+        "critical_path": False,
+    }
+    return Run(trace, cluster, core_options(options), timeline)

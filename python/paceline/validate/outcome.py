@@ -1,0 +1,142 @@
+"""What a validation comes to: rows, what was skipped, errors by strategy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.validate.cells import Cell, Skipped
+from paceline.validate.forecasts import Forecast
+from paceline.validate.real import MOST_RUNS, Observed
+
+BAND = 0.08
+"""Of the plot: forecasts within it are good."""
+_CSV = (
+    *("trace", "strategy", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
+    *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "repeats", "disturbed", "runs"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell, measured and simulated."""
+
+    cell: Cell
+    observed: Observed
+    forecast: Forecast
+    network: str
+    """Whose forecast counts."""
+    realtime: bool
+    fidelity: float | None = None
+    """The largest error of the cluster's own check of the network."""
+
+    @property
+    def measured_s(self) -> float:
+        """The median of what counts."""
+        return self.observed.median_s
+
+    @property
+    def simulated_s(self) -> float:
+        """By the network model that counts, or that there is."""
+        return self.forecast.of(self.network)
+
+    @property
+    def error(self) -> float:
+        """Simulated ÷ measured - 1."""
+        return self.simulated_s / self.measured_s - 1
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether it rests on iterations that the machine left alone."""
+        return bool(self.observed.good)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; times in seconds."""
+        used = self.observed.used
+        cpu_s = sum(one.cpu_s for one in used) / len(used)
+        return {
+            **self.cell.to_dict(),
+            "measured_s": self.measured_s,
+            "measured_min_s": self.observed.seconds[0],
+            "measured_max_s": self.observed.seconds[-1],
+            "simulated_s": self.simulated_s,
+            "error": self.error,
+            "network": self.forecast.network(self.network),
+            "simulated_fifo_s": self.forecast.fifo_s,
+            "simulated_fluid_s": self.forecast.fluid_s,
+            "repeats": len(used),
+            "disturbed": len(self.observed.disturbed),
+            "undisturbed": self.undisturbed,
+            "runs": self.observed.runs,
+            "late_s": max(one.late_s for one in used),
+            "cpu_s": cpu_s,
+            "cpu_share": cpu_s / self.measured_s / len(os.sched_getaffinity(0)),
+            "steal_s": sum(one.steal_s for one in used) / len(used),
+            "involuntary_switches": sum(one.involuntary_switches for one in used) / len(used),
+            "realtime": self.realtime,
+            "fidelity": self.fidelity,
+        }
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of some rows: absolute values."""
+
+    rows: int
+    mean: float
+    worst: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Errors:
+        """At least one row."""
+        sizes = [abs(row.error) for row in rows]
+        return cls(len(sizes), sum(sizes) / len(sizes), max(sizes))
+
+
+@dataclass
+class Validation:
+    """All of it."""
+
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run did not end well."""
+        return any(one.failed for one in self.skipped)
+
+    def by_strategy(self) -> dict[str, Errors]:
+        """In the order of the rows."""
+        names = dict.fromkeys(row.cell.strategy.name for row in self.rows)
+        return {name: Errors.of([row for row in self.rows if row.cell.strategy.name == name]) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        summary = {name: vars(errors) for name, errors in self.by_strategy().items()}
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "skipped": [one.to_dict() for one in self.skipped],
+            "summary": summary,
+            "overall": vars(Errors.of(self.rows)) if self.rows else None,
+            "most_runs": MOST_RUNS,
+            "notes": self.notes,
+        }
+
+    def to_csv(self) -> str:
+        """The rows; times in seconds."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(_CSV)
+        for row in self.rows:
+            values = row.to_dict()
+            writer.writerow([_text(values[name]) for name in _CSV])
+        return out.getvalue()
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

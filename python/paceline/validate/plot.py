@@ -1,0 +1,78 @@
+"""Measured against simulated: a colour and marker a strategy, the diagonal, and the band of good forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline import human, plotting
+from paceline._core import UserError
+from paceline.files import replaced
+from paceline.library import all_strategies
+from paceline.validate.outcome import BAND, Errors, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_MARGIN = 1.4
+
+
+def check(path: Path) -> None:
+    """Raises UserError where nothing could be drawn to this file."""
+    plotting.check_plot(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Draw the rows. Raises UserError if there are none."""
+    if not rows:
+        raise UserError("--plot: nothing was compared, so that nothing can be drawn")
+    drawn = figure(rows)
+    with replaced(path) as temporary:
+        plotting.save(drawn, temporary, path.suffix.lower().removeprefix("."))
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """The plot as a matplotlib figure; no window is opened."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    errors = Errors.of(rows)
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        drawn = Figure(figsize=(7.6, 5.6), layout="constrained")
+        axes = drawn.add_subplot()
+        values = [value for row in rows for value in (row.measured_s, row.simulated_s)]
+        ends = [min(values) / _MARGIN, max(values) * _MARGIN]
+        axes.fill_between(
+            ends,
+            [end * (1 - BAND) for end in ends],
+            [end * (1 + BAND) for end in ends],
+            color="0.9",
+            label=f"±{BAND:.0%}".replace("%", " %"),
+        )
+        axes.plot(ends, ends, color="0.5", linewidth=1)
+        order = [strategy.name for strategy in all_strategies()]
+        for name in [name for name in order if any(row.cell.strategy.name == name for row in rows)]:
+            own = [row for row in rows if row.cell.strategy.name == name]
+            axes.scatter(
+                [row.measured_s for row in own],
+                [row.simulated_s for row in own],
+                s=34,
+                alpha=0.85,
+                label=name,
+                zorder=3,
+                color=plotting.colour_of(name),
+                marker=plotting.marker_of(name),
+            )
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+        plotting.plain_ticks(axes)
+        axes.set(xlabel="iteration time measured (s)", ylabel="iteration time simulated (s)")
+        axes.grid(color="0.92")
+        axes.set_axisbelow(True)
+        drawn.legend(loc="outside right center", frameon=False)
+        mean, worst = human.percent(errors.mean), human.percent(errors.worst)
+        drawn.suptitle(f"{errors.rows} cells, mean error {mean}, worst {worst}")
+    return drawn

@@ -1,0 +1,209 @@
+"""A cell run for real on a cluster, again while the machine disturbs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from paceline._core import UserError
+from paceline.replay.result import Measured, Played, measured
+from paceline.validate.cells import Cell
+
+WARMUP = 2
+MOST_RUNS = 3
+LATE_SHARE, LEAST_LATE_S = 0.02, 0.002
+"""An iteration in which the 99th percentile of a rank's wake-ups is later than this share of it, and than so many
+seconds, was disturbed."""
+STEAL_SHARE = 0.02
+"""So was one in which the machine's host gave more than this share of the cores' time to others."""
+_START_S, _PATIENCE = 60.0, 10.0
+_SIGNALS = 128
+_GROUP = "239.77.0.0:47700"
+"""For multicasts: a network that is emulated has one job at a time."""
+
+
+class Output(Protocol):
+    """Keeps what ranks print."""
+
+    def stderr(self, rank: int) -> str:
+        """Of one rank."""
+
+
+class Cluster(Protocol):
+    """What `paceline.emulate.cluster` gives, as far as it is used here."""
+
+    realtime: bool
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        ranks_per_host: int = 1,
+        env: Mapping[str, str] | None = None,
+        output: Any = None,  # noqa: ANN401 - an Output of the launcher
+        limit_s: float = ...,
+        **settings: Any,  # noqa: ANN401
+    ) -> int:
+        """Ranks of a command on all workers; the exit code."""
+
+    def set_bandwidth(self, bandwidth_bps: float) -> None:
+        """Of every card."""
+
+    def check(self, *, repeats: int = ...) -> Any:  # noqa: ANN401
+        """How well the network keeps to its rate."""
+
+
+class Emulator(Protocol):
+    """The module `paceline.emulate`, or what stands in for it."""
+
+    @property
+    def cluster(self) -> Callable[..., AbstractContextManager[Cluster]]:
+        """workers, servers, switch, bandwidth_bps, realtime."""
+
+    @property
+    def Collected(self) -> Callable[[], Output]:
+        """Makes an Output."""
+
+
+class CellFailedError(Exception):
+    """A run that did not end well; the message says why."""
+
+
+class InterruptedRunError(click.ClickException):
+    """Somebody ended it: no other cell is begun."""
+
+    def __init__(self, code: int) -> None:
+        """`code`: that of the launcher, 128 and the number of a signal."""
+        super().__init__(f"ended by {signal.Signals(code - _SIGNALS).name}")
+        self.exit_code = code  # type: ignore[misc]
+
+
+@dataclass
+class Observed:
+    """What was measured of a cell."""
+
+    good: list[Measured] = field(default_factory=list)
+    disturbed: list[Measured] = field(default_factory=list)
+    runs: int = 0
+
+    @property
+    def used(self) -> list[Measured]:
+        """What counts: iterations that were not disturbed, or all if there are none."""
+        return self.good or self.disturbed
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of the iterations that count, in order of size."""
+        return sorted(one.seconds for one in self.used)
+
+    @property
+    def median_s(self) -> float:
+        """Of the iterations that count."""
+        return statistics.median(self.seconds)
+
+    def add(self, iterations: Sequence[Measured], cores: int) -> None:
+        """One run's."""
+        self.runs += 1
+        for one in iterations:
+            (self.disturbed if disturbance(one, cores) else self.good).append(one)
+
+
+def disturbance(iteration: Measured, cores: int) -> str | None:
+    """What the machine did to an iteration, beyond the limits."""
+    if iteration.late_s > max(LEAST_LATE_S, LATE_SHARE * iteration.seconds):
+        return "late wake-ups"
+    if iteration.steal_s > STEAL_SHARE * cores * iteration.seconds:
+        return "steal"
+    return None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is run: a cell, and for how long its iterations are expected to last."""
+
+    cell: Cell
+    expected_s: float
+    iterations: int
+    warmup: int = WARMUP
+    timeline: Path | None = None
+
+
+def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
+    """At least so many iterations that were not disturbed, if they come within MOST_RUNS. Raises CellFailedError."""
+    observed, cores = Observed(), len(os.sched_getaffinity(0))
+    while len(observed.good) < ask.iterations and observed.runs < MOST_RUNS:
+        more = replace(ask, iterations=ask.iterations - len(observed.good))
+        observed.add(measured(play(cluster, emulator, more)), cores)
+    return observed
+
+
+def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
+    """What all ranks say of one run. Raises CellFailedError."""
+    cell = ask.cell
+    with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
+        folder, output = Path(name), emulator.Collected()
+        settings: dict[str, Any] = {"strategy": cell.strategy.name, "timeline": ask.timeline}
+        if cell.servers:
+            settings["servers"] = cell.servers
+        if cell.needs_switch:
+            settings["switch"] = True
+        if "multicast" in cell.strategy.knobs:
+            settings["multicast"] = _GROUP
+        try:
+            code = cluster.run(
+                command(ask, folder),
+                ranks_per_host=cell.ranks_per_host,
+                env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                output=output,
+                limit_s=_START_S + _PATIENCE * ask.expected_s * (ask.iterations + ask.warmup),
+                **{key: value for key, value in settings.items() if value is not None},
+            )
+        except UserError as error:
+            raise CellFailedError(str(error)) from None
+        except click.ClickException as error:
+            raise CellFailedError(error.format_message()) from None
+        if code > _SIGNALS:
+            raise InterruptedRunError(code)
+        if code:
+            raise CellFailedError(f"exit code {code}: {_last_words(output, cell.workers)}")
+        return read(folder, cell.workers)
+
+
+def command(ask: Ask, folder: Path) -> list[str]:
+    """What every rank runs."""
+    cell = ask.cell
+    words = [sys.executable, "-m", "paceline.replay", cell.trace]
+    words += ["--scale", f"{cell.scale:g}", "--shrink", f"{cell.shrink:g}", "--output", str(folder)]
+    words += ["--iterations", str(ask.iterations), "--warmup", str(ask.warmup)]
+    return words + (["--bucket-size", cell.bucket_size] if cell.bucket_size is not None else [])
+
+
+def read(folder: Path, workers: int) -> list[Played]:
+    """What ranks have written. Raises CellFailedError naming a rank that has not."""
+    found = []
+    for rank in range(workers):
+        path = folder / f"replay-rank-{rank}.json"
+        try:
+            found.append(Played.from_dict(json.loads(path.read_text())))
+        except (OSError, ValueError) as error:
+            raise CellFailedError(f"rank {rank} has left no result: {error}") from None
+    return found
+
+
+def _last_words(output: Output, workers: int) -> str:
+    for rank in range(workers):
+        lines = [line for line in output.stderr(rank).splitlines() if line.strip()]
+        if lines:
+            return f"rank {rank}: {lines[-1][:300]}"
+    return "no rank says why"

@@ -1,0 +1,85 @@
+"""A validation as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline import human
+from paceline.table import Column, render, wrapped
+from paceline.validate.cells import Skipped
+from paceline.validate.outcome import Errors, Row, Validation
+
+_HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error")
+
+
+def text(result: Validation, width: int) -> list[str]:
+    """Tables by trace, errors by strategy, what was skipped: lines."""
+    lines: list[str] = []
+    for trace in dict.fromkeys((row.cell.trace, row.cell.bandwidth_bps) for row in result.rows):
+        rows = [row for row in result.rows if (row.cell.trace, row.cell.bandwidth_bps) == trace]
+        lines += [_title(rows[0]), "", *_table(rows), ""]
+    lines += _summary(result)
+    if any(not row.undisturbed for row in result.rows):
+        lines += wrapped("* the machine disturbed every iteration of this cell", width)
+    for line in _skipped(result.skipped) + [f"note: {note}" for note in result.notes]:
+        lines += wrapped(line, width)
+    return lines
+
+
+def _title(row: Row) -> str:
+    cell = row.cell
+    words = [cell.trace, human.rate(cell.bandwidth_bps)]
+    if cell.shrink != 1:
+        words.append(f"bytes divided by {cell.shrink:g}")
+    if cell.scale != 1:
+        words.append(f"times multiplied by {cell.scale:g}")
+    slower = cell.shrink * cell.scale
+    return ", ".join(words) + (f": stands for {human.rate(cell.bandwidth_bps * slower)}" if slower != 1 else "")
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    columns = [Column(_HEADERS[0], left=True), *(Column(header) for header in _HEADERS[1:])]
+    return render(columns, [[_cells(row) for row in rows]], highlight_first=False)
+
+
+def _cells(row: Row) -> list[str]:
+    low, *_, high = row.observed.seconds * 2
+    spread = (high - low) / 2 / row.measured_s
+    several = f" ({row.cell.ranks_per_host} a host)" if row.cell.ranks_per_host > 1 else ""
+    return [
+        row.cell.strategy.name,
+        f"{row.cell.workers}{several}",
+        str(row.cell.servers or "-"),
+        human.duration(row.measured_s),
+        f"±{spread:.1%}",
+        human.duration(row.simulated_s),
+        f"{row.error:+.1%}" + ("" if row.undisturbed else "*"),
+    ]
+
+
+def _summary(result: Validation) -> list[str]:
+    if not result.rows:
+        return ["nothing was compared"]
+    columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
+    found = [_errors(*item) for item in result.by_strategy().items()]
+    groups = [found, [_errors("all", Errors.of(result.rows))]]
+    return [*render(columns, groups, highlight_first=False), ""]
+
+
+def _errors(name: str, errors: Errors) -> list[str]:
+    return [name, str(errors.rows), f"{errors.mean:.1%}", f"{errors.worst:.1%}"]
+
+
+def _skipped(skipped: Sequence[Skipped]) -> list[str]:
+    """A line a reason, with the cells it stopped."""
+    reasons: dict[str, list[Skipped]] = {}
+    for one in skipped:
+        reasons.setdefault(one.reason, []).append(one)
+    return [f"skipped {_named(cells)}: {reason}" for reason, cells in reasons.items()]
+
+
+def _named(cells: Sequence[Skipped]) -> str:
+    if len(cells) == 1:
+        return cells[0].cell.title()
+    names = dict.fromkeys(one.cell.strategy.name for one in cells)
+    return f"{human.count(len(cells), 'cell')} of {human.listed([*names])}"

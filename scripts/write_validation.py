@@ -1,0 +1,73 @@
+"""Puts the figures of a validation into docs/validation.md, between its markers.
+
+paceline validate --json --plot docs/images/validation.png > validation.json
+python scripts/write_validation.py validation.json
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from paceline import human
+
+PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+Row = dict[str, Any]
+HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error", "FIFO")
+
+
+def title(row: Row) -> str:
+    slower = row["shrink"] * row["scale"]
+    stands = f", bytes ÷ {row['shrink']:g}: stands for {human.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
+    return f"**{row['trace']}, {human.rate(row['rate_bps'])}{stands}**"
+
+
+def cells(row: Row) -> list[str]:
+    spread = (row["measured_max_s"] - row["measured_min_s"]) / 2 / row["measured_s"]
+    return [
+        row["strategy"],
+        str(row["workers"]) + (f" ({row['ranks_per_host']} a host)" if row["ranks_per_host"] > 1 else ""),
+        str(row["servers"] or ""),
+        human.duration(row["measured_s"]),
+        f"±{spread:.1%}",
+        human.duration(row["simulated_s"]),
+        f"{row['error']:+.1%}" + ("" if row["undisturbed"] else " *"),
+        f"{row['simulated_fifo_s'] / row['measured_s'] - 1:+.1%}",
+    ]
+
+
+def pipes(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(words) + " |" for words in (headers, ["---"] * len(headers), *rows)]
+
+
+def tables(said: Row) -> list[str]:
+    lines = []
+    for head, rows in groupby(said["rows"], title):
+        lines += [head, "", *pipes(HEADERS, [cells(row) for row in rows]), ""]
+    errors = {**said["summary"], "all": said["overall"]}
+    rows = [[name, str(one["rows"]), f"{one['mean']:.1%}", f"{one['worst']:.1%}"] for name, one in errors.items()]
+    lines += [*pipes(("strategy", "cells", "mean error", "worst error"), rows), ""]
+    reasons = {}
+    for one in said["skipped"]:
+        reasons.setdefault(one["reason"], []).append(one["strategy"])
+    for reason, names in reasons.items():
+        each = human.listed(list(dict.fromkeys(names)))
+        lines.append(f"- not compared: {human.count(len(names), 'cell')} of {each}: {reason}")
+    if any(not row["undisturbed"] for row in said["rows"]):
+        lines.append("- \\* the machine disturbed every iteration of this cell")
+    return lines
+
+
+def main(source: str) -> None:
+    said = json.loads(Path(source).read_text())
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, marker, after = rest.partition(END)
+    assert marker, f"{PAGE} has no markers"
+    PAGE.write_text("\n".join([before + BEGIN, "", *tables(said), END]) + after)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

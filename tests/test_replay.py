@@ -1,0 +1,317 @@
+"""What a replayed worker waits for, against the simulator; what is measured; real ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import paceline
+import pytest
+from job_workers.launch import TESTS, clean
+from paceline.replay.clock import Clock, Lateness
+from paceline.replay.exchange import JobExchange
+from paceline.replay.load import Load, load
+from paceline.replay.part import Part
+from paceline.replay.player import Iteration
+from paceline.replay.result import Played, boundary, measured
+from paceline.replay.traces import shrunk
+from validate_workers.virtual import play
+
+TWO_ORDERS = {
+    "format": "paceline-trace",
+    "version": 1,
+    "name": "two-orders",
+    "batch": 1,
+    "dtype": "float32",
+    "workers": [
+        {
+            "forward": [
+                {"layer": "a", "duration_s": 0.01, "tensors": ["x"]},
+                {"layer": "pool", "duration_s": 0.005},
+                {"layer": "b", "duration_s": 0.02, "tensors": ["y", "x"]},
+            ],
+            "gradients": [
+                {"tensor": "y", "ready_s": 0.01, "bytes": 1200},
+                {"tensor": "x", "ready_s": 0.02, "bytes": 400},
+            ],
+            "backward_s": 0.025,
+            "optimizer_s": 0.004,
+        },
+        {
+            "forward": [{"layer": "a", "duration_s": 0.03, "tensors": ["x", "y"]}],
+            "gradients": [
+                {"tensor": "x", "ready_s": 0.01, "bytes": 400},
+                {"tensor": "y", "ready_s": 0.02, "bytes": 1200},
+            ],
+        },
+    ],
+    "variation": {"backward_spread": 0.5},
+}
+
+
+def trace_of(source):
+    if isinstance(source, dict):
+        return paceline.Trace.from_json(json.dumps(source).encode(), "test")
+    return paceline.load_trace(source)
+
+
+def name_of(value):
+    return value["name"] if isinstance(value, dict) and "name" in value else None
+
+
+def parts_of(trace, strategy, workers, iterations=6, **options):
+    wanted = {"strategy": strategy, "workers": workers, **options}
+    cluster = paceline.load_cluster()
+    return [Part.of(trace, cluster, wanted, worker, iterations) for worker in range(workers)]
+
+
+def played(parts, iterations, limits):
+    lists = [
+        Played(rank, len(parts), "host", "clock", parts[0].trace, None, limits, tuple(own), 3, 0)
+        for rank, own in enumerate(iterations)
+    ]
+    return [one.seconds for one in measured(lists)]
+
+
+def replayed(parts, *, barrier, **how):
+    limits = boundary(servers=parts[0].servers, exchange_only=parts[0].exchange_only, barrier=barrier)
+    iterations, log = play(parts, together=limits == "start", barrier=barrier and parts[0].servers, **how)
+    return played(parts, iterations, limits), log
+
+
+@pytest.mark.parametrize("source", ["netop-resnet-101", "netop-inception-v3", "resnet-50", TWO_ORDERS], ids=name_of)
+@pytest.mark.parametrize(
+    ("strategy", "barrier", "options"),
+    [
+        ("ring", True, {}),
+        ("ring", False, {}),
+        ("ring", True, {"overlap": False, "compute_speedup": 0.5}),
+        ("ps", True, {"pull": "layer"}),
+        ("ps", True, {"pull": "step"}),
+        ("ps", False, {"pull": "layer"}),
+        ("ps", False, {"pull": "step", "compute_speedup": 4.0}),
+    ],
+)
+def test_an_iteration_is_the_simulators(source, strategy, barrier, options):
+    """On a network that costs only time, and the same for every sum, the simulator and the players agree."""
+    trace = trace_of(source)
+    # A push and a pull; a ring's sum takes hops that do not all wait for the last gradient.
+    latency_s = 0.004 if strategy == "ps" else 0.0
+    simulated = paceline.simulate(
+        trace,
+        None,
+        strategy,
+        workers=4 if strategy == "ps" else 2,
+        bandwidth="1000Tbps",
+        latency=f"{latency_s:g}s",
+        barrier=barrier,
+        iterations=3,
+        **options,
+    )
+    parts = parts_of(trace, strategy, simulated.workers, **options)
+    times, _ = replayed(parts, barrier=barrier, delay_s=2 * latency_s)
+    assert np.mean(times) == pytest.approx(simulated.iteration_s, rel=1e-4)
+
+
+def test_pulled_layers_wait_for_their_own_tensors_only():
+    (part,) = parts_of(trace_of({**TWO_ORDERS, "workers": TWO_ORDERS["workers"][:1]}), "ps", 1)
+    _, (log,) = replayed([part], barrier=False, delay_s=0.1)
+    first, second = log[:2], log[2:4]
+    # y is ready after 10 ms of backward, x after 20; forward: 35 ms and the optimizer's 4, without a wait at first.
+    assert first == [(49_000_000, 1), (59_000_000, 0)]
+    # x, which `a` needs, comes 100 ms after it was issued; y, which `b` needs, has come before `a` and `pool` are done.
+    begin = 59_000_000 + 100_000_000
+    assert [time for time, _ in second] == [begin + 49_000_000, begin + 59_000_000]
+
+
+def test_late_wake_ups_are_made_up_for():
+    parts = parts_of(trace_of("resnet-50"), "ring", 2)
+    exact, _ = replayed(parts, barrier=True)
+    late, _ = replayed(parts, barrier=True, oversleep_s=0.0002)
+    assert np.mean(late) == pytest.approx(np.mean(exact), abs=0.0005)
+
+
+def test_ranks_hand_over_in_one_order():
+    parts = parts_of(trace_of(TWO_ORDERS), "ring", 2)
+    assert [part.same_order for part in parts] == [False, False]
+    _, logs = replayed(parts, barrier=True)
+    assert [[bucket for _, bucket in log] for log in logs] == [[1, 0] * 6] * 2
+    assert parts[1].handing_over() == [(0.02, 1), (0.02, 0)]
+
+
+def test_bytes_are_divided():
+    whole = json.loads(paceline.load_trace("netop-inception-v3").to_json())
+    less = shrunk(paceline.load_trace("netop-inception-v3"), 8)
+    fields = json.loads(less.to_json())
+    for before, after in zip(whole["workers"][0]["gradients"], fields["workers"][0]["gradients"], strict=True):
+        assert after["bytes"] % 4 == 0
+        assert abs(after["bytes"] - before["bytes"] / 8) <= 4
+    (auxiliary,) = [entry for entry in fields["distribution"] if isinstance(entry, dict)]
+    assert auxiliary == {"tensor": "AuxLogits", "bytes": 8_500_000 // 8}
+    with pytest.raises(paceline.UserError, match=r"shrink: 0\.5 is not between"):
+        shrunk(less, 0.5)
+
+
+def iteration(begin, handed, end):
+    return Iteration(begin, handed, end, Lateness(3, 1e-5, 2e-4, 3e-4), Load(2, 0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"), [("start", [9e-9, 6e-9]), ("end", [12e-9, 6e-9]), ("handed", [11e-9, 5e-9])]
+)
+def test_what_is_measured(limits, seconds):
+    ranks = [
+        Played(
+            0,
+            2,
+            "a",
+            "c",
+            "t",
+            "ring",
+            limits,
+            (iteration(0, 4, 8), iteration(10, 15, 16), iteration(20, 20, 24)),
+            1,
+            9,
+        ),
+        Played(
+            1,
+            2,
+            "b",
+            "c",
+            "t",
+            "ring",
+            limits,
+            (iteration(0, 5, 7), iteration(11, 16, 20), iteration(20, 21, 26)),
+            1,
+            9,
+        ),
+    ]
+    found = measured([Played.from_dict(json.loads(json.dumps(rank.to_dict()))) for rank in ranks])
+    assert [one.seconds for one in found] == pytest.approx(seconds)
+    assert (found[0].involuntary_switches, found[0].cpu_s, found[0].steal_s, found[0].late_s) == (4, 1.0, 0.25, 2e-4)
+    with pytest.raises(paceline.UserError, match="no common clock"):
+        measured([ranks[0], replace(ranks[1], clock="another")])
+
+
+def test_the_clock_is_not_early_and_says_how_late_it_was():
+    clock = Clock()
+    for _ in range(20):
+        moment = clock.now() + 2_000_000
+        clock.sleep_until(moment)
+        assert clock.now() >= moment
+    late = clock.lateness()
+    assert late.count == 20
+    assert 0 < late.median_s <= late.p99_s <= late.worst_s
+    assert clock.lateness().count == 0
+
+
+def test_load_counts_what_this_process_did():
+    before = load()
+    sum(range(3_000_000))
+    assert load().since(before).cpu_s > 0
+
+
+class Job:
+    """Two ranks, of which the other contributes what it should, or not."""
+
+    rank, size = 0, 2
+
+    def __init__(self, part, wrong=None):
+        self.part, self.wrong, self.seen = part, wrong, []
+
+    def _begin(self, call, array, given, outputs, *, label, background, bucket, pull_only, step=None):
+        other = JobExchange.__new__(JobExchange)
+        other._part, other._dtype = self.part, None
+        array += np.resize(other._stored(other._contribution(bucket, 1)), array.size)
+        if label == self.wrong:
+            array[-1] += 1
+        self.seen.append((label, bucket, given.elements, step))
+        return self
+
+    def done(self):
+        return True
+
+    def wait(self):
+        pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_sums_are_checked(dtype):
+    fields = {**TWO_ORDERS, "dtype": dtype}
+    (part, _) = parts_of(trace_of(fields), "ps", 2)
+    job = Job(part)
+    exchange = JobExchange(job, part, {}, barrier=True)
+    assert exchange.check() == 2
+    element = np.dtype(dtype).itemsize
+    assert job.seen == [("y", 1, 1200 // element, (False, 1)), ("x", 0, 400 // element, (True, 0))]
+    assert not any(array.any() for array in exchange._arrays)
+    with pytest.raises(ArithmeticError, match="rank 0 has a wrong sum of 'x'"):
+        JobExchange(Job(part, wrong="x"), part, {}, barrier=False).check()
+
+
+def launch(*words, ranks=0, options=()):
+    command = [sys.executable, "-m"]
+    if ranks:
+        command += ["paceline.cli", "run", "-np", str(ranks), *options, "--", sys.executable, "-m"]
+    command += ["paceline.replay", *words]
+    return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=90, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet-5"], "unknown trace 'resnet-5'"),
+        (["resnet-50", "--scale", "0"], "'--scale': '0' is not a factor between"),
+        (["resnet-50", "--shrink", "none"], "4 means a quarter of the bytes"),
+        (["resnet-50", "--shrink", "0.5"], "shrink: 0.5 is not between 1 and"),
+        (["resnet-50", "--pull", "step"], "--pull: has no effect without parameter servers"),
+        (["allreduce:4KB", "--output", "/nowhere/at/all"], "--output /nowhere/at/all: there is no such folder"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    ended = launch(*words)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_bucket_is_a_number():
+    with paceline.job.join() as job, pytest.raises(paceline.UserError, match="bucket: -1 is not between 0 and"):
+        job.all_reduce(np.ones(3), bucket=-1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+@pytest.mark.parametrize(
+    ("trace", "strategy", "options"),
+    [("resnet-50", "ring", []), ("netop-inception-v3", "ps", ["--servers", "2"])],
+)
+def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, trace, strategy, options):
+    words = [trace, "--shrink", "64", "--scale", "2", "--iterations", "5", "--output", str(tmp_path), "--json"]
+    ended = launch(*words, ranks=2, options=["--no-prefix", "--strategy", strategy, "--transport", "tcp", *options])
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = json.loads(ended.stdout)
+    simulated = paceline.simulate(
+        shrunk(paceline.load_trace(trace), 64),
+        None,
+        strategy,
+        workers=2,
+        servers=2 if strategy == "ps" else None,
+        compute_speedup=0.5,
+    )
+    times = [one["seconds"] for one in said["iterations"]]
+    assert len(times) == 5
+    assert np.median(times) == pytest.approx(simulated.iteration_s, rel=0.06)
+    # Both checks, of every tensor.
+    assert [rank["sums_checked"] for rank in said["ranks"]] == [2 * simulated.buckets] * 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["replay-rank-0.json", "replay-rank-1.json"]
+    assert json.loads((tmp_path / "replay-rank-1.json").read_text()) == said["ranks"][1]
+
+
+def test_what_people_read():
+    ended = launch("netop-vgg-16", "--scale", "0.1", "--shrink", "1000", "--iterations", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert "netop-vgg-16, strategies chosen by size, 1 worker\nan iteration: 19." in ended.stdout
+    assert "on a network 100 times slower than the one that is meant: times are multiplied by 0.1 and" in ended.stdout
+    assert os.linesep + "note" not in ended.stdout

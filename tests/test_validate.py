@@ -1,0 +1,293 @@
+"""`paceline validate`: what is compared, what the machine disturbs, what is printed and written."""
+
+import csv
+import io
+import json
+import sys
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline import cli_validate
+from paceline.cli import main
+from paceline.replay import abilities
+from paceline.validate import cells as all_cells
+from paceline.validate.cells import Network, Wanted, auto_shrink, cells, split
+from paceline.validate.compare import How, compare
+from paceline.validate.plot import figure
+from paceline.validate.real import MOST_RUNS
+from paceline.validate.timeline import both
+from validate_workers.clusters import Invented, Local
+
+RATE = 500e6
+NETWORK = Network((RATE,))
+KEYS = {
+    *("trace", "strategy", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
+    *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "network", "simulated_fifo_s"),
+    *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "cpu_share", "steal_s"),
+    *("involuntary_switches", "realtime", "fidelity"),
+}
+
+
+def some(strategy="ring", workers=4, servers=1, trace="resnet-50"):
+    return cells([Wanted((trace,), (strategy,), (workers,), (servers,))], NETWORK)
+
+
+def quietly(*_):
+    pass
+
+
+@pytest.fixture
+def invented(monkeypatch):
+    made = Invented()
+    monkeypatch.setattr(cli_validate, "emulator", lambda: made)
+    return made
+
+
+def run(*words):
+    runner = CliRunner()
+    ended = runner.invoke(main, ["validate", *words])
+    return ended.exit_code, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(("tier", "least", "most"), [("QUICK", 10, 12), ("DEFAULT", 55, 70), ("FULL", 300, 600)])
+def test_tiers_have_their_sizes_and_every_strategy(tier, least, most):
+    found = cells(getattr(all_cells, tier), NETWORK)
+    assert least <= len(found) <= most
+    assert len(set(found)) == len(found)
+    assert {cell.strategy.name for cell in found} == {entry.name for entry in paceline.all_strategies()}
+
+
+def test_bytes_are_divided_for_the_rate():
+    trace = paceline.load_trace("netop-vgg-16")
+    size = json.loads(trace.summary())["gradient_bytes"]
+    for rate in (100e6, 500e6, 10e9):
+        shrink = auto_shrink(trace, rate)
+        assert shrink == 1 or size * 8 / rate / shrink == pytest.approx(all_cells.LINK_S, rel=0.2)
+    assert auto_shrink(paceline.load_trace("allreduce:1GB"), 1e8) == 1
+
+
+def test_a_hierarchy_has_hosts_with_two_ranks():
+    (cell,) = some("hierarchical")
+    assert (cell.ranks_per_host, cell.hosts) == (2, 2)
+    assert some("hierarchical", 3)[0].ranks_per_host == some("ring")[0].ranks_per_host == 1
+
+
+def test_what_the_runtime_does_otherwise_is_skipped_with_the_reason(monkeypatch):
+    monkeypatch.setattr(abilities, "multicasts", lambda: False)
+    parts = split(some("ring-multicast") + some("ring"))
+    assert [cell.strategy.name for cell in parts.able] == ["ring"]
+    (skipped,) = parts.skipped
+    assert skipped.cell.strategy.name == "ring-multicast"
+    assert "sends to one after the other" in skipped.reason
+    monkeypatch.setattr(abilities, "multicasts", lambda: True)
+    assert not split(some("ring-multicast")).skipped
+    emulator = Invented()
+    compare(some("ring-multicast"), emulator, How(repeats=1), quietly)
+    assert emulator.runs[0][2]["multicast"].startswith("239.")
+
+
+def test_cells_are_grouped_by_hosts():
+    emulator = Invented()
+    asked = some("ring", 2) + some("ring", 4) + some("ps", 4, 2) + some("hierarchical", 4)
+    result = compare(asked, emulator, How(repeats=2), quietly)
+    assert [(wanted["workers"], wanted["servers"]) for wanted in emulator.clusters] == [(4, 2), (2, 0)]
+    assert [row.cell for row in result.rows] == asked
+    assert [one[2]["strategy"] for one in emulator.runs] == ["ring", "ps", "ring", "hierarchical"]
+    assert emulator.runs[1][2]["servers"] == 2
+    assert emulator.runs[3][1] == 2
+    assert all(row.fidelity == -0.011 for row in result.rows)
+
+
+@pytest.mark.parametrize("what", [{"late_s": 0.3}, {"steal_s": 5.0}])
+def test_disturbed_iterations_are_repeated_so_many_times(what):
+    emulator = Invented(**what)
+    (row,) = compare(some(), emulator, How(repeats=3), quietly).rows
+    assert len(emulator.runs) == MOST_RUNS
+    said = row.to_dict()
+    assert (said["runs"], said["disturbed"], said["repeats"], said["undisturbed"]) == (MOST_RUNS, 9, 9, False)
+
+
+def test_a_run_that_was_disturbed_does_not_count():
+    emulator = Invented(disturbed_runs=1)
+    (row,) = compare(some(), emulator, How(repeats=3), quietly).rows
+    said = row.to_dict()
+    assert (said["runs"], said["disturbed"], said["repeats"], said["undisturbed"]) == (2, 3, 3, True)
+    assert said["measured_s"] == pytest.approx(1.0)
+
+
+def test_json(invented):
+    code, out, err = run("--strategy", "ring,ps,ps-multicast", "--workers", "2,4", "--json")
+    assert code == 0
+    said = json.loads(out)
+    assert len(said["rows"]) + len(said["skipped"]) == 6
+    for row in said["rows"]:
+        assert set(row) == KEYS
+        assert row["error"] == pytest.approx(row["simulated_s"] / row["measured_s"] - 1)
+        assert row["rate_bps"] == RATE
+    for one in said["skipped"]:
+        assert one["reason"]
+    assert set(said["summary"]) == {row["strategy"] for row in said["rows"]}
+    sizes = [abs(row["error"]) for row in said["rows"]]
+    assert said["overall"] == {
+        "rows": len(sizes),
+        "mean": pytest.approx(sum(sizes) / len(sizes)),
+        "worst": pytest.approx(max(sizes)),
+    }
+    assert f"[{len(sizes)}/{len(sizes)}] resnet-50, " in err
+
+
+def test_text_csv_and_plot(invented, tmp_path):
+    path = tmp_path / "plot.png"
+    words = ["--strategy", "ring,tree", "--workers", "4", "--plot", str(path)]
+    code, out, _ = run(*words)
+    assert code == 0
+    assert "resnet-50, 500 Mbit/s, bytes divided by 14: stands for 7 Gbit/s" in out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("ring ", "tree ", "all "))] == [
+        *("ring", "tree", "ring", "tree", "all")
+    ]
+    assert path.read_bytes().startswith(b"\x89PNG")
+    code, out, _ = run(*words, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["strategy"] for row in rows] == ["ring", "tree"]
+    assert float(rows[0]["measured_s"]) == 1.0
+
+
+def test_the_plot_has_every_row():
+    result = compare(some("ring") + some("tree"), Invented(), How(repeats=1), quietly)
+    (axes,) = figure(result.rows).axes
+    points = [tuple(points.get_offsets()[0]) for points in axes.collections[1:]]
+    assert points == [(row.measured_s, row.simulated_s) for row in result.rows]
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(invented):
+    invented.code = 3
+    code, out, err = run("--strategy", "ring", "--json")
+    assert code == 1
+    said = json.loads(out)
+    assert said["rows"] == []
+    assert said["overall"] is None
+    assert said["skipped"][0]["failed"]
+    assert said["skipped"][0]["reason"] == "failed: exit code 3: rank 0: OSError: no route to host"
+    assert "resnet-50, ring, 4 workers: failed" in err
+
+
+def test_an_interrupted_run_ends_it_all(invented):
+    invented.code = 130
+    code, _, err = run("--strategy", "ring,tree")
+    assert code == 130
+    assert "ended by SIGINT" in err
+    assert len(invented.runs) == 1
+
+
+def test_a_rank_without_a_result_is_named(invented):
+    invented.silent = True
+    code, out, _ = run("--strategy", "ring", "--json")
+    assert code == 1
+    assert "rank 0 has left no result" in json.loads(out)["skipped"][0]["reason"]
+
+
+def test_cells_that_take_too_long_are_skipped(invented):
+    code, out, _ = run("--trace", "allreduce:10GB", "--strategy", "ring", "--json")
+    assert code == 77
+    assert "an iteration would take 240 s, more than 30 s" in json.loads(out)["skipped"][0]["reason"]
+    assert invented.runs == []
+
+
+def test_a_machine_that_cannot_is_said(monkeypatch):
+    monkeypatch.setattr(cli_validate.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(cli_validate.CannotDoHereError, match="needs paceline emulate"):
+        cli_validate.emulator()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trace", "resnet-5"], "unknown trace 'resnet-5'"),
+        (["--strategy", "rings"], "unknown strategy 'rings'"),
+        (["--scale", "0"], "'--scale': '0' is not a factor"),
+        (["--shrink", "much"], "'--shrink': 'much' is not a factor"),
+        (["--bandwidth", "500"], "no unit"),
+        (["--workers", "0"], "0 is not between 1"),
+        (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),
+        (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
+        (["--quick", "--full"], "exclude each other"),
+        (["--quick", "--trace", "resnet-50"], "--trace chooses what is compared, and so does --quick"),
+        (["--json", "--csv"], "exclude each other"),
+        (["--plot", "x.html"], "name a file that ends with .png, .svg or .pdf"),
+        (["--timeline", "/nowhere/t.json", "--strategy", "ring"], "the folder /nowhere does not exist"),
+        (["--timeline", "t.json"], "--timeline: shows one cell, and"),
+        (["--repeats", "0"], "0 is not between 1"),
+    ],
+)
+def test_mistakes_are_named(invented, words, message):
+    code, _, err = run(*words)
+    assert code == 2
+    assert message in err
+    assert not invented.runs
+
+
+def event(ph, name, ts, **more):
+    return {"ph": ph, "pid": 1, "tid": 0, "name": name, "ts": ts, **more}
+
+
+def test_timelines_are_laid_over_each_other():
+    process = {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "worker 0"}}
+    real = [
+        process,
+        event("X", "iteration 0", 100.0, cat="iteration", dur=50),
+        event("X", "iteration 1", 160.0, cat="iteration", dur=50),
+        event("b", "early", 150.0, id="0.1", cat="message"),
+        event("e", "early", 170.0, id="0.1", cat="message"),
+        event("b", "late", 165.0, id="0.2", cat="message"),
+        event("e", "late", 175.0, id="0.2", cat="message"),
+    ]
+    simulated = [process, event("X", "backward", 0.0, cat="backward", dur=5)]
+    found = both(real, simulated, 1)
+    names = [one["args"]["name"] for one in found if one["name"] == "process_name"]
+    assert names == ["worker 0, measured", "worker 0, simulated"]
+    assert [(one["name"], one["ts"]) for one in found if one["ph"] != "M"] == [
+        ("iteration 1", 0.0),
+        ("late", 5.0),
+        ("late", 15.0),
+        ("backward", 0.0),
+    ]
+    orders = [one["args"]["sort_index"] for one in found if one["name"] == "process_sort_index"]
+    assert orders == [0, 1]
+    assert len({one["pid"] for one in found}) == 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+def test_ranks_on_this_machine(monkeypatch, tmp_path):
+    """Loopback is no network to speak of, so that the forecast has none either: 100 Gbit/s, and hardly any bytes."""
+    monkeypatch.setattr(cli_validate, "emulator", Local)
+    path = tmp_path / "both.json"
+    words = ["--workers", "2", "--bandwidth", "100Gbps", "--shrink", "100", "--scale", "2", "--repeats", "3", "--json"]
+    code, out, err = run(*words, "--strategy", "ps", "--timeline", str(path))
+    assert code == 0, err
+    (row,) = json.loads(out)["rows"]
+    assert abs(row["error"]) < 0.08
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert names == {
+        f"{who}, {how}" for who in ("worker 0", "worker 1", "server 0") for how in ("measured", "simulated")
+    }
+    assert min(one["ts"] for one in events if one["ph"] != "M") >= 0
+    first = {
+        how: min(one["ts"] for one in events if one.get("cat") == "backward" and one["pid"] // 10_000_000 == how)
+        for how in (0, 1)
+    }
+    assert first[0] == pytest.approx(first[1], rel=0.05)
+
+
+def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
+    emulator = Invented()
+    (row,) = compare(some("ps-aggregation"), emulator, How(repeats=1), quietly).rows
+    assert emulator.clusters[0]["switch"]
+    assert emulator.runs[0][2] == {"strategy": "ps-aggregation", "servers": 1, "switch": True}
+    said = row.to_dict()
+    assert (said["network"], said["simulated_fluid_s"]) == ("fifo", None)
+    # A sum costs the server's port once; each of four copies of it once.
+    (alone,) = cells([Wanted(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
+    (row,) = compare([alone], emulator, How(repeats=1), quietly).rows
+    assert row.simulated_s == pytest.approx(5 * 8e6 * 8 / RATE, rel=1e-6)

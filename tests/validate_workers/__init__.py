@@ -1,0 +1,1 @@
+"""What stands in for emulated clusters in the tests of `paceline.replay` and `paceline.validate`."""

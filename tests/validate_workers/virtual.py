@@ -1,0 +1,92 @@
+"""Players in threads, each with a clock of its own, and a network that only delays: nothing takes real time."""
+
+import threading
+
+from paceline.replay.clock import Lateness
+from paceline.replay.player import Player
+
+LIMIT_S = 20
+
+
+class VirtualClock:
+    """Jumps to where it is told to sleep until, and `oversleep` further."""
+
+    def __init__(self, oversleep=0):
+        self.time, self.oversleep = 0, oversleep
+
+    def now(self):
+        return self.time
+
+    def sleep_until(self, moment):
+        if moment > self.time:
+            self.time = moment + self.oversleep
+
+    def lateness(self):
+        return Lateness.of([self.oversleep])
+
+
+class Network:
+    """A sum is everywhere `delay` after the last worker has issued it; with the barrier, after it has issued all."""
+
+    def __init__(self, workers, delay=0, held=()):
+        self.workers, self.delay, self.held = workers, delay, held
+        self.changed = threading.Condition()
+        self.issued = {}
+        self.met = {}
+
+    def put(self, table, key, time):
+        with self.changed:
+            table.setdefault(key, []).append(time)
+            self.changed.notify_all()
+
+    def last(self, table, key):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(table.get(key, ())) == self.workers, LIMIT_S), (key, table)
+            return max(table[key])
+
+
+class VirtualExchange:
+    """A worker's side. It may look ahead: whether a sum is there is known once all have issued it."""
+
+    def __init__(self, network, clock):
+        self.network, self.clock = network, clock
+        self.rounds, self.meetings, self.log = {}, 0, []
+
+    def meet(self):
+        self.meetings += 1
+        self.network.put(self.network.met, self.meetings, self.clock.time)
+        return self.network.last(self.network.met, self.meetings)
+
+    def issue(self, bucket):
+        self.rounds[bucket] = self.rounds.get(bucket, 0) + 1
+        self.log.append((self.clock.time, bucket))
+        self.network.put(self.network.issued, (bucket, self.rounds[bucket]), self.clock.time)
+
+    def arrival(self, bucket):
+        keys = [(other, self.rounds[bucket]) for other in self.network.held or (bucket,)]
+        return max(self.network.last(self.network.issued, key) for key in keys) + self.network.delay
+
+    def held(self, bucket):
+        return bucket not in self.rounds or self.arrival(bucket) <= self.clock.time
+
+    def wait(self, bucket):
+        self.clock.time = max(self.clock.time, self.arrival(bucket))
+
+
+def play(parts, *, together, delay_s=0.0, oversleep_s=0.0, barrier=False):
+    """The iterations of every worker, and what each issued when."""
+    network = Network(len(parts), round(delay_s * 1e9), parts[0].order if barrier else ())
+    exchanges = [VirtualExchange(network, VirtualClock(round(oversleep_s * 1e9))) for _ in parts]
+    iterations = [None] * len(parts)
+
+    def run(rank):
+        player = Player(parts[rank], exchanges[rank], exchanges[rank].clock, together=together, mark=lambda *_: None)
+        iterations[rank] = player.play()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert all(iterations), "a player did not end"
+    return iterations, [exchange.log for exchange in exchanges]
