@@ -30,5 +30,6 @@ def test_large_messages_take_as_long_as_simulated(tmp_path):
     assert all(abs(row["fidelity"]) < 0.1 for row in said["rows"])
     ended = validate(*words, "--strategy", "ring", "--timeline", str(path), "--no-check")
     assert ended.returncode == 0, ended.stderr
-    names = {event["args"]["name"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "M"}
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {f"worker {rank}, {how}" for rank in range(3) for how in ("measured", "simulated")} <= names
