@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -100,14 +101,20 @@ class Work(C10dWork):
             # `set_exception` is a value to it, and DDP takes it for a tensor and crashes.
             self._future = future = self._over.then(self._outcome)
         if self._operation.done():
-            self.settle()
+            self._be_settled(future)
         elif self._token is None:
             self._job.complete_later(self)
         else:
             self._job.start_completer()
             if self._operation.done():  # the notice may have come before there was a future
-                self.settle()
+                self._be_settled(future)
         return future
+
+    def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
+        """The operation is over, and then so is the future, even if another thread is completing it just now."""
+        self.settle()
+        with contextlib.suppress(Exception):  # who waits for it hears of that
+            future.wait()
 
     def get_future_of(self, value: Tensor) -> Future[Tensor]:
         """A future of one tensor, as a DDP communication hook returns it."""

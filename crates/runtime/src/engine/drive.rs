@@ -75,7 +75,14 @@ impl Shared {
                     self.hand_over();
                 }
                 Err(TryLockError::Poisoned(_)) => return handle.done(),
-                Err(TryLockError::WouldBlock) => self.park(handle, until),
+                Err(TryLockError::WouldBlock) => {
+                    self.park(handle, until);
+                    if handle.done() {
+                        // Whoever drove may have handed over to us, who have nothing more to wait for.
+                        self.hand_over();
+                        return true;
+                    }
+                }
             }
         }
     }
