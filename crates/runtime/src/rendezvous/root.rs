@@ -56,6 +56,9 @@ pub fn run(size: u32, address: &str, secret: &Secret, blob: &[u8], deadline: Ins
     root.tell(&bytes_of(&blobs)).map(|()| blobs)
 }
 
+/// How long a port may be taken before that is somebody else's.
+const PORT_IN_PASSING: Duration = Duration::from_secs(1);
+
 /// A listener at the first of the host's addresses that this machine has.
 fn open(address: &str, deadline: Instant) -> Result<TcpListener> {
     let (host, port) = address::split(address)?;
@@ -64,8 +67,8 @@ fn open(address: &str, deadline: Instant) -> Result<TcpListener> {
         .map_err(|error| RunError::Usage(format!("rank 0 cannot listen on {address}: {error}")))?;
     let mut refused = String::new();
     for candidate in addresses {
-        match listen(candidate) {
-            Ok((listener, _)) => return Ok(listener),
+        match listen_soon(candidate, deadline) {
+            Ok(listener) => return Ok(listener),
             Err(error) => {
                 refused = address::cannot_listen(address, &error);
                 // Others would meet whoever listens there already.
@@ -76,6 +79,19 @@ fn open(address: &str, deadline: Instant) -> Result<TcpListener> {
         }
     }
     Err(RunError::Usage(refused))
+}
+
+/// Whoever else is to come calls until somebody listens, and may have got this very port for a moment to call from.
+fn listen_soon(address: SocketAddr, deadline: Instant) -> std::io::Result<TcpListener> {
+    let until = deadline.min(Instant::now() + PORT_IN_PASSING);
+    loop {
+        match listen(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other.map(|(listener, _)| listener),
+        }
+    }
 }
 
 impl Root<'_> {
