@@ -18,6 +18,7 @@ from paceline.library import all_strategies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _COLOURS = (
@@ -91,11 +92,11 @@ def _number(strategy: str) -> int:
     return [entry.name for entry in all_strategies()].index(strategy)
 
 
-def plain_ticks(axes: Axes) -> None:
-    """Logarithmic axes with ticks at 1, 2 and 5, written as decimals."""
+def plain_ticks(*axes: Axis) -> None:
+    """Ticks of logarithmic axes at 1, 2 and 5, written as decimals."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    for axis in (axes.xaxis, axes.yaxis):
+    for axis in axes:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
@@ -208,23 +209,21 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
 
 def _draw(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
     """One line per strategy, each thinner than those before, so that lines that coincide are all seen."""
-    order = [strategy.name for strategy in all_strategies()]
     series = _series(results, name)
     for place, (strategy, members) in enumerate(series.items()):
-        number = order.index(strategy)
         points = [(getattr(result, name) / scale, value(result)) for result in members]
         known = [(x, y) for x, y in points if y is not None]
         left = (len(series) - place) / len(series)
         style: dict[str, Any] = {
             "label": strategy,
-            "color": _COLOURS[number % len(_COLOURS)],
-            "linestyle": _LINES[number % len(_LINES)],
+            "color": colour_of(strategy),
+            "linestyle": _LINES[_number(strategy) % len(_LINES)],
             "linewidth": 1.2 + 1.4 * left if len(series) > 1 else 1.5,
         }
         if name == "servers" and not members[0].servers and known:
             axes.axhline(known[0][1], **style)
             continue
-        marks: dict[str, Any] = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4 + 3 * left}
+        marks: dict[str, Any] = {"marker": marker_of(strategy), "markersize": 4 + 3 * left}
         axes.plot([x for x, _ in known], [y for _, y in known], **style, **marks)
 
 
@@ -252,16 +251,12 @@ def _draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) 
 
 def _y_axis(axes: Axes, values: Sequence[float | None]) -> None:
     """From zero, or logarithmic where values differ tenfold."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     positive = [value for value in values if value]
     if not positive or len(positive) < len(values) or max(positive) < 10 * min(positive):
         axes.set_ylim(bottom=0)
         return
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    plain_ticks(axes.yaxis)
 
 
 def _x_axis(axes: Axes, values: Sequence[float], label: str) -> None:

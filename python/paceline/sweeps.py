@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from paceline._core import Cluster, Trace, UserError
 from paceline.forecast import KNOBS, Result, Run, core_options
 from paceline.human import listed
 from paceline.library import Strategy, all_strategies, find_strategy, load_cluster, load_trace
+from paceline.machine import cores
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -44,11 +44,6 @@ def plan(
     return runs
 
 
-def threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def execute(runs: Sequence[Run], progress: Progress | None = None) -> list[Result]:
     """Simulate all runs on all cores; results stand in the order of the runs. Raises the first failed run's UserError.
 
@@ -72,7 +67,7 @@ def execute(runs: Sequence[Run], progress: Progress | None = None) -> list[Resul
                         errors[index] = error
                 finished.put(index)
 
-    for _ in range(min(threads(), len(runs))):
+    for _ in range(min(cores(), len(runs))):
         threading.Thread(target=work, name="paceline simulation").start()
     done = 0
     try:

@@ -10,7 +10,7 @@ use paceline_runtime::handle::Handle;
 use paceline_runtime::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
 use paceline_runtime::tag::{Call, Signature};
 use paceline_schedule::Piece;
-use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, signature, space};
+use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 
 const SIZES: [u32; 4] = [2, 3, 5, 8];
 
@@ -164,26 +164,14 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 }
 
 fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: u32, sends: bool) -> Arc<Handle> {
-    let handle = Arc::new(Handle::new(None));
     let len = memory.len() as u64 / 4;
     let signature: Signature = signature(Call::Transfer, Dtype::Int32, ReduceOp::Sum, len);
-    executor.begin(
-        0,
-        Begin {
-            signature,
-            program: Box::new(Transfer { peer: peer.unwrap_or(0), sends, len }),
-            // The role of a receive from anybody is this rank's all the same.
-            roles: vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))],
-            lends: true,
-            transfer: Some(Between { peer, tag, sends }),
-            step: None,
-            factor: None,
-            finish: None,
-            label: String::new(),
-            handle: handle.clone(),
-            keep: None,
-        },
-    );
+    let program = Box::new(Transfer { peer: peer.unwrap_or(0), sends, len });
+    // The role of a receive from anybody is this rank's all the same.
+    let roles = vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))];
+    let begin = Begin { transfer: Some(Between { peer, tag, sends }), ..operation(signature, program, roles) };
+    let handle = begin.handle.clone();
+    executor.begin(0, begin);
     handle
 }
 

@@ -16,7 +16,7 @@ use paceline_runtime::program::Scheduled;
 use paceline_runtime::space::Space;
 use paceline_runtime::tag::{Call, Tag};
 use paceline_schedule::{Bucket, Schedule, Topology, build};
-use world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, signature, space};
+use world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, operation, signature, space};
 
 const STRATEGIES: [&str; 3] = ["ps-multicast", "ps-multicast-aggregation", "ring-multicast"];
 
@@ -326,20 +326,9 @@ fn groups_of_some_ranks() {
             roles.push((role, scratch));
         }
         let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id: 0, len, pull_only: false } };
-        let handle = Arc::new(Handle::new(None));
-        let begin = paceline_runtime::executor::Begin {
-            signature: signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, len),
-            program: Box::new(program),
-            roles,
-            lends: true,
-            transfer: None,
-            step: None,
-            factor: None,
-            finish: None,
-            label: String::new(),
-            handle: handle.clone(),
-            keep: None,
-        };
+        let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, len);
+        let begin = operation(signature, Box::new(program), roles);
+        let handle = begin.handle.clone();
         executor.begin(group, begin);
         handle
     };

@@ -22,6 +22,7 @@ from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import CARD, REALTIME, Host, find, plan
 from paceline.emulate.shaping import shape
 from paceline.emulate.state import State
+from paceline.machine import boot
 
 if TYPE_CHECKING:
     from paceline.emulate.fidelity import Fidelity
@@ -195,7 +196,7 @@ def _free(name: str) -> str:
     if other.alive:
         raise UserError(f"a cluster '{name}' is up already; paceline emulate down --name {name}, or another --name")
     with processes.inside(other.by_network, other.token) as found:
-        if found and other.boot == state.boot():
+        if found and other.boot == boot():
             raise UserError(
                 f"cluster '{name}' was killed, and {found[0]} is still there; paceline emulate down --name {name}"
             )

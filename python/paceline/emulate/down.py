@@ -11,6 +11,7 @@ from paceline._core import UserError
 from paceline.emulate import processes, state
 from paceline.emulate.state import DEFAULT, State
 from paceline.human import listed
+from paceline.machine import boot
 
 _END_S = 10.0
 
@@ -43,7 +44,7 @@ def take_down(name: str) -> list[str]:
 def _end(found: State, alive: bool) -> list[str]:
     """What runs on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
     ended: list[str] = []
-    if found.boot == state.boot():
+    if found.boot == boot():
         ended = processes.end(found.by_network, None if alive else found.token)
     if alive:
         _end_holder(found)

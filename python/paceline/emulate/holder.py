@@ -24,6 +24,7 @@ from paceline.emulate import network, processes, state
 from paceline.emulate.network import Network
 from paceline.emulate.plan import REALTIME, Host
 from paceline.emulate.shaping import shape
+from paceline.machine import boot
 
 
 class _EndedError(Exception):
@@ -100,7 +101,7 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
         token=wanted["token"],
         pid=os.getpid(),
         start=processes.start_of(os.getpid()) or 0,
-        boot=state.boot(),
+        boot=boot(),
         user=user,
         realtime=wanted["realtime"] and _realtime(),
         bandwidth_bps=wanted["bandwidth_bps"],

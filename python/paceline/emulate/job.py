@@ -13,6 +13,7 @@ from paceline.launch.hosts import MOST_RANKS, Host, Place
 from paceline.launch.job import Job
 from paceline.launch.output import Output, Terminal
 from paceline.launch.request import Checked, Request
+from paceline.machine import cores
 
 if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster
@@ -39,7 +40,7 @@ def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Calla
     """The exit code. Raises UserError, ClickException."""
     places = arrange(cluster, ranks_per_host, checked.servers, switch=checked.request.switch)
     processes = sum(place.count for place in places)
-    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    threads = max(1, cores() // processes)
     settings = [] if "OMP_NUM_THREADS" in os.environ else [f"OMP_NUM_THREADS={threads}"]
     agent = REALTIME + 1 if cluster.realtime else None
     names = [place.host.name for place in places]

@@ -20,6 +20,7 @@ from paceline._core import UserError
 from paceline.emulate import enter
 from paceline.emulate.plan import Host
 from paceline.emulate.processes import MARK, start_of
+from paceline.machine import boot
 
 DEFAULT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
@@ -68,11 +69,6 @@ class State:
         priority = ["--realtime", str(realtime)] if realtime is not None else []
         marks = [f"{MARK}={self.token}", *settings]
         return [*script, *user, *places, *priority, *(word for mark in marks for word in ("--set", mark)), "--"]
-
-
-def boot() -> str:
-    """This start of this machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def check_name(name: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.interfaces import default_address
+from paceline.machine import boot
 
 
 class Problem(Exception):
@@ -53,8 +54,7 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
 def machine() -> str:
     """The same for all agents that share this machine and its network, and for no others."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share the former, not the latter
+        return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share the former, not the latter
     except OSError:
         return socket.gethostname()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import UserError
+from paceline.machine import cores
 
 # Pass on to other hosts, besides PACELINE_*: what decides which Python and which modules a rank gets.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
@@ -69,7 +70,7 @@ def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
     if not Path(given.get("VIRTUAL_ENV", "/")).is_dir():
         del given["VIRTUAL_ENV"]
     result.update(given)
-    result.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // max(1, job["count"]))))
+    result.setdefault("OMP_NUM_THREADS", str(max(1, cores() // max(1, job["count"]))))
     result.update(PYTHONUNBUFFERED="1", **job["settings"])
     result.update(job["named"])
     result["PACELINE_SECRET"] = job["secret"]
@@ -104,9 +105,3 @@ def of_server(common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del environment[name]
     return {**environment, "PACELINE_RUN_SERVER": str(server), "OMP_NUM_THREADS": "1"}
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -19,6 +19,7 @@ from paceline import human, job
 from paceline._core import Trace, UserError
 from paceline.forecast import core_options
 from paceline.library import load_cluster, load_trace
+from paceline.machine import boot
 from paceline.replay import traces
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
@@ -29,8 +30,6 @@ from paceline.settings import PULLS
 
 if TYPE_CHECKING:
     from paceline.job import Job
-
-_CLOCK = Path("/proc/sys/kernel/random/boot_id")
 
 
 @click.command()
@@ -92,7 +91,7 @@ def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], opti
         rank=ranks.rank,
         size=ranks.size,
         host=platform.node(),
-        clock=_CLOCK.read_text().strip() if _CLOCK.exists() else platform.node(),
+        clock=_clock(),
         trace=part.trace,
         strategy=ranks.settings.strategy,
         boundary=limits,
@@ -101,6 +100,14 @@ def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], opti
         sums_checked=checked + exchange.check(),
         notes=tuple(_notes(part)),
     )
+
+
+def _clock() -> str:
+    """The same for all ranks that share one."""
+    try:
+        return boot()
+    except OSError:
+        return platform.node()
 
 
 def _core_options(ranks: Job, speedup: float, options: dict[str, Any]) -> dict[str, Any]:

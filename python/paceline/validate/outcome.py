@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.machine import cores
 from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Forecast
 from paceline.validate.real import MOST_RUNS, Observed
@@ -74,7 +74,7 @@ class Row:
             "runs": self.observed.runs,
             "late_s": max(one.late_s for one in used),
             "cpu_s": cpu_s,
-            "cpu_share": cpu_s / self.measured_s / len(os.sched_getaffinity(0)),
+            "cpu_share": cpu_s / self.measured_s / cores(),
             "steal_s": sum(one.steal_s for one in used) / len(used),
             "involuntary_switches": sum(one.involuntary_switches for one in used) / len(used),
             "realtime": self.realtime,

@@ -68,7 +68,7 @@ def figure(rows: Sequence[Row]) -> Figure:
                 marker=plotting.marker_of(name),
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
-        plotting.plain_ticks(axes)
+        plotting.plain_ticks(axes.xaxis, axes.yaxis)
         axes.set(xlabel="iteration time measured (s)", ylabel="iteration time simulated (s)")
         axes.grid(color="0.92")
         axes.set_axisbelow(True)

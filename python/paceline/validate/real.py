@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import click
 
 from paceline._core import UserError
+from paceline.machine import cores
 from paceline.replay.result import Measured, Played, measured
 from paceline.validate.cells import Cell
 
@@ -141,10 +141,10 @@ class Ask:
 
 def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
     """At least so many iterations that were not disturbed, if they come within MOST_RUNS. Raises CellFailedError."""
-    observed, cores = Observed(), len(os.sched_getaffinity(0))
+    observed, available = Observed(), cores()
     while len(observed.good) < ask.iterations and observed.runs < MOST_RUNS:
         more = replace(ask, iterations=ask.iterations - len(observed.good))
-        observed.add(measured(play(cluster, emulator, more)), cores)
+        observed.add(measured(play(cluster, emulator, more)), available)
     return observed
 
 

@@ -52,12 +52,14 @@ pub(super) struct Group {
     /// Transfers so far: by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
+    /// Operations have been in steps: only then is anybody looked for who meets at the end of one.
+    steps: bool,
 }
 
 impl Group {
     pub fn new(id: u32, ranks: Vec<u32>, me: u32) -> Group {
         let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        Group { id, ranks, me, base, ops, transfers, counters, broken }
+        Group { id, ranks, me, base, ops, transfers, counters, broken, steps: false }
     }
 
     pub fn busy(&self) -> bool {
@@ -77,6 +79,7 @@ impl Group {
         }
         let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
         let seq = self.base.wrapping_add(self.ops.len() as u32);
+        self.steps |= begin.step.is_some();
         self.ops.push_back(Slot { live: Some(Live::new(seq, begin)), bytes, opened: false });
     }
 
@@ -191,7 +194,7 @@ impl Group {
         }
         let mut any = false;
         let (mut lanes, mut ahead) = (0, 0);
-        let order = self.order();
+        let order = if self.steps { self.order() } else { None };
         for at in 0..self.ops.len() {
             let index = order.as_ref().map_or(at, |order| order[at]);
             let Slot { live, bytes, opened } = &mut self.ops[index];
@@ -215,7 +218,7 @@ impl Group {
             }
             any |= self.settle(index, over);
         }
-        any |= self.meet_steps(wires);
+        any |= self.steps && self.meet_steps(wires);
         while self.ops.front().is_some_and(|slot| slot.live.is_none()) {
             self.ops.pop_front();
             self.base = self.base.wrapping_add(1);

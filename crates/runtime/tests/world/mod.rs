@@ -205,20 +205,25 @@ pub fn begin_scaled(
     roles: Vec<(u32, Space)>,
     factor: Option<f64>,
 ) -> Arc<Handle> {
-    let handle = Arc::new(Handle::new(None));
-    let begin = Begin {
+    let begin = Begin { factor, ..operation(signature, program, roles) };
+    let handle = begin.handle.clone();
+    executor.begin(0, begin);
+    handle
+}
+
+/// An operation of which nothing else is asked.
+pub fn operation(signature: Signature, program: Box<dyn Program>, roles: Vec<(u32, Space)>) -> Begin {
+    Begin {
         signature,
         program,
         roles,
         lends: true,
         transfer: None,
         step: None,
-        factor,
+        factor: None,
         finish: None,
         label: String::new(),
-        handle: handle.clone(),
+        handle: Arc::new(Handle::new(None)),
         keep: None,
-    };
-    executor.begin(0, begin);
-    handle
+    }
 }

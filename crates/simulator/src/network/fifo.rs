@@ -21,8 +21,8 @@ fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
 }
 
 /// Occupies a link from the arrival of the head; gives when the head leaves, when the tail does. `slowest` is the slowest
-/// link on the way so far, in picoseconds per byte: the tail cannot come sooner. The head comes at the event's time, or,
-/// with a `head_start` of so many picoseconds per byte, as much earlier; then the tail cannot leave before that time.
+/// link on the way so far, in picoseconds per byte: the tail cannot come sooner. The head comes `early`, so many
+/// picoseconds before the event's time, before which the tail cannot leave.
 #[inline]
 fn occupy<C: Chain, O: Observer>(
     wires: &mut Wires,
@@ -31,11 +31,11 @@ fn occupy<C: Chain, O: Observer>(
     event: &mut Event<C>,
     overhead: u64,
     slowest: f64,
-    head_start: f64,
+    early: u64,
 ) -> (u64, u64) {
     let now = event.time;
     let wire = &mut wires.links[link as usize];
-    let start = now.saturating_sub(transmission(event.bytes, head_start)).max(wire.free);
+    let start = now.saturating_sub(early).max(wire.free);
     let begin = start + overhead;
     let mut end = (begin + transmission(event.bytes, wire.ps_per_byte)).max(now);
     if slowest > wire.ps_per_byte {
@@ -72,7 +72,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
         return;
     }
     let overhead = wires.overhead;
-    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0.0);
+    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0);
     if route.links[3] == NONE {
         deliver(wires, agenda, route.links[0], event, head + route.latency, end + route.latency);
         return;
@@ -90,8 +90,9 @@ pub(crate) fn head<C: Chain, O: Observer>(
     mut event: Event<C>,
 ) {
     let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
-    let head_start = wires.head_start(event.from());
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, head_start);
+    let early =
+        if wires.cuts_through(event.from()) { transmission(event.bytes, wires.links[0].ps_per_byte) } else { 0 };
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, early);
     if event.stage == 3 {
         deliver(wires, agenda, link, event, head, end);
     } else {
@@ -115,7 +116,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
         let copy = sent.unwrap_or_else(|| {
             let route = wires.route(event.from(), receiver);
             let mut copy = event;
-            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0, 0.0);
+            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0, 0);
             copy.chain.add(Part::Latency, route.latency, 0);
             Event { time: head + route.latency, kind: Kind::Inside, ..copy }
         });
@@ -124,7 +125,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
     let route = wires.route(event.from(), away);
-    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0.0);
+    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0);
     event.chain.add(Part::Latency, route.latency, 0);
     let event = Event { time: head + route.latency, kind: Kind::Multicast, ..event };
     let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
@@ -146,7 +147,7 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
     mut event: Event<C>,
 ) {
     let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0.0);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0);
     let next = Event { time: head, ..event };
     match event.stage {
         1 => {
@@ -181,6 +182,6 @@ pub(crate) fn inside<C: Chain, O: Observer>(
     let link = wires.role_in(event.to());
     let (_, before) = wires.at_stage(event.from(), event.to(), 3);
     let before = before.max(wires.card_into(event.from(), event.to()));
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0.0);
+    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0);
     deliver(wires, agenda, link, event, head, end);
 }

@@ -108,10 +108,10 @@ impl Wires {
         }
     }
 
-    /// What a byte takes on the way into the switch, whose head start the sum that it sends has; 0: store and forward.
+    /// Whether this role is a switch whose sums' heads leave with the heads of what it adds up.
     #[inline]
-    pub fn head_start(&self, from: u32) -> f64 {
-        if self.cut_through && self.is_switch(from) { self.links[0].ps_per_byte } else { 0.0 }
+    pub fn cuts_through(&self, role: u32) -> bool {
+        self.cut_through && self.is_switch(role)
     }
 
     /// The node of a worker or server.

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from paceline import Trace, load_trace, simulate
+from paceline.machine import cores
 from paceline.studies.network_operator.assignment import tensorflow_servers
 from paceline.studies.network_operator.variants import sliced, toy
-from paceline.sweeps import threads
 
 TENSORS = {"vgg-16": 32, "inception-v3": 190, "resnet-101": 314, "resnet-200": 611}
 # Tensors that a module of each kind adds.
@@ -100,7 +100,7 @@ class Simulations:
         # Traces are made before, so that no two threads make the same.
         for config in new:
             self.trace(config.model, config.modules, config.slices)
-        with ThreadPoolExecutor(threads()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             futures = {pool.submit(self._simulate, config): config for config in new}
             try:
                 for done, future in enumerate(as_completed(futures), start=1):
