@@ -120,8 +120,8 @@ impl Machine {
                 self.joins.push(operation);
                 self.tell(Event::Joined, closed);
             }
-            Arrival::Left(who) => {
-                let error = RunError::Failed(format!("{who} has left the job"));
+            Arrival::Left(how) => {
+                let error = RunError::Failed(how);
                 // What all have agreed on has begun; of the rest nothing can.
                 self.fail(&error);
             }

@@ -14,8 +14,9 @@ const LONGEST: usize = 1 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The sender leaves; of each communicator, how many operations it has called.
-    Bye(Vec<(u32, u32)>),
+    /// The sender leaves; of each communicator, how many operations it has called. Who went before it, if anybody:
+    /// that may be why.
+    Bye { called: Vec<(u32, u32)>, after: Option<Departure> },
     /// A communicator cannot go on.
     Abort { group: u32, why: String },
     /// How far are you with this operation?
@@ -30,6 +31,19 @@ pub(super) enum Message {
     Ping,
     /// Yes.
     Pong,
+}
+
+/// Who is not there any more, and how it went: "has left the job", or how it died.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Departure {
+    pub rank: u32,
+    pub how: String,
+}
+
+impl Departure {
+    pub fn left(rank: u32) -> Departure {
+        Departure { rank, how: "has left the job".to_owned() }
+    }
 }
 
 /// A control connection; nothing blocks.

@@ -9,7 +9,7 @@ use crate::error::RunError;
 pub(crate) enum News {
     /// Another rank has begun this cycle.
     Invited(u64),
-    /// A rank has left the job: its description.
+    /// A rank has left the job: who went first, and how.
     Left(String),
     /// The group cannot go on.
     Failed(RunError),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::book::{Answer, Book, Waiting};
-use super::control::{Control, Message};
+use super::control::{Control, Departure, Message};
 use super::peers::{Peer, describe};
 use super::serve::Order;
 use super::{News, Shared, lock};
@@ -95,13 +95,15 @@ pub(super) struct Watch {
     heard: Vec<Option<Instant>>,
     /// Data connections that broke while the control connection did not.
     lost: Vec<(u32, String, Instant)>,
+    /// Who went first, and how: others go because of it, and their goodbyes may come before its own.
+    first: Option<Departure>,
 }
 
 impl Watch {
     pub fn new(controls: Vec<Option<Control>>) -> Watch {
         let fates = controls.iter().map(|_| Fate::Here).collect();
         let heard = controls.iter().map(|_| None).collect();
-        Watch { controls, fates, heard, lost: Vec::new() }
+        Watch { controls, fates, heard, lost: Vec::new(), first: None }
     }
 
     /// The thread.
@@ -147,7 +149,7 @@ impl Watch {
 
     fn leave(mut self, shared: &Shared) {
         let called = lock(&shared.book).groups.iter().map(|(&id, group)| (id, group.next)).collect();
-        let bye = Message::Bye(called);
+        let bye = Message::Bye { called, after: self.first.clone() };
         for rank in 0..self.controls.len() as u32 {
             self.send(rank, &bye);
         }
@@ -176,6 +178,7 @@ impl Watch {
         if let Some(how) = end {
             self.controls[rank as usize] = None;
             if matches!(self.fates[rank as usize], Fate::Here) {
+                self.first.get_or_insert_with(|| Departure { rank, how: format!("died: {how}") });
                 self.fates[rank as usize] = Fate::Dead(how);
                 shared.gone(rank);
                 self.bury(rank, shared);
@@ -185,15 +188,21 @@ impl Watch {
 
     fn hear(&mut self, rank: u32, message: Message, shared: &Shared) {
         match message {
-            Message::Bye(called) => {
+            Message::Bye { called, after } => {
+                // What a peer says is looked at before it is used.
+                let after = after.filter(|first| (first.rank as usize) < self.fates.len());
+                self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
                 self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
                 shared.gone(rank);
-                let with: Vec<u32> = {
+                let with: Vec<(u32, Vec<u32>)> = {
                     let book = lock(&shared.book);
-                    book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank)).map(|(&id, _)| id).collect()
+                    let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
+                    with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
-                let who = News::Left(shared.peers[rank as usize].describe());
-                with.iter().for_each(|&group| lock(&shared.listeners).tell(group, &who));
+                for (group, ranks) in with {
+                    let news = News::Left(self.departure(rank, &ranks, &shared.peers));
+                    lock(&shared.listeners).tell(group, &news);
+                }
             }
             Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
@@ -318,7 +327,7 @@ impl Watch {
             let Fate::Left(called) = &self.fates[rank as usize] else { continue };
             let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
             if never || stalled > GRACE {
-                let text = format!("{} has left the job; {what} waits for it", peers[rank as usize].describe());
+                let text = format!("{}; {what} waits for it", self.departure(rank, others, peers));
                 return Finding::Fail(RunError::Failed(text));
             }
         }
@@ -360,6 +369,13 @@ impl Watch {
              another",
             waiting.timeout.as_secs_f64()
         )))
+    }
+
+    /// Why some ranks cannot go on when one of them has left: whoever of them went first.
+    fn departure(&self, rank: u32, ranks: &[u32], peers: &[Peer]) -> String {
+        let first = self.first.clone().filter(|first| ranks.contains(&first.rank));
+        let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
+        format!("{} {how}", peers[rank as usize].describe())
     }
 
     /// Who keeps an operation waiting, and how.
