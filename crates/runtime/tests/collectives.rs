@@ -2,13 +2,15 @@
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
 mod world;
 
+use std::io;
 use std::sync::Arc;
 
+use paceline_runtime::channel::{Channel, Sink};
 use paceline_runtime::dtype::{Dtype, ReduceOp};
-use paceline_runtime::executor::{Begin, Between, Executor};
+use paceline_runtime::executor::{Begin, Between, Executor, Wires};
 use paceline_runtime::handle::Handle;
 use paceline_runtime::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
-use paceline_runtime::tag::{Call, Signature};
+use paceline_runtime::tag::{Call, Signature, Tag};
 use paceline_schedule::Piece;
 use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 
@@ -242,4 +244,50 @@ fn who_calls_something_else_is_told() {
     let text = texts[1].as_ref().unwrap();
     assert!(text.contains("rank 0 called broadcast(int32, 10 elements"), "{text}");
     assert!(text.contains("rank 1 broadcast(int32, 11 elements") || text.contains("rank 1 called"), "{text}");
+}
+
+/// A channel to a peer that reads slowly: it holds one fragment, and has got rid of it at every second flush.
+#[derive(Default)]
+struct Slow {
+    held: bool,
+    flushes: u32,
+}
+
+impl Channel for Slow {
+    fn send(&mut self, _tag: &Tag, _payload: &[u8]) -> io::Result<bool> {
+        Ok(!std::mem::replace(&mut self.held, true))
+    }
+
+    fn front(&mut self) -> io::Result<Option<Tag>> {
+        Ok(None)
+    }
+
+    fn take(&mut self, _sink: Sink<'_>) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.flushes += 1;
+        self.held &= self.flushes % 2 == 1;
+        Ok(!self.held)
+    }
+
+    fn fragment(&self) -> usize {
+        1000
+    }
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+}
+
+/// Whoever finds nothing to do sleeps. Room that a flush makes is something: a socket that is not full is not watched.
+#[test]
+fn nobody_sleeps_while_there_is_room_again() {
+    let mut executor = Executor::new(Wires::new(0, vec![None, Some(Box::new(Slow::default()))]));
+    executor.add_group(0, vec![0, 1], 0);
+    let mut memory = vec![0; 10_000];
+    let handle = transfer(&mut executor, &mut memory, Some(1), 0, true);
+    while executor.progress() || executor.wires().unflushed() && executor.progress() {}
+    assert!(handle.done());
 }

@@ -40,9 +40,8 @@ const REAL_TIME: Patience = Patience { spin: Duration::ZERO, offer: Duration::ZE
 const AT_ONCE: u32 = 4;
 /// After so long without progress, fragments are put aside whatever is held already.
 const FORCE_ASIDE: Duration = Duration::from_secs(1);
-/// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event costs. One is lost now and
-/// then where servers have many tensors in flight under SCHED_FIFO: with 500 ms iterations took as much longer.
-const NAP: Duration = Duration::from_millis(20);
+/// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
+const NAP: Duration = Duration::from_millis(500);
 
 impl Shared {
     /// Waits until the operation is over; `false` at the time limit.

@@ -28,7 +28,9 @@ pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
     multicast: Option<Multicast>,
-    unflushed: bool,
+    /// By rank: its channel has taken over what may not be with the system yet.
+    unflushed: Vec<bool>,
+    any_unflushed: bool,
     /// Ranks whose front fragment has partly gone to where it is wanted.
     partial: Vec<bool>,
     /// Payload bytes sent and received.
@@ -46,8 +48,9 @@ impl Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
-        let (multicast, partial) = (None, vec![false; channels.len()]);
-        Wires { channels, names, multicast, unflushed: false, partial, bytes: [0; 2], lost: Vec::new(), timeline }
+        let (unflushed, partial) = (vec![false; channels.len()], vec![false; channels.len()]);
+        let (multicast, any_unflushed, bytes, lost) = (None, false, [0; 2], Vec::new());
+        Wires { channels, names, multicast, unflushed, any_unflushed, partial, bytes, lost, timeline }
     }
 
     /// Has multicasts go out as such from now on.
@@ -108,7 +111,8 @@ impl Wires {
         match channel.send(tag, payload) {
             Ok(taken) => {
                 if taken {
-                    self.unflushed = true;
+                    self.unflushed[rank as usize] = true;
+                    self.any_unflushed = true;
                     self.bytes[0] += payload.len() as u64;
                 }
                 taken
@@ -215,20 +219,29 @@ impl Wires {
         taken
     }
 
-    /// Hands to the system what channels hold; whether anything moved.
+    /// Hands to the system what channels hold; whether one has got rid of all of it. Whoever was refused before must then
+    /// come again: nothing wakes it, for the channel does not wait for room any more.
     pub(super) fn flush(&mut self) -> bool {
-        if !self.unflushed && self.multicast.is_none() {
+        if !self.any_unflushed && self.multicast.is_none() {
             return false;
         }
-        self.unflushed = self.multicast.as_mut().is_some_and(|all| !all.flush());
+        let mut any = false;
+        self.any_unflushed = self.multicast.as_mut().is_some_and(|all| !all.flush());
         for rank in 0..self.ranks() {
+            if !self.unflushed[rank as usize] {
+                continue;
+            }
             let Some(channel) = &mut self.channels[rank as usize] else { continue };
             match channel.flush() {
-                Ok(all) => self.unflushed |= !all,
+                Ok(true) => {
+                    self.unflushed[rank as usize] = false;
+                    any = true;
+                }
+                Ok(false) => self.any_unflushed = true,
                 Err(error) => self.lose(rank, &error),
             }
         }
-        false
+        any
     }
 
     /// A group is gone, because it has `failed` or is not needed any more.
@@ -262,6 +275,6 @@ impl Wires {
     /// Whether something was taken over and is not yet with the system.
     #[must_use]
     pub fn unflushed(&self) -> bool {
-        self.unflushed
+        self.any_unflushed
     }
 }
