@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 from paceline import cli_validate
 from paceline.cli import main
-from paceline.replay import abilities
 from paceline.validate import cells as all_cells
-from paceline.validate.cells import Network, Wanted, auto_shrink, cells, split
+from paceline.validate.cells import Network, Wanted, auto_shrink, cells
 from paceline.validate.compare import How, compare
 from paceline.validate.plot import figure
 from paceline.validate.real import MOST_RUNS
@@ -73,15 +72,7 @@ def test_a_hierarchy_has_hosts_with_two_ranks():
     assert some("hierarchical", 3)[0].ranks_per_host == some("ring")[0].ranks_per_host == 1
 
 
-def test_what_the_runtime_does_otherwise_is_skipped_with_the_reason(monkeypatch):
-    monkeypatch.setattr(abilities, "multicasts", lambda: False)
-    parts = split(some("ring-multicast") + some("ring"))
-    assert [cell.strategy.name for cell in parts.able] == ["ring"]
-    (skipped,) = parts.skipped
-    assert skipped.cell.strategy.name == "ring-multicast"
-    assert "sends to one after the other" in skipped.reason
-    monkeypatch.setattr(abilities, "multicasts", lambda: True)
-    assert not split(some("ring-multicast")).skipped
+def test_multicasts_have_a_group():
     emulator = Invented()
     compare(some("ring-multicast"), emulator, How(repeats=1), quietly)
     assert emulator.runs[0][2]["multicast"].startswith("239.")

@@ -1,4 +1,4 @@
-"""`paceline validate` on clusters that are emulated."""
+"""`paceline validate`, and what strategies put on each link, on clusters that are emulated."""
 
 import json
 import subprocess
@@ -7,8 +7,25 @@ import sys
 import pytest
 from emulate_workers.here import skip_where_forbidden
 from job_workers.launch import TESTS, clean
+from paceline import emulate
+from paceline.library import find_strategy
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
+WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08
+
+
+@pytest.fixture(autouse=True)
+def possible(tmp_path, monkeypatch):
+    skip_where_forbidden()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(TESTS)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    skip_where_forbidden()
+    with emulate.cluster(workers=WORKERS, servers=1, switch=True, bandwidth_bps=1e9) as found:
+        yield found
 
 
 def validate(*words, limit_s=240):
@@ -16,9 +33,100 @@ def validate(*words, limit_s=240):
     return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=limit_s, check=False)
 
 
+def rows(strategies):
+    words = ["--trace", f"allreduce:{SIZE}B", "--workers", str(WORKERS), "--bandwidth", "500Mbps", "--json"]
+    ended = validate(*words, "--strategy", ",".join(strategies), "--repeats", "3", "--no-check")
+    assert ended.returncode == 0, ended.stderr
+    return {row["strategy"]: row["error"] for row in json.loads(ended.stdout)["rows"]}
+
+
+def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
+    """Servers, a switch that adds up, multicast, a ring, exchanges, ranks that share a host."""
+    kinds = ["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"]
+    errors = rows(kinds)
+    assert list(errors) == kinds
+    off = [strategy for strategy, error in errors.items() if abs(error) > WITHIN]
+    if off:  # by what others did on this machine, perhaps
+        again = rows(off)
+        assert all(abs(error) <= WITHIN for error in again.values()), (errors, again)
+
+
+def carried(cluster):
+    """Bytes that each host's card has sent and received so far."""
+    found = {}
+    for host in cluster.hosts:
+        with cluster.popen(host.name, ["cat", "/proc/net/dev"], stdout=subprocess.PIPE, text=True) as process:
+            (line,) = [line for line in process.stdout if line.strip().startswith("eth0:")]
+        fields = line.split(":")[1].split()
+        found[host.name] = (int(fields[8]), int(fields[0]))
+    return found
+
+
+# In units of a gradient's bytes: what a worker sends and receives, what the server does, what the switch does.
+ON_LINKS = {
+    "ring": ((1.5, 1.5), (0, 0), (0, 0)),
+    "recursive-doubling": ((2, 2), (0, 0), (0, 0)),
+    "halving-doubling": ((1.5, 1.5), (0, 0), (0, 0)),
+    "ring-multicast": ((1, 1.5), (0, 0), (0, 0)),
+    "ps": ((1, 1), (4, 4), (0, 0)),
+    "ps-multicast": ((1, 1), (1, 4), (0, 0)),
+    "ps-aggregation": ((1, 1), (4, 1), (1, 4)),
+    "ps-multicast-aggregation": ((1, 1), (1, 1), (1, 4)),
+}
+
+
+@pytest.mark.parametrize("strategy", ON_LINKS)
+def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
+    """As counted by the cards themselves: headers and acknowledgements take some per cent."""
+    knobs, settings = find_strategy(strategy).knobs, {}
+    if "multicast" in knobs:
+        settings["multicast"] = "239.77.0.0:47700"
+    if "servers" in knobs:
+        settings["servers"] = 1
+    if "aggregation" in knobs:
+        settings["switch"] = True
+    command = [sys.executable, "-m", "paceline.replay", f"allreduce:{SIZE}B", "--iterations", "3", "--warmup", "1"]
+    before = carried(cluster)
+    assert cluster.run(command, strategy=strategy, output=emulate.Discarded(), **settings) == 0
+    after = carried(cluster)
+    exchanges = 3 + 1 + 2  # two more to check the sums
+    worker, server, switch = ON_LINKS[strategy]
+    for host in cluster.hosts:
+        want = {"worker": worker, "server": server, "switch": switch}[host.kind]
+        for way in (0, 1):
+            units = (after[host.name][way] - before[host.name][way]) / exchanges / SIZE
+            least, most = want[way] * 0.99, want[way] * 1.03 + 0.04 * (want[1 - way] + 1)
+            assert least <= units <= most, (host.name, ("sent", "received")[way], units, want[way])
+
+
+def told(collected, rank):
+    return [json.loads(line[line.index("{") :]) for line in collected.stdout(rank).splitlines() if "{" in line]
+
+
+def test_a_switch_waits_for_a_slow_worker_in_little_memory(cluster):
+    collected = emulate.Collected()
+    command = [sys.executable, "-m", "job_workers.servers", "stream"]
+    assert cluster.run(command, strategy="ps-aggregation", switch=True, output=collected, limit_s=60) == 0
+    for rank in range(WORKERS):
+        (said,) = told(collected, rank)
+        assert said["peak"] < 75_000
+
+
+@pytest.mark.parametrize("strategy", ["ps-aggregation", "ps-multicast-aggregation"])
+def test_a_switch_does_not_wait_for_a_dead_worker(cluster, strategy):
+    collected = emulate.Collected()
+    command = [sys.executable, "-m", "job_workers.servers", "dies"]
+    options = {"multicast": "239.77.0.0:47700"} if "multicast" in strategy else {}
+    assert cluster.run(command, strategy=strategy, switch=True, output=collected, limit_s=60, **options) == 1
+    (dead,) = told(collected, 1)
+    for rank in (0, 2, 3):
+        error = told(collected, rank)[-1]
+        assert error["seconds"] < 5
+        assert "rank 1 (host worker1" in error["error"] and f"pid {dead['pid']}) died" in error["error"], error
+
+
 @pytest.mark.slow
 def test_large_messages_take_as_long_as_simulated(tmp_path):
-    skip_where_forbidden()
     path = tmp_path / "both.json"
     words = ["--trace", "allreduce:4MB", "--workers", "3", "--bandwidth", "100Mbps", "--repeats", "3", "--json"]
     ended = validate(*words, "--strategy", "ring,ps,ps-aggregation")

@@ -1,5 +1,7 @@
 """Ranks with parameter servers that are processes of their own. Words: what to do."""
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -95,6 +97,23 @@ def lose(job):
             job.all_reduce(array, name="weights")
     except paceline.JobError as error:
         tell(error=str(error))
+        sys.exit(3)
+
+
+def dies(job):
+    """All-reduces until a worker is gone in the middle of one: rank 1 has sent a part of its gradient, or none."""
+    array = np.ones(2_000_000, "float32")
+    job.all_reduce(array, name="weights")
+    tell(pid=os.getpid())
+    if job.rank == 1:
+        begin(job, array, "weights")
+        time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        job.all_reduce(array, name="weights")
+    except paceline.JobError as error:
+        tell(error=str(error), seconds=time.monotonic() - start)
         sys.exit(3)
 
 

@@ -6,7 +6,6 @@ gradients' sizes through `paceline.job`. docs/replay.md says what is measured.
 | module | holds |
 | --- | --- |
 | traces | traces with fewer bytes |
-| abilities | what the runtime does otherwise than the simulator |
 | part | what a worker does, as the simulator prepares it |
 | player | the iteration: what waits for what |
 | exchange | buffers, all-reduces, checked sums |

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from paceline._core import Trace, UserError
 from paceline.library import Strategy, all_strategies, find_strategy, load_trace
-from paceline.replay import abilities
 from paceline.replay.traces import shrunk
 
 LINK_S = 0.125
@@ -139,26 +138,6 @@ def auto_shrink(trace: Trace, bandwidth_bps: float) -> float:
     if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
         return 1.0
     return float(max(1, math.ceil(summary["gradient_bytes"] * 8 / (bandwidth_bps * LINK_S))))
-
-
-@dataclass
-class Split:
-    """Cells that can be compared, and those that cannot."""
-
-    able: list[Cell] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-
-def split(asked: Iterable[Cell]) -> Split:
-    """By what the runtime does."""
-    result = Split()
-    for cell in asked:
-        reason = abilities.otherwise(cell.strategy)
-        if reason is None:
-            result.able.append(cell)
-        else:
-            result.skipped.append(Skipped(cell, reason))
-    return result
 
 
 def _ranks_per_host(strategy: Strategy, workers: int) -> int:

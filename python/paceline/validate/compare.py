@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import human
-from paceline.validate.cells import Cell, Skipped, split
+from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Costs, Forecast, forecast
 from paceline.validate.outcome import Row, Validation
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
@@ -49,17 +49,15 @@ class _Comparison:
 
     def of(self, asked: Iterable[Cell]) -> Validation:
         """All cells."""
-        parts = split(asked)
-        self.result.skipped += parts.skipped
-        self._forecast(parts.able)
+        self._forecast(asked)
         for group in _groups(list(self.forecasts)):
             self._group(group)
         order = {cell: place for place, cell in enumerate(self.forecasts)}
         self.result.rows.sort(key=lambda row: order[row.cell])
         return self.result
 
-    def _forecast(self, able: Sequence[Cell]) -> None:
-        for cell in able:
+    def _forecast(self, asked: Iterable[Cell]) -> None:
+        for cell in asked:
             simulated = forecast(cell, self.how.costs)
             expected_s = simulated.of(self.how.network)
             if expected_s <= LONGEST_S:
