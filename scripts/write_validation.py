@@ -21,7 +21,9 @@ HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", 
 
 def title(row: Row) -> str:
     slower = row["shrink"] * row["scale"]
-    stands = f", bytes ÷ {row['shrink']:g}: stands for {human.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
+    stands = f", bytes ÷ {row['shrink']:g}" if slower != 1 else ""
+    stands += f", times × {row['scale']:g}" if row["scale"] != 1 else ""
+    stands += f": stands for {human.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
     return f"**{row['trace']}, {human.rate(row['rate_bps'])}{stands}**"
 
 
@@ -45,7 +47,8 @@ def pipes(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def tables(said: Row) -> list[str]:
     lines = []
-    for head, rows in groupby(said["rows"], title):
+    titles = list(dict.fromkeys(title(row) for row in said["rows"]))
+    for head, rows in groupby(sorted(said["rows"], key=lambda row: titles.index(title(row))), title):
         lines += [head, "", *pipes(HEADERS, [cells(row) for row in rows]), ""]
     errors = {**said["summary"], "all": said["overall"]}
     rows = [[name, str(one["rows"]), f"{one['mean']:.1%}", f"{one['worst']:.1%}"] for name, one in errors.items()]

@@ -66,6 +66,14 @@ def test_bytes_are_divided_for_the_rate():
     assert auto_shrink(paceline.load_trace("allreduce:1GB"), 1e8) == 1
 
 
+def test_times_are_multiplied_where_many_ranks_share_a_core(monkeypatch):
+    monkeypatch.setattr(all_cells, "cores", lambda: 2)
+    assert [cell.scale for workers in (2, 4, 8) for cell in some("ring", workers)] == [1, 1, 4]
+    assert [cell.scale for cell in some("ring", 8, trace=all_cells.SMALL)] == [1]
+    (few,), (many,) = some("ring", 4), some("ring", 8)
+    assert many.shrink * many.scale == pytest.approx(few.shrink, rel=0.2)
+
+
 def test_a_hierarchy_has_hosts_with_two_ranks():
     (cell,) = some("hierarchical")
     assert (cell.ranks_per_host, cell.hosts) == (2, 2)

@@ -26,12 +26,13 @@ DEFAULT_RATE = "500Mbps"
 _AUTO = "auto"
 
 
-def _shrink(text: str) -> float | None:
+def _or_auto(kind: types.Value) -> types.Value:
     """A factor, or None for `auto`."""
-    return None if text == _AUTO else cast("float", types.SHRINK.convert(text, None, None))
+    return types.Value(
+        "auto|FACTOR", lambda text: None if text == _AUTO else cast("float", kind.convert(text, None, None))
+    )
 
 
-_SHRINK = types.Value("auto|FACTOR", _shrink)
 _REPEATS = types.Value("N", types.whole(1, 1000))
 
 
@@ -49,8 +50,8 @@ class CannotDoHereError(click.ClickException):
 @click.option("--workers", type=types.WORKERS, help="Ranks, each on a host of its own.  [default: 4]")
 @click.option("--servers", type=types.WORKERS, help="Parameter servers, each on a host.  [default: 1]")
 @click.option("--bandwidth", type=types.RATES, default=DEFAULT_RATE, help=f"Of a host.  [default: {DEFAULT_RATE}]")
-@click.option("--shrink", type=_SHRINK, default=_AUTO, help="Divide bytes.  [default: auto]")
-@click.option("--scale", type=types.SCALE, default="1", help="Multiply times.  [default: 1]")
+@click.option("--shrink", type=_or_auto(types.SHRINK), default=_AUTO, help="Divide bytes.  [default: auto]")
+@click.option("--scale", type=_or_auto(types.SCALE), default=_AUTO, help="Multiply times.  [default: auto]")
 @click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
 @click.option("--network", type=click.Choice(["fifo", "fluid"]), default="fluid", help="[default: fluid]")
 @click.option("--latency", type=types.TIME, help="Of the simulated network.  [default: none]")
@@ -66,7 +67,8 @@ def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | No
     """Run strategies on a cluster emulated on this machine, simulate the same, and print the error.
 
     The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
-    and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth.
+    and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth, with
+    --scale auto times are multiplied where many ranks share a core.
     --trace, --strategy, --workers and --servers choose what is compared; without them it is some 60 cells.
 
     \b

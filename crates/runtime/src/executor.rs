@@ -28,6 +28,7 @@ use crate::error::RunError;
 use crate::handle::Handle;
 use aside::Aside;
 use group::{Found, Group};
+use live::Depth;
 
 /// A group that cannot go on.
 #[derive(Debug)]
@@ -78,7 +79,8 @@ impl Executor {
 
     /// Adds a communicator of these ranks, `me` being this process's place in it.
     pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
-        self.groups.push(Group::new(id, ranks, me));
+        let depth = if self.wires.near(&ranks) { Depth::NEAR } else { Depth::far(ranks.len()) };
+        self.groups.push(Group::new(id, ranks, me, depth));
     }
 
     /// Begins an operation.

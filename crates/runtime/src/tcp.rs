@@ -17,6 +17,9 @@ use stream::Stream;
 /// the cache when it is combined.
 const FRAGMENT: usize = 128 << 10;
 
+/// What it is called.
+pub const NAME: &str = "tcp";
+
 /// A channel over TCP.
 pub struct TcpChannel {
     streams: Vec<Stream>,
@@ -79,6 +82,6 @@ impl Channel for TcpChannel {
     }
 
     fn name(&self) -> &'static str {
-        "tcp"
+        NAME
     }
 }

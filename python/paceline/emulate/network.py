@@ -21,7 +21,8 @@ import click
 from paceline.emulate import enter
 from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import CARD, NETWORK, PREFIX, Host
-from paceline.emulate.shaping import LIMIT_BYTES, MTU, Shape
+from paceline.emulate.queues import fill_card, fill_port
+from paceline.emulate.shaping import MTU, Shape
 
 _BRIDGE = "bridge"
 _GROUPS = "224.0.0.0/4"
@@ -31,8 +32,8 @@ _TCP = {
     "tcp_congestion_control": "reno",
     "tcp_slow_start_after_idle": "0",
     "tcp_no_metrics_save": "1",
-    "tcp_rmem": "4096 131072 262144",
-    "tcp_wmem": "4096 16384 262144",
+    "tcp_rmem": "4096 131072 4194304",
+    "tcp_wmem": "4096 16384 4194304",
 }
 # What the kernel says where it lacks a module, or forbids settings.
 _LACKING = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EAFNOSUPPORT)
@@ -96,6 +97,7 @@ class Network:
         self._connect = IPRoute
         self._own = _here()
         self._cards: dict[str, tuple[Namespace, int, int]] = {}
+        self._addresses: list[str] = []
         self.namespaces: dict[str, Namespace] = {}
         self._links = IPRoute()
         with _explained("the bridge"):
@@ -118,8 +120,8 @@ class Network:
         self._links.link("set", index=index, kind="bridge", br_mcast_querier=1)
         return index
 
-    def add(self, host: Host, shape: Shape | None) -> None:
-        """A host with its card, shaped in both directions if there is a shape."""
+    def add(self, host: Host, *, shaped: bool) -> None:
+        """A host with its card, which has a rate once all are there and `reshape` has been called."""
         with _explained(host.name):
             enter.unshare(enter.NEW_NET | enter.NEW_UTS)
             socket.sethostname(host.name)
@@ -132,9 +134,9 @@ class Network:
                 _enter(self._own)
             port = _index(self._links, host.name)
             self._links.link("set", index=port, master=self._bridge, state="up")
-        if shape is not None:
+        self._addresses.append(host.address)
+        if shaped:
             self._cards[host.name] = (namespace, card, port)
-            self._shape(host.name, shape)
 
     def _make_card(self, links: Any, host: Host) -> int:  # noqa: ANN401 - pyroute2 has no types
         links.link("set", index=1, state="up")
@@ -149,7 +151,7 @@ class Network:
         return card
 
     def reshape(self, shape: Shape) -> None:
-        """Another rate for all cards that have one; for connections made from now on."""
+        """The rate of all cards that have one; for connections made from now on."""
         for name in self._cards:
             self._shape(name, shape)
 
@@ -159,10 +161,10 @@ class Network:
             _enter(namespace)
             try:
                 with self._connect() as links:
-                    _fill(links, card, shape)
+                    fill_card(links, card, shape, self._addresses)
             finally:
                 _enter(self._own)
-            _fill(self._links, port, shape)
+            fill_port(self._links, port, shape)
 
     def shut(self) -> dict[int, str]:
         """Let nobody enter any more; the inode numbers of the networks, which stay theirs as long as this process."""
@@ -177,11 +179,6 @@ class Network:
     def settle(self) -> None:
         """Wait until the bridge sends multicast to members only: a fifth of a second after it was made."""
         time.sleep(max(0.0, self._quiet_at - time.monotonic()))
-
-
-def _fill(links: Any, index: int, shape: Shape) -> None:  # noqa: ANN401
-    links.link("set", index=index, gso_max_size=shape.segment)
-    links.tc("replace", "tbf", index, "1:", rate=shape.rate, burst=shape.burst, limit=LIMIT_BYTES)
 
 
 def _index(links: Any, name: str) -> int:  # noqa: ANN401
@@ -221,7 +218,7 @@ def _explained(what: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ != "NetlinkError":
             raise
-        hint = "does the kernel have veth, bridge and sch_tbf?"
+        hint = "does the kernel have veth, bridge, sch_tbf, sch_htb and cls_u32?"
         raise _error(getattr(error, "code", None))(f"{what} cannot be made: {error}; {hint}") from None
 
 
@@ -233,6 +230,7 @@ def build(hosts: Sequence[Host], shape: Shape) -> Network:
     """The network of a cluster."""
     network = Network()
     for host in hosts:
-        network.add(host, None if host.kind == "switch" else shape)
+        network.add(host, shaped=host.kind != "switch")
+    network.reshape(shape)
     network.settle()
     return network

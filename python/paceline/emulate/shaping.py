@@ -14,11 +14,12 @@ from paceline._core import UserError
 from paceline.human import rate
 
 MTU = 9000
-LIMIT_BYTES = 64 << 20
-"""A queue so long that nothing is lost: the windows of all senders fit."""
+LIMIT_BYTES = 1 << 30
+"""A queue so long that nothing is lost: the windows of 250 senders fit."""
 LEAST_BPS, MOST_BPS = 1e6, 20e9
 
-_ETHERNET = 14  # bytes of each frame that tbf counts
+ETHERNET = 14
+"""Bytes of each frame that a token bucket counts."""
 _HEADERS = 52  # of each packet: IPv4 20, TCP 20, timestamps 12
 # bit/s: bytes of a segment, bytes of the bucket. Between two rows linearly, which keeps the bucket the larger.
 _MEASURED = (
@@ -50,7 +51,7 @@ def shape(bandwidth_bps: float) -> Shape:
             "what a card can be shaped to here"
         )
     segment, burst = _bucket(bandwidth_bps)
-    return Shape(round(bandwidth_bps / 8 * (MTU + _ETHERNET) / (MTU - _HEADERS)), segment, burst)
+    return Shape(round(bandwidth_bps / 8 * (MTU + ETHERNET) / (MTU - _HEADERS)), segment, burst)
 
 
 def _bucket(bandwidth_bps: float) -> tuple[int, int]:

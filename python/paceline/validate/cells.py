@@ -11,10 +11,14 @@ from typing import Any
 
 from paceline._core import Trace, UserError
 from paceline.library import Strategy, all_strategies, find_strategy, load_trace
+from paceline.machine import cores
 from paceline.replay.traces import shrunk
 
 LINK_S = 0.125
-"""What all gradients of a trace whose bytes are divided by themselves take on one link."""
+"""What all gradients of a trace whose bytes are divided by themselves take on one link, if times are as they are."""
+RANKS_PER_CORE = 2
+"""So many keep up: what they take of a core is a third or less. With more, times and bytes are chosen larger, so that
+messages come more slowly."""
 MOST_RANKS = 64
 _HIERARCHY = 2
 
@@ -98,7 +102,8 @@ class Network:
     bandwidths_bps: Sequence[float]
     shrink: float | None = None
     """None: each trace so that its gradients take LINK_S on one link."""
-    scale: float = 1.0
+    scale: float | None = None
+    """None: as many times as there are ranks a core, if more than RANKS_PER_CORE share one."""
     bucket_size: str | None = None
 
 
@@ -123,21 +128,34 @@ def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
             raise UserError(f"--workers: {too_many[0]} ranks do not fit one machine; give {MOST_RANKS} at the most")
         strategies = strategies_of(one.strategies)
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
-            shrink = network.shrink if network.shrink is not None else auto_shrink(load_trace(trace), bandwidth)
+            loaded = load_trace(trace)
             for workers, strategy in product(one.workers, strategies):
+                scale = network.scale if network.scale is not None else auto_scale(loaded, workers)
+                shrink = network.shrink if network.shrink is not None else auto_shrink(loaded, bandwidth, scale)
                 for servers in one.servers if "servers" in strategy.knobs else (0,):
                     ranks = _ranks_per_host(strategy, workers)
-                    where = (workers, servers, bandwidth, shrink, network.scale, ranks, network.bucket_size)
+                    where = (workers, servers, bandwidth, shrink, scale, ranks, network.bucket_size)
                     found[Cell(trace, strategy, *where)] = None
     return list(found)
 
 
-def auto_shrink(trace: Trace, bandwidth_bps: float) -> float:
-    """What divides the bytes so that they take LINK_S on one link; 1 for a trace that computes nothing."""
-    summary = json.loads(trace.summary())
-    if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+def auto_scale(trace: Trace, workers: int) -> float:
+    """What multiplies times, so that the machine keeps up with so many ranks; 1 for a trace that computes nothing."""
+    crowded = workers > RANKS_PER_CORE * cores()
+    return workers / cores() if crowded and _computes(trace) else 1.0
+
+
+def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float:
+    """What divides the bytes so that they take LINK_S x scale on one link; 1 for a trace that computes nothing."""
+    if not _computes(trace):
         return 1.0
-    return float(max(1, math.ceil(summary["gradient_bytes"] * 8 / (bandwidth_bps * LINK_S))))
+    bits = 8 * json.loads(trace.summary())["gradient_bytes"]
+    return float(max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale))))
+
+
+def _computes(trace: Trace) -> bool:
+    summary = json.loads(trace.summary())
+    return bool(summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0)
 
 
 def _ranks_per_host(strategy: Strategy, workers: int) -> int:

@@ -15,8 +15,11 @@ _HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated",
 def text(result: Validation, width: int) -> list[str]:
     """Tables by trace, errors by strategy, what was skipped: lines."""
     lines: list[str] = []
-    for trace in dict.fromkeys((row.cell.trace, row.cell.bandwidth_bps) for row in result.rows):
-        rows = [row for row in result.rows if (row.cell.trace, row.cell.bandwidth_bps) == trace]
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in result.rows:
+        cell = row.cell
+        groups.setdefault((cell.trace, cell.bandwidth_bps, cell.shrink, cell.scale), []).append(row)
+    for rows in groups.values():
         lines += [_title(rows[0]), "", *_table(rows), ""]
     lines += _summary(result)
     if any(not row.undisturbed for row in result.rows):

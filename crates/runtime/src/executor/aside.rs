@@ -38,6 +38,8 @@ struct Fragment {
 pub(super) struct Aside {
     messages: HashMap<Key, VecDeque<Fragment>>,
     held: HashMap<u32, usize>,
+    /// Fragments so far.
+    pub puts: u64,
 }
 
 impl Aside {
@@ -56,6 +58,7 @@ impl Aside {
     }
 
     pub fn put(&mut self, rank: u32, tag: &Tag, payload: Vec<u8>) {
+        self.puts += 1;
         *self.held.entry(rank).or_default() += payload.len();
         self.messages.entry(Key::of(tag)).or_default().push_back(Fragment { tag: *tag, rank, payload });
     }

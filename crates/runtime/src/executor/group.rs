@@ -3,7 +3,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::aside::Aside;
 use super::lane::{Lent, State};
-use super::live::{Begin, Between, Live, Part};
+use super::live::{Begin, Between, Depth, Live, Part};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::wires::Wires;
 use super::{Failure, Over};
@@ -11,8 +11,6 @@ use crate::error::RunError;
 use crate::program::Transfer;
 use crate::tag::{Call, Tag};
 
-/// Lanes of all operations in flight at once; the oldest come first.
-const LANES: usize = 16;
 /// Bytes of operations that may begin before the oldest is over: what peers put aside is bounded by it.
 const AHEAD: u64 = 16 << 20;
 
@@ -52,14 +50,15 @@ pub(super) struct Group {
     /// Transfers so far: by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
+    depth: Depth,
     /// Operations have been in steps: only then is anybody looked for who meets at the end of one.
     steps: bool,
 }
 
 impl Group {
-    pub fn new(id: u32, ranks: Vec<u32>, me: u32) -> Group {
+    pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth) -> Group {
         let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        Group { id, ranks, me, base, ops, transfers, counters, broken, steps: false }
+        Group { id, ranks, me, base, ops, transfers, counters, broken, depth, steps: false }
     }
 
     pub fn busy(&self) -> bool {
@@ -74,13 +73,13 @@ impl Group {
         }
         if let Some(Between { peer, tag, sends }) = begin.transfer {
             let seq = peer.map_or(0, |peer| self.next_transfer(peer, tag, sends));
-            self.transfers.push(Live::new(seq, begin));
+            self.transfers.push(Live::new(seq, begin, self.depth));
             return;
         }
         let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
         let seq = self.base.wrapping_add(self.ops.len() as u32);
         self.steps |= begin.step.is_some();
-        self.ops.push_back(Slot { live: Some(Live::new(seq, begin)), bytes, opened: false });
+        self.ops.push_back(Slot { live: Some(Live::new(seq, begin, self.depth)), bytes, opened: false });
     }
 
     fn next_transfer(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
@@ -203,7 +202,7 @@ impl Group {
             }
             let Some(live) = live else { continue };
             // What waits for a step's other operations must not keep them from beginning.
-            if !*opened && live.step.is_none() && (lanes >= LANES || ahead > AHEAD) {
+            if !*opened && live.step.is_none() && (lanes >= self.depth.lanes || ahead > AHEAD) {
                 break;
             }
             *opened = true;
@@ -354,8 +353,12 @@ fn run_part(
     aside: &mut Aside,
 ) -> Result<bool, RunError> {
     let mut any = false;
+    if live.parts[part].settled == Some(aside.puts) {
+        return Ok(false);
+    }
     loop {
         any |= live.parts[part].shift();
+        live.parts[part].settled = Some(aside.puts);
         let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
         for lane in first..first + count {
             any |= step::advance(live, part, lane, place, wires, aside)?;

@@ -13,8 +13,25 @@ use crate::reduce::{Kernel, kernel, scale};
 use crate::space::Space;
 use crate::tag::Signature;
 
-/// Lanes of a part that are in flight at once, so that what is received, combined and passed on stays in the cache.
-const WINDOW: u32 = 8;
+/// How much of a communicator's work is in flight at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Depth {
+    /// Lanes of a part.
+    pub window: u32,
+    /// Lanes of all operations; the oldest come first.
+    pub lanes: usize,
+}
+
+impl Depth {
+    /// Ranks that share memory: few, so that what is received, combined and passed on stays in the cache.
+    pub const NEAR: Depth = Depth { window: 8, lanes: 16 };
+
+    /// Over a network so many that its links are busy while pieces wait for others: a ring of W workers needs W, a tree
+    /// for every hop up and down one or more.
+    pub fn far(ranks: usize) -> Depth {
+        Depth { window: (ranks as u32).max(64), lanes: (2 * ranks).max(256) }
+    }
+}
 
 /// What is to be done when all lanes are over.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +105,9 @@ pub(super) struct Part {
     /// The others have been told that they stand there.
     pub announced: bool,
     pub released: bool,
+    /// All lanes wait for messages that had not come when so many had been put aside: until more are, what comes over the
+    /// channels alone makes them go on.
+    pub settled: Option<u64>,
 }
 
 impl Part {
@@ -103,6 +123,9 @@ impl Part {
         }
         let wanted = self.window.min(self.total - self.first);
         let opened = (self.lanes.len() as u32) < wanted;
+        if opened {
+            self.settled = None;
+        }
         while (self.lanes.len() as u32) < wanted {
             self.lanes.push_back(Lane::default());
         }
@@ -138,12 +161,12 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub fn new(seq: u32, begin: Begin) -> Live {
+    pub fn new(seq: u32, begin: Begin, depth: Depth) -> Live {
         let Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep } = begin;
         let total = program.lanes();
         let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
-        let window = if meeting.is_empty() { WINDOW } else { total };
+        let window = if meeting.is_empty() { depth.window } else { total };
         let parts = roles
             .into_iter()
             .map(|(role, space)| {
@@ -152,7 +175,8 @@ impl Live {
                 let window = if space.window().is_some() { 1 } else { window };
                 let (lanes, first, parked) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0);
                 let (announced, released) = (false, false);
-                Part { role, space, total, first, lanes, window, barriers, parked, announced, released }
+                let settled = None;
+                Part { role, space, total, first, lanes, window, barriers, parked, announced, released, settled }
             })
             .collect();
         if let Some(step) = step {

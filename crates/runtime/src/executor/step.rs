@@ -301,6 +301,7 @@ fn note(live: &mut Live, part: usize, kind: u32) -> bool {
 
 pub(super) fn release(part: &mut Part) {
     part.released = true;
+    part.settled = None;
     for lane in part.lanes.iter_mut().filter(|lane| lane.state == State::Parked) {
         lane.state = State::Running;
         lane.pc += 1;
@@ -340,6 +341,7 @@ pub(super) fn advance(
                 let (moved, complete) = send(live, part, number, at, what, place, wires);
                 any |= moved;
                 if !complete {
+                    live.parts[part].settled = None;
                     return Ok(any);
                 }
                 let lane = &mut live.parts[part].lanes[at];
@@ -353,6 +355,9 @@ pub(super) fn advance(
                 let streams = live.parts[part].space.window().is_some();
                 let passed = if streams { Some(pass_on(live, part, number, at, place, wires)) } else { None };
                 any |= passed.is_some_and(|(moved, _)| moved);
+                if streams {
+                    live.parts[part].settled = None;
+                }
                 let lane = &mut live.parts[part].lanes[at];
                 if lane.got.complete() < from.count || passed.is_some_and(|(_, complete)| !complete) {
                     return Ok(any);

@@ -12,6 +12,7 @@ use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
 use crate::multicast::Multicast;
 use crate::tag::Tag;
+use crate::tcp;
 use crate::timeline::Timeline;
 
 /// Why nothing more can be sent to or received from a rank over its channel.
@@ -31,6 +32,8 @@ pub struct Wires {
     /// By rank: its channel has taken over what may not be with the system yet.
     unflushed: Vec<bool>,
     any_unflushed: bool,
+    /// By rank: its socket had no room, and is not asked again in this turn.
+    refused: Vec<bool>,
     /// Ranks whose front fragment has partly gone to where it is wanted.
     partial: Vec<bool>,
     /// Payload bytes sent and received.
@@ -48,9 +51,9 @@ impl Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
-        let (unflushed, partial) = (vec![false; channels.len()], vec![false; channels.len()]);
+        let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, any_unflushed, bytes, lost) = (None, false, [0; 2], Vec::new());
-        Wires { channels, names, multicast, unflushed, any_unflushed, partial, bytes, lost, timeline }
+        Wires { channels, names, multicast, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
     }
 
     /// Has multicasts go out as such from now on.
@@ -86,6 +89,11 @@ impl Wires {
         self.names.clone()
     }
 
+    /// Whether all of these ranks are reached without a network.
+    pub(super) fn near(&self, ranks: &[u32]) -> bool {
+        ranks.iter().all(|&rank| self.names.get(rank as usize).is_none_or(|&name| name != tcp::NAME))
+    }
+
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
         self.channels[rank as usize] = None;
         self.lost.push(Lost { rank, reason: error.to_string() });
@@ -107,9 +115,13 @@ impl Wires {
             self.bytes[0] += payload.len() as u64 * u64::from(taken);
             return taken;
         }
+        if self.refused[rank as usize] {
+            return false;
+        }
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.send(tag, payload) {
             Ok(taken) => {
+                self.refused[rank as usize] = !taken && self.names[rank as usize] == tcp::NAME;
                 if taken {
                     self.unflushed[rank as usize] = true;
                     self.any_unflushed = true;
@@ -155,8 +167,9 @@ impl Wires {
         }
     }
 
-    /// Looks for what comes of multicasts; whether anything did.
+    /// A turn begins: looks for what comes of multicasts; whether anything did.
     pub(super) fn look(&mut self) -> bool {
+        self.refused.fill(false);
         let Some(multicast) = &mut self.multicast else { return false };
         let any = multicast.look();
         for (rank, error) in std::mem::take(&mut multicast.lost) {
