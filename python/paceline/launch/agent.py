@@ -256,6 +256,7 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             while receiver.recv(4096):
                 pass
+        self.starter.relax()
         by_pid = {group.pid: group for group in self.groups if group.code is None}
         for pid, status in reap():
             if pid not in by_pid:
@@ -284,6 +285,7 @@ class Agent:
             return
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
             self.ending = True
+            self.starter.relax()
             signal_all(self.groups, signal.SIGTERM)
         if self.kill_at is not None and now >= self.kill_at:
             self.killed_at = self.killed_at or now

@@ -59,6 +59,7 @@ class Starter:
         """Allow this process as many open files as it may have: every rank takes two pipes."""
         self.realtime: int | None = None
         """The priority under SCHED_FIFO that ranks get; this process has a higher one."""
+        self._relaxed = False
         self._prctl = _prctl()
         if self._prctl is not None:
             self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -85,6 +86,16 @@ class Starter:
             process_group=0,
             preexec_fn=self._in_child,  # noqa: PLW1509  # safe: this process has one thread
         )
+
+    def relax(self) -> None:
+        """From now on this process runs as others do: it has started all, and is to see them end.
+
+        Under SCHED_FIFO the kernel may never come to an end of that: whoever waits for a child turns in a circle until
+        somebody else has let go of the child's entry under /proc, who is not given a core meanwhile.
+        """
+        if self.realtime is not None and not self._relaxed:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            self._relaxed = True
 
     def _in_child(self) -> None:
         if self._prctl is not None:
