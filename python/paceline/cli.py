@@ -14,14 +14,16 @@ from typing import Any, NoReturn
 
 import click
 
-from paceline._core import InternalError, UserError, __version__, nearest
+from paceline._core import InternalError, JobError, UserError, __version__, nearest
+from paceline.failure import tell
 
 # Name → module, attribute, and what `paceline --help` says. Heavy modules stay unread until their command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli_simulate", "simulate", "Forecast training under each strategy."),
     "run": ("paceline.cli_run", "run", "Start the ranks of a job, here or on several hosts."),
     "emulate": ("paceline.cli_emulate", "emulate", "A cluster of network namespaces on this machine."),
-    "validate": ("paceline.cli_validate", "validate", "Run and simulate the same on an emulated cluster."),
+    "probe": ("paceline.cli_probe", "probe", "Measure a job's network and machines: its cluster file."),
+    "validate": ("paceline.cli_validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
     "doctor": ("paceline.cli_doctor", "doctor", "Say what dominates a run, from its timeline."),
     "record": ("paceline.cli_record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli_lists", "traces", "List the built-in traces, or show one."),
@@ -81,6 +83,9 @@ class Commands(click.Group):
             return _fail(error.format_message(), error.exit_code)
         except UserError as error:
             return _fail(str(error), 2)
+        except JobError as error:
+            tell(error)
+            return _fail(str(error), 1)
         except InternalError as error:
             return _fail(f"internal error: {error}; this is a defect of paceline, please report it", 1)
         except click.Abort:

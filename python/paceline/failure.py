@@ -20,27 +20,30 @@ _LETTERS = 300
 
 def tell_launcher() -> None:
     """From now on an exception that nobody catches is told to the launcher as well, if there is one."""
-    descriptor = os.environ.get(PIPE, "")
-    if not descriptor.isdecimal() or getattr(sys.excepthook, "tells_launcher", False):
+    if not os.environ.get(PIPE, "").isdecimal() or getattr(sys.excepthook, "tells_launcher", False):
         return
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        _tell(int(descriptor), kind, error)
+        tell(error)
         before(kind, error, trace)
 
     hook.tells_launcher = True  # type: ignore[attr-defined]
     sys.excepthook = hook
 
 
-def _tell(descriptor: int, kind: type[BaseException], error: BaseException) -> None:
+def tell(error: BaseException) -> None:
+    """Tell the launcher, if there is one, why this process is about to end."""
+    kind, descriptor = type(error), os.environ.get(PIPE, "")
+    if not descriptor.isdecimal():
+        return
     try:
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        if not stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
             return
         first_line = next(iter(str(error).splitlines()), "")
         text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
         told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": _follows(error)}
-        os.write(descriptor, json.dumps(told).encode())
+        os.write(int(descriptor), json.dumps(told).encode())
     except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
         pass
 

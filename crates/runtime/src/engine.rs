@@ -220,6 +220,7 @@ impl Engine {
             "rank": self.shared.rank,
             "size": self.size(),
             "peers": self.shared.peers,
+            "hosts": self.shared.hosts,
             "transports": transports,
             "multicast": multicast,
             "bytes_sent": bytes[0],

@@ -1,0 +1,66 @@
+"""The cluster file of what was found: nothing in it that was not measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paceline import human
+from paceline._core import Cluster, UserError
+from paceline.probe.measure import INSIDE, INSIDE_LATENCY, LATENCY, MESSAGE, RING
+from paceline.probe.result import Found
+
+_UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
+NO_NETWORK = "no network was measured, for all ranks are on one host"
+
+
+def fields(found: Found) -> dict[str, Any]:
+    """Of docs/cluster-format.md. Raises UserError for what no cluster file holds."""
+    network = found.rate(RING)
+    bandwidth = network if network is not None else found.rates[INSIDE].sample.median
+    made: dict[str, Any] = {
+        "format": "paceline-cluster",
+        "version": 1,
+        "provenance": _provenance(found),
+        "bandwidth": _rate(bandwidth),
+    }
+    for name, what in (("latency", LATENCY), ("message_overhead", MESSAGE)):
+        if what in found.costs:
+            made[name] = _time(found.costs[what].sample.median)
+    made["gpus_per_node"] = found.layout.ranks_per_host
+    if INSIDE in found.rates:
+        made["intra_bandwidth"] = _rate(found.rates[INSIDE].sample.median)
+        made["intra_latency"] = _time(found.costs[INSIDE_LATENCY].sample.median)
+    try:
+        Cluster.from_json(json.dumps(made).encode(), "probe")
+    except UserError as error:
+        raise UserError(f"probe: what was measured fits no cluster file: {error}") from None
+    return made
+
+
+def _provenance(found: Found) -> str:
+    words = [f"paceline probe, {found.date}", found.describe()]
+    if RING in found.rates:
+        words.append(f"bandwidth: every host to the next at once, {_how(found.rates[RING].sample)}")
+    else:
+        words.append(f"{NO_NETWORK}: bandwidth repeats intra_bandwidth")
+    if LATENCY in found.costs:
+        words.append("latency: half a round trip of 8 bytes")
+    words.append("message_overhead: time for each further message of the same bytes, 64 to 4 KiB each")
+    if INSIDE in found.rates:
+        words.append(f"intra_bandwidth: every rank of a host to the next at once, {_how(found.rates[INSIDE].sample)}")
+    return "; ".join(words)
+
+
+def _how(sample: Any) -> str:  # noqa: ANN401 - a Sample
+    return f"median of {len(sample.values)} (±{human.percent(sample.spread)})"
+
+
+def _rate(bits_per_s: float) -> str:
+    factor, unit = next((one for one in _UNITS if bits_per_s >= one[0]), _UNITS[-1])
+    return f"{human.short(bits_per_s / factor, 4)}{unit}"
+
+
+def _time(seconds: float) -> str:
+    """Microseconds; what is below zero is noise."""
+    return f"{max(0.0, seconds) * 1e6:.2f}us"

@@ -1,0 +1,85 @@
+"""The hosts of a job, and the ranks on each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline import human
+from paceline._core import UserError
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Host:
+    """Ranks that share a machine."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def first(self) -> int:
+        """The rank that speaks for it."""
+        return self.ranks[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of a job whose hosts all have as many ranks."""
+
+    hosts: tuple[Host, ...]
+    transports: tuple[str, ...]
+    """By which rank 0 talks to other hosts, and inside its own."""
+    servers: tuple[int, ...]
+    """Hosts of the parameter servers that are processes of their own; numbers behind those of `hosts` are others."""
+
+    @property
+    def ranks_per_host(self) -> int:
+        """The same for all."""
+        return len(self.hosts[0].ranks)
+
+    @classmethod
+    def of(cls, ranks: Job) -> Layout:
+        """As the runtime found it. Raises UserError if hosts have different numbers of ranks."""
+        status = ranks.status()
+        by_host: dict[int, list[int]] = {}
+        for rank in range(ranks.size):
+            by_host.setdefault(status["hosts"][rank], []).append(rank)
+        names = _names([status["peers"][found[0]]["host"] for found in by_host.values()])
+        hosts = tuple(Host(name, tuple(found)) for name, found in zip(names, by_host.values(), strict=True))
+        if len({len(host.ranks) for host in hosts}) > 1:
+            raise UserError(
+                f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all; "
+                "start as many on each"
+            )
+        places = {host: number for number, host in enumerate(by_host)}
+        servers = [peer["rank"] for peer in status["peers"] if peer["server"] is not None]
+        on = [places.setdefault(status["hosts"][rank], len(places)) for rank in servers]
+        transports = tuple(sorted({name for name in status["transports"][: ranks.size] if name not in (None, "self")}))
+        return cls(hosts, transports, tuple(on))
+
+    def describe(self) -> str:
+        """`3 hosts (a, b and c), 2 ranks each`."""
+        names = [host.name for host in self.hosts[:_SHOWN]] + ["…"] * (len(self.hosts) > _SHOWN)
+        each = human.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
+        return f"{human.count(len(self.hosts), 'host')} ({human.listed(names)}), {each}"
+
+
+def _names(found: list[str]) -> list[str]:
+    """Hosts of one name are numbered."""
+    times, seen = Counter(found), Counter[str]()
+    names = []
+    for name in found:
+        seen[name] += 1
+        names.append(name if times[name] == 1 else f"{name} #{seen[name]}")
+    return names
+
+
+def _counted(hosts: tuple[Host, ...]) -> str:
+    shown = [f"{host.name} {len(host.ranks)}" for host in hosts[:_SHOWN]]
+    return ", ".join(shown) + (", …" if len(hosts) > _SHOWN else "")

@@ -1,0 +1,259 @@
+"""All measurements, one after the other, within a time and a number of bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from paceline.probe import patterns
+from paceline.probe.layout import Host, Layout
+from paceline.probe.orders import Conductor
+from paceline.probe.patterns import Flows
+from paceline.probe.result import Cost, Found, Rate, Sample, slope
+from paceline.probe.slow import slow
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+RING, ONE, BOTH, INCAST, FAN_OUT = "ring", "one stream", "both ways", "incast", "1:N"
+SEVERAL, INSIDE, STREAMS = "all ranks at once", "inside a host", "several connections"
+LATENCY, INSIDE_LATENCY, MESSAGE = "latency between hosts", "latency inside a host", "cost of a message"
+MANY_STREAMS = 4
+MESSAGE_SIZES = (64 << 10, 16 << 10, 4 << 10)
+_MESSAGES_TOTAL = (256 << 10, 4 << 20)
+_MESSAGES_S = 0.1
+_MESSAGE_RUNS = 3
+"""For one of other measurements: a difference of times needs more."""
+_FIRST_SIZE, _GROWTH, _LONG_ENOUGH_S = 64 << 10, 4, 0.02
+_SLOWEST_S = 1.0
+"""A slow card makes a transfer longer, up to this."""
+_INSIDE_SHARE = 0.4
+"""Of the time of a transfer between hosts: memory takes no time to get going."""
+_ECHO_S = 0.3
+_BATCHES = 10
+_PAIRS = 8
+_GAIN = 1.05
+"""What is better by less is not worth a note."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is measured."""
+
+    repeats: int
+    transfer_s: float
+    """What a transfer should take."""
+    most_bytes: int
+    """That a rank sends or receives in one transfer."""
+    limit_s: float
+    """After which only what the cluster file needs is begun."""
+    echoes: int
+
+    def size(self, fastest_bps: float, slowest_bps: float, flows: int = 1, share: float = 1.0) -> int:
+        """Bytes of each flow of a transfer in which the busiest link carries so many."""
+        seconds = min(self.transfer_s * share, _SLOWEST_S * slowest_bps / fastest_bps)
+        return max(1, min(self.most_bytes, int(fastest_bps / 8 * seconds)) // flows)
+
+
+FULL = Budget(repeats=5, transfer_s=0.25, most_bytes=256 << 20, limit_s=60.0, echoes=500)
+QUICK = Budget(repeats=3, transfer_s=0.1, most_bytes=32 << 20, limit_s=15.0, echoes=200)
+
+
+def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Conductor, Found]:
+    """At rank 0, while the others obey. Raises JobError."""
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    probe = _Probe(Conductor(ranks), budget, Found(layout, date, ranks.settings.streams))
+    begin = time.monotonic()
+    steps = probe.steps()
+    for number, (name, needed, step) in enumerate(steps):
+        progress(number + 1, len(steps), name)
+        if needed or time.monotonic() - begin < budget.limit_s:
+            step()
+        else:
+            probe.found.left_out.append(name)
+    found = probe.found
+    found.seconds, found.bytes_sent = time.monotonic() - begin, probe.conductor.sent
+    found.notes += [*slow(found.pairs), *_gains(found)]
+    return probe.conductor, found
+
+
+def measure_streams(ranks: Job, found: Found, budget: Budget) -> None:
+    """The ring once more, in a job with several connections between two ranks; at rank 0. Raises JobError."""
+    conductor = Conductor(ranks)
+    probe = _Probe(conductor, budget, found)
+    begin = time.monotonic()
+    probe.network_size()
+    probe.rate(STREAMS, patterns.shifted(found.layout.hosts, 1))
+    conductor.end()
+    found.bytes_sent += conductor.sent
+    found.seconds += time.monotonic() - begin
+    more, one = found.rate(STREAMS), found.rate(RING)
+    if more and one and more > _GAIN * one:
+        found.notes.append(
+            f"{MANY_STREAMS} connections between two ranks carry {more / one:.2f} times as much as one: start jobs "
+            f"with --streams {MANY_STREAMS} (PACELINE_STREAMS), and probe again with it"
+        )
+
+
+Step = tuple[str, bool, Callable[[], object]]
+
+
+class _Probe:
+    def __init__(self, conductor: Conductor, budget: Budget, found: Found) -> None:
+        self.conductor, self.budget, self.found = conductor, budget, found
+        self.hosts = found.layout.hosts
+        ranks = sorted((rank, number) for number, host in enumerate(self.hosts) for rank in host.ranks)
+        self.host_of = [number for _, number in ranks]
+        self.fastest = self.slowest = 0.0
+
+    def steps(self) -> list[Step]:
+        """Name, whether the cluster file needs it, and what is done."""
+        hosts, several, inside = len(self.hosts), self.found.layout.ranks_per_host > 1, self.hosts[0]
+        steps: list[Step] = []
+        if hosts > 1:
+            steps += [("rate between hosts", True, self.ring), (LATENCY, True, self.latency)]
+        if several:
+            steps += [(INSIDE, True, self.inside)]
+            steps += [(INSIDE_LATENCY, True, lambda: self.echo(INSIDE_LATENCY, [inside.ranks[:2]]))]
+        steps += [(MESSAGE, True, self.messages)]
+        if hosts > 1:
+            steps += [(ONE, False, self.alone)]
+        if hosts > 2:
+            steps += [
+                (BOTH, False, lambda: self.rate(BOTH, patterns.both_ways(self.hosts))),
+                (INCAST, False, lambda: self.rate(INCAST, patterns.incast(self.hosts))),
+                (FAN_OUT, False, lambda: self.rate(FAN_OUT, patterns.fan_out(self.hosts))),
+                ("other pairs of hosts", False, self.pairs),
+            ]
+        if hosts > 1 and several:
+            every = patterns.shifted(self.hosts, 1, self.found.layout.ranks_per_host)
+            steps += [(SEVERAL, False, lambda: self.rate(SEVERAL, every))]
+        return [*steps, ("machines", False, self.machines)]
+
+    def rate(self, name: str, flows: Flows) -> list[list[float]]:
+        """Measure a pattern between hosts."""
+        busiest = patterns.most_through_one(flows, self.host_of)
+        size = self.budget.size(self.fastest, self.slowest, busiest)
+        taken = self.conductor.transfer(flows, size, self.budget.repeats)
+        self._keep(name, len(flows), size, [busiest * size * 8 / max(times) for times in zip(*taken, strict=True)])
+        return taken
+
+    def _keep(self, name: str, flows: int, size: int, rates: list[float]) -> None:
+        self.found.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
+
+    def network_size(self) -> None:
+        """What the fastest and the slowest pair of neighbours reach, roughly: sizes of transfers come from it."""
+        self.fastest, self.slowest = self._roughly(patterns.shifted(self.hosts, 1))
+
+    def _roughly(self, flows: Flows) -> tuple[float, float]:
+        size = min(_FIRST_SIZE, self.budget.most_bytes)
+        while True:
+            times = [min(taken) for taken in self.conductor.transfer(flows, size, 1)]
+            if max(times) >= _LONG_ENOUGH_S or size >= self.budget.most_bytes:
+                return size * 8 / min(times), size * 8 / max(times)
+            size = min(size * _GROWTH, self.budget.most_bytes)
+
+    def ring(self) -> None:
+        """Every host to the next one, all at once."""
+        self.network_size()
+        flows = patterns.shifted(self.hosts, 1)
+        self._pairs(flows, self.rate(RING, flows))
+
+    def pairs(self) -> None:
+        """Every host to others than the next one."""
+        for distance in patterns.distances(len(self.hosts)):
+            flows = patterns.shifted(self.hosts, distance)
+            size = self.budget.size(self.fastest, self.slowest)
+            self._pairs(flows, self.conductor.transfer(flows, size, self.budget.repeats), size)
+
+    def _pairs(self, flows: Flows, taken: list[list[float]], size: int | None = None) -> None:
+        size = size or self.found.rates[RING].size
+        for (source, to), times in zip(flows, taken, strict=True):
+            names = self._host(source).name, self._host(to).name
+            self.found.pairs[names] = size * 8 / Sample(tuple(times)).median
+
+    def _host(self, rank: int) -> Host:
+        return self.hosts[self.host_of[rank]]
+
+    def alone(self) -> None:
+        """Neighbours, one pair after the other, while the network is idle otherwise."""
+        size, rates = self.budget.size(self.fastest, self.slowest), []
+        for flow in patterns.alone(self.hosts):
+            (times,) = self.conductor.transfer([flow], size, self.budget.repeats)
+            rates += [size * 8 / taken for taken in times]
+        self._keep(ONE, 1, size, rates)
+
+    def latency(self) -> None:
+        """Between neighbours."""
+        self.echo(LATENCY, [(source, to) for source, to in patterns.alone(self.hosts)[:_PAIRS]])
+
+    def echo(self, what: str, pairs: list[Any]) -> None:
+        """Half of the round trips: medians of batches."""
+        halves: list[float] = []
+        for asks, answers in pairs:
+            said = self.conductor.ask("echo", asks=asks, answers=answers, most=self.budget.echoes, limit_s=_ECHO_S)
+            halves += [Sample(tuple(batch)).median / 2 for batch in _batches(said[asks]["seconds"])]
+        self.found.costs[what] = Cost(what, Sample(tuple(halves)))
+
+    def inside(self) -> None:
+        """Each rank of a host to the next one; one host after the other, of which the slowest counts."""
+        slowest: Rate | None = None
+        for host in self.hosts[:_PAIRS]:
+            flows = patterns.inside(host)
+            fastest, least = self._roughly(flows)
+            size = self.budget.size(fastest, least, share=_INSIDE_SHARE)
+            taken = self.conductor.transfer(flows, size, self.budget.repeats)
+            rates = Sample(tuple(size * 8 / max(times) for times in zip(*taken, strict=True)))
+            if slowest is None or rates.median < slowest.sample.median:
+                slowest = Rate(INSIDE, len(flows), size, rates)
+        assert slowest is not None
+        self.found.rates[INSIDE] = slowest
+
+    def messages(self) -> None:
+        """The same bytes in more and more messages: what each further one takes."""
+        between = self.hosts[0].ranks[:2] if len(self.hosts) == 1 else (self.hosts[0].first, self.hosts[1].first)
+        rate = self.slowest or self.found.rates[INSIDE].sample.median
+        least, most = _MESSAGES_TOTAL
+        total = max(least, min(most, self.budget.most_bytes, int(rate / 8 * _MESSAGES_S)))
+        total -= total % MESSAGE_SIZES[0]
+        taken, repeats = [], _MESSAGE_RUNS * self.budget.repeats
+        for size in MESSAGE_SIZES:
+            said = self.conductor.ask(
+                "messages", source=between[0], to=between[1], total=total, size=size, repeats=repeats
+            )
+            self.conductor.sent += total * (repeats + 1)
+            taken.append(said[between[0]]["seconds"])
+        counts = [total // size for size in MESSAGE_SIZES]
+        values = tuple(slope(counts, times) for times in zip(*taken, strict=True))
+        self.found.costs[MESSAGE] = Cost(MESSAGE, Sample(values))
+
+    def machines(self) -> None:
+        """All ranks at once, as when they train."""
+        self.found.machines = self.conductor.ask("machine", seconds=self.budget.transfer_s * 2)
+
+
+def _batches(values: list[float]) -> list[list[float]]:
+    """At most ten, of equal length."""
+    length = max(1, len(values) // _BATCHES)
+    return [values[begin : begin + length] for begin in range(0, len(values) - length + 1, length)]
+
+
+def _gains(found: Found) -> list[str]:
+    ring, several, alone = found.rate(RING), found.rate(SEVERAL), found.rate(ONE)
+    notes = []
+    if ring and several and several > _GAIN * ring:
+        notes.append(
+            f"all ranks of a host at once get {several / ring:.2f} times what one gets: strategies in which several "
+            "ranks of a host send at once are faster than forecast"
+        )
+    if ring and alone and alone > _GAIN * ring:
+        notes.append(
+            f"a stream alone gets {alone / ring:.2f} times what each gets when all hosts send: the network between "
+            "them carries less than their cards"
+        )
+    return notes

@@ -1,0 +1,126 @@
+"""What a probe has found."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline import human
+from paceline.probe.layout import Layout
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of one quantity; at least one."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the smallest and the largest, as a share of the median."""
+        low, high = min(self.values), max(self.values)
+        return (high - low) / 2 / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Transfers of one pattern: what the busiest link carried, in bit/s, by repeat."""
+
+    pattern: str
+    flows: int
+    """At once."""
+    size: int
+    """Bytes of a flow."""
+    sample: Sample
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "pattern": self.pattern,
+            "flows": self.flows,
+            "bytes_per_flow": self.size,
+            "rate_bps": self.sample.median,
+            "spread": self.sample.spread,
+            "repeats": len(self.sample.values),
+        }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A time that was measured."""
+
+    what: str
+    sample: Sample
+    """Seconds."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        sample = self.sample
+        return {"what": self.what, "s": sample.median, "spread": sample.spread, "repeats": len(sample.values)}
+
+
+Pair = tuple[str, str]
+
+
+@dataclass
+class Found:
+    """All of it, at rank 0."""
+
+    layout: Layout
+    date: str
+    """UTC, ISO 8601."""
+    streams: int
+    """Connections between two ranks."""
+    rates: dict[str, Rate] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    pairs: dict[Pair, float] = field(default_factory=dict)
+    """From host to host, while all send: bit/s."""
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    """By rank."""
+    left_out: list[str] = field(default_factory=list)
+    """For lack of time."""
+    bytes_sent: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def describe(self) -> str:
+        """`3 hosts (a, b and c), 2 ranks each; shm and tcp, 1 connection between two ranks`."""
+        words = human.listed([*self.layout.transports])
+        if "tcp" in self.layout.transports:
+            words += f", {human.count(self.streams, 'connection')} between two ranks"
+        return f"{self.layout.describe()}; {words}"
+
+    def rate(self, name: str) -> float | None:
+        """The median of a pattern that was measured."""
+        return self.rates[name].sample.median if name in self.rates else None
+
+    def to_dict(self, cluster: dict[str, Any] | None) -> dict[str, Any]:
+        """As `--json` prints it; rates in bit/s, times in seconds."""
+        return {
+            "date": self.date,
+            "hosts": [{"host": host.name, "ranks": list(host.ranks)} for host in self.layout.hosts],
+            "streams": self.streams,
+            "rates": [rate.to_dict() for rate in self.rates.values()],
+            "costs": [cost.to_dict() for cost in self.costs.values()],
+            "pairs": [{"from": a, "to": b, "rate_bps": rate} for (a, b), rate in self.pairs.items()],
+            "machines": self.machines,
+            "left_out": self.left_out,
+            "notes": self.notes,
+            "bytes_sent": self.bytes_sent,
+            "seconds": self.seconds,
+            "cluster": cluster,
+        }
+
+
+def slope(counts: Sequence[int], seconds: Sequence[float]) -> float:
+    """Seconds for each further message: least squares."""
+    middle, mean = statistics.fmean(counts), statistics.fmean(seconds)
+    above = sum((count - middle) * (taken - mean) for count, taken in zip(counts, seconds, strict=True))
+    return above / sum((count - middle) ** 2 for count in counts)

@@ -1,0 +1,61 @@
+"""Hosts, or pairs of hosts, that are slower than the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from paceline import human
+from paceline.probe.result import Pair
+
+SLOW = 0.9
+"""What reaches less than this share of the others' median is named."""
+
+
+def slow(pairs: Mapping[Pair, float]) -> list[str]:
+    """Sentences, from rates that were measured while all hosts sent.
+
+    A host's link is as fast as the fastest pair that it was in: a slow partner does not make it slow. With one partner
+    each nobody can tell whose link it is, and the pair is named.
+    """
+    if not pairs:
+        return []
+    going: dict[str, list[float]] = {}
+    coming: dict[str, list[float]] = {}
+    for (source, to), rate in pairs.items():
+        going.setdefault(source, []).append(rate)
+        coming.setdefault(to, []).append(rate)
+    if min(map(len, [*going.values(), *coming.values()])) < 2:
+        return _pairs(pairs)
+    sends = _slower({host: max(rates) for host, rates in going.items()})
+    takes = _slower({host: max(rates) for host, rates in coming.items()})
+    return [_sentence(host, sends.get(host), takes.get(host)) for host in going if host in sends or host in takes]
+
+
+def _slower(rates: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Of each slow one its rate and the others' median."""
+    found = {}
+    for name, rate in rates.items():
+        others = statistics.median(other for host, other in rates.items() if host != name)
+        if rate < SLOW * others:
+            found[name] = rate, others
+    return found
+
+
+def _sentence(host: str, sends: tuple[float, float] | None, takes: tuple[float, float] | None) -> str:
+    words = [
+        f"{verb} {human.rate(rates[0])} (others: {human.rate(rates[1])})"
+        for verb, rates in (("sends", sends), ("receives", takes))
+        if rates is not None
+    ]
+    return f"host {host} is slow: its card {human.listed(words)}"
+
+
+def _pairs(pairs: Mapping[Pair, float]) -> list[str]:
+    fastest = max(pairs.values())
+    return [
+        f"from host {source} to host {to} there are {human.rate(rate)}, elsewhere up to {human.rate(fastest)}: "
+        f"what {source} sends or what {to} receives is slow"
+        for (source, to), rate in pairs.items()
+        if rate < SLOW * fastest
+    ]
