@@ -265,7 +265,9 @@ impl Group {
                 }
             }
             if let Some(live) = &mut self.ops[last].live {
-                live.step_released = live.parts.iter().all(|part| part.released);
+                // Workers of this process do not meet anybody.
+                let meeting = &live.meeting;
+                live.step_released = live.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
             }
             first = last + 1;
         }
