@@ -10,6 +10,8 @@ gradients' sizes through `paceline.job`. docs/replay.md says what is measured.
 | player | the iteration: what waits for what |
 | exchange | buffers, all-reduces, checked sums |
 | clock | sleeping until a moment; how late one woke up |
+| align | one clock for ranks of several machines |
+| play | all of one rank's part |
 | load | what the machine did to a rank meanwhile |
 | result | what a rank says afterwards, and iteration times of all ranks |
 """

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import platform
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from paceline import cli_types as types
 from paceline import human, job
-from paceline._core import Trace, UserError
-from paceline.forecast import core_options
-from paceline.library import load_cluster, load_trace
-from paceline.machine import boot
+from paceline._core import UserError
+from paceline.library import load_trace
 from paceline.replay import traces
-from paceline.replay.clock import Clock
-from paceline.replay.exchange import JobExchange
-from paceline.replay.part import Part
-from paceline.replay.player import Mark, Player
-from paceline.replay.result import Played, boundary, measured
+from paceline.replay.play import Asked, gather, play
+from paceline.replay.result import Played, measured
 from paceline.settings import PULLS
-
-if TYPE_CHECKING:
-    from paceline.job import Job
 
 
 @click.command()
@@ -65,100 +54,13 @@ def main(
         raise UserError(f"--output {output}: there is no such folder; make it before the ranks start")
     step = traces.shrunk(load_trace(trace), shrink)
     with job.join() as ranks:
-        played = _play(ranks, step, 1 / scale, (warmup, iterations), options)
-        text = json.dumps(played.to_dict())
+        played = play(ranks, Asked(step, iterations, warmup, speedup=1 / scale, **options))
         if output is not None:
-            (output / f"replay-rank-{ranks.rank}.json").write_text(text)
-        everybody = _gather(ranks, text)
+            (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
+        everybody = gather(ranks, played)
     if everybody:
         said = _json(everybody) if as_json else _text(everybody, scale, shrink)
         click.echo(said)
-
-
-def _play(ranks: Job, trace: Trace, speedup: float, count: tuple[int, int], options: dict[str, Any]) -> Played:
-    wanted = _core_options(ranks, speedup, options)
-    part = Part.of(trace, load_cluster(None), wanted, ranks.rank, sum(count))
-    barrier = options["barrier"] is not False
-    limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
-    exchange = JobExchange(ranks, part, ranks.settings.placed() if part.servers else {}, barrier=barrier)
-    checked = exchange.check()
-    gc.collect()
-    gc.disable()
-    player = Player(part, exchange, Clock(), together=limits == "start", mark=_marks(ranks))
-    iterations = player.play()
-    gc.enable()
-    return Played(
-        rank=ranks.rank,
-        size=ranks.size,
-        host=platform.node(),
-        clock=_clock(),
-        trace=part.trace,
-        strategy=ranks.settings.strategy,
-        boundary=limits,
-        iterations=tuple(iterations),
-        warmup=count[0],
-        sums_checked=checked + exchange.check(),
-        notes=tuple(_notes(part)),
-    )
-
-
-def _clock() -> str:
-    """The same for all ranks that share one."""
-    try:
-        return boot()
-    except OSError:
-        return platform.node()
-
-
-def _core_options(ranks: Job, speedup: float, options: dict[str, Any]) -> dict[str, Any]:
-    """What decides a worker's part. A strategy chosen by size has no servers, as `ring` has none."""
-    settings = ranks.settings
-    servers = {}
-    if settings.has_servers():
-        pull = options["pull"] or os.environ.get("PACELINE_PULL") or "layer"
-        servers = {"servers": settings.servers, "pull": pull}
-    elif options["pull"] is not None:
-        raise UserError("--pull: has no effect without parameter servers; name a strategy that has them, such as ps")
-    return core_options(
-        {
-            "strategy": settings.strategy or "ring",
-            "workers": ranks.size,
-            "compute_speedup": speedup,
-            "bucket_size": options["bucket_size"] if options["bucket_size"] != "none" else None,
-            "overlap": options["overlap"],
-            **servers,
-        }
-    )
-
-
-def _notes(part: Part) -> list[str]:
-    if part.same_order:
-        return []
-    return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
-
-
-def _marks(ranks: Job) -> Mark:
-    engine = ranks._engine
-    return engine.mark if engine is not None and ranks.settings.timeline is not None else _no_mark
-
-
-def _no_mark(*_: object) -> None:
-    pass
-
-
-def _gather(ranks: Job, text: str) -> list[Played]:
-    """What all ranks say, at rank 0."""
-    import numpy as np
-
-    own = np.frombuffer(bytearray(text.encode()), "uint8")
-    lengths = ranks.all_gather(np.array([own.size])).reshape(-1)
-    out = np.empty(int(lengths.sum()), "uint8") if ranks.rank == 0 else None
-    ranks.gather(own, out, counts=[int(length) for length in lengths])
-    if out is None:
-        return []
-    ends = np.cumsum(lengths)
-    parts = [bytes(out[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
-    return [Played.from_dict(json.loads(part)) for part in parts]
 
 
 def _json(ranks: Sequence[Played]) -> str:
@@ -182,6 +84,8 @@ def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
             f"on a network {scale * shrink:g} times slower than the one that is meant: {_ratio(scale, shrink)}"
         )
     notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
+    if error_s := max(rank.clock_error_s for rank in ranks):
+        notes[f"the clocks of several machines were aligned to {human.duration(error_s)}"] = None
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 
 

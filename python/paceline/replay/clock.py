@@ -32,9 +32,14 @@ class Lateness:
 class Clock:
     """This machine's clock, which all its processes share."""
 
+    name: str | None = None
+    """For tests, of a clock that only some ranks have; None: this machine's."""
+
     def __init__(self) -> None:
         """Ask the kernel to wake this thread without slack (50 us by default)."""
         self._late: list[int] = []
+        self.ahead = 0
+        """By so much the first rank's clock is ahead of this one."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _LEAST_SLACK_NS, 0, 0, 0)
 
@@ -44,10 +49,10 @@ class Clock:
 
     def sleep_until(self, moment: int) -> None:
         """Return at `moment` or later; by how much later is kept."""
-        left = moment - time.monotonic_ns()
+        left = moment - self.now()
         while left > 0:
             time.sleep(left * 1e-9)  # until an absolute time: clock_nanosleep with TIMER_ABSTIME
-            left = moment - time.monotonic_ns()
+            left = moment - self.now()
         self._late.append(-left)
 
     def lateness(self) -> Lateness:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from paceline.job_arrays import memory
 from paceline.job_group import Handle, How
+from paceline.replay.clock import Clock
 from paceline.replay.part import Part
 
 if TYPE_CHECKING:
@@ -27,11 +27,22 @@ _MEET = "recursive-doubling"
 class JobExchange:
     """All-reduces between the ranks of a job."""
 
-    def __init__(self, job: Job, part: Part, servers: Mapping[str, int], *, barrier: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        part: Part,
+        servers: Mapping[str, int],
+        *,
+        barrier: bool,
+        strategy: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         """Take memory for all buckets, and touch it. `servers` places buckets by name.
 
-        `barrier`: parameter servers send nothing of an iteration before they have all of it.
+        `barrier`: parameter servers send nothing of an iteration before they have all of it. `strategy`: None is the
+        job's.
         """
+        self._strategy, self._clock = strategy, clock or Clock()
         self._job, self._part, self._barrier = job, part, barrier and part.servers
         self._dtype = "bfloat16" if part.dtype == "bfloat16" else None
         stored = "uint16" if self._dtype else part.dtype
@@ -42,15 +53,17 @@ class JobExchange:
         self._handles: dict[int, Handle[Any]] = {}
 
     def meet(self) -> int:
-        """A moment soon, the same at all ranks: on the first rank's machine by one clock."""
-        latest = np.array([time.monotonic_ns() + _MARGIN_NS])
+        """A moment soon, the same at all ranks: each one's is by its own clock."""
+        latest = np.array([self._clock.now() + self._clock.ahead + _MARGIN_NS])
         self._job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
-        return int(latest[0])
+        return int(latest[0]) - self._clock.ahead
 
     def issue(self, bucket: int) -> None:
         """Begin the all-reduce of a bucket."""
         array, known = self._arrays[bucket], self._part.buckets[bucket]
         how = How(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
+        if self._strategy is not None:
+            how["strategy"] = self._strategy
         if self._barrier:
             how["step"] = (bucket == self._part.order[-1], known.priority)
         given = memory(array, known.name, dtype=self._dtype, writable=True)

@@ -27,7 +27,7 @@ class Played:
     size: int
     host: str
     clock: str
-    """Ranks with the same have one clock."""
+    """By which moments are told: the first rank's."""
     trace: str
     strategy: str | None
     boundary: Boundary
@@ -35,6 +35,8 @@ class Played:
     warmup: int
     sums_checked: int
     notes: tuple[str, ...] = ()
+    clock_error_s: float = 0.0
+    """By which moments of this rank may be wrong, if its clock is not that of the first rank."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -73,9 +75,9 @@ def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
 
 
 def measured(ranks: Sequence[Played]) -> list[Measured]:
-    """The iterations after the warm-up. Raises UserError for ranks of several machines, whose clocks differ."""
+    """The iterations after the warm-up. Raises UserError for ranks that tell moments by different clocks."""
     if len({one.clock for one in ranks}) > 1:
-        raise UserError("replay: ranks of several machines have no common clock; run all of them on one machine")
+        raise UserError("replay: these ranks have no common clock; they are of different runs")
     first = ranks[0]
     begin = max(first.warmup, 0 if first.boundary == "start" else 1)
     return [_measured(ranks, number) for number in range(begin, len(first.iterations))]

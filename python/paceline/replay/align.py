@@ -1,0 +1,84 @@
+"""One clock for ranks of several machines: the first rank's.
+
+A rank whose clock is another one asks the first rank for the time, several times, and believes the answer that came
+quickest (D. Mills, RFC 5905, section 10: the clock filter), before the iterations and after them. In between, its clock
+is taken to gain or lose evenly. The runtime aligns the times of its timelines in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.replay.clock import Clock
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+_ASKED = 32
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What has to be added to this rank's clock; nanoseconds."""
+
+    at: int
+    """By this rank's clock."""
+    ahead: int
+    error: int = 0
+    """It is wrong by this at the most: half of the quickest round trip."""
+
+
+def offset(ranks: Job, clock: Clock, names: Sequence[str]) -> Offset:
+    """To the first rank's clock; all ranks call this together. `names` tells clocks apart, by rank. Raises JobError."""
+    found = Offset(clock.now(), 0)
+    for other in range(1, ranks.size):
+        if names[other] == names[0]:
+            continue
+        if ranks.rank == 0:
+            _answer(ranks, clock, other)
+        elif ranks.rank == other:
+            found = _ask(ranks, clock)
+    return found
+
+
+def _answer(ranks: Job, clock: Clock, other: int) -> None:
+    question, answer = np.zeros(1, "int64"), np.zeros(1, "int64")
+    for _ in range(_ASKED):
+        ranks.recv(question, other)
+        answer[0] = clock.now()
+        ranks.send(answer, other)
+
+
+def _ask(ranks: Job, clock: Clock) -> Offset:
+    question, answer = np.zeros(1, "int64"), np.zeros(1, "int64")
+    offsets = []
+    for _ in range(_ASKED):
+        asked = clock.now()
+        ranks.send(question, 0)
+        ranks.recv(answer, 0)
+        half = (clock.now() - asked + 1) // 2
+        offsets.append(Offset(asked + half, int(answer[0]) - (asked + half), half))
+    return min(offsets, key=lambda one: one.error)
+
+
+@dataclass(frozen=True)
+class Common:
+    """From this rank's clock to the first rank's, between two alignments."""
+
+    before: Offset
+    after: Offset
+
+    def __call__(self, moment: int) -> int:
+        """The moment by the first rank's clock."""
+        span = self.after.at - self.before.at
+        gained = (self.after.ahead - self.before.ahead) * (moment - self.before.at) // span if span else 0
+        return moment + self.before.ahead + gained
+
+    @property
+    def error_s(self) -> float:
+        """At the most."""
+        return max(self.before.error, self.after.error) * 1e-9

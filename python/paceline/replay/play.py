@@ -1,0 +1,142 @@
+"""One rank's part of a job that plays a trace: what it plays, and what it says of it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline import job_text
+from paceline._core import Cluster, Trace, UserError
+from paceline.forecast import core_options
+from paceline.library import find_strategy, load_cluster
+from paceline.machine import boot
+from paceline.replay.align import Common, offset
+from paceline.replay.clock import Clock
+from paceline.replay.exchange import JobExchange
+from paceline.replay.part import Part
+from paceline.replay.player import Mark, Player
+from paceline.replay.result import Played, boundary
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is played; the same at all ranks."""
+
+    trace: Trace
+    iterations: int
+    """To be measured."""
+    warmup: int
+    """Before."""
+    speedup: float = 1.0
+    """Divides times."""
+    strategy: str | None = None
+    """None: the job's."""
+    bucket_size: str | None = None
+    pull: str | None = None
+    barrier: bool | None = None
+    overlap: bool | None = None
+    cluster: Cluster | None = None
+    """Whose stragglers and jitter workers have."""
+
+
+def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
+    """All ranks call this together. Raises JobError, UserError, ArithmeticError for a wrong sum."""
+    clock = clock or Clock()
+    options = _core_options(ranks, asked)
+    part = Part.of(
+        asked.trace, asked.cluster or load_cluster(None), options, ranks.rank, asked.warmup + asked.iterations
+    )
+    barrier = asked.barrier is not False
+    limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
+    placed = ranks.settings.placed() if part.servers else {}
+    exchange = JobExchange(ranks, part, placed, barrier=barrier, strategy=asked.strategy, clock=clock)
+    checked = exchange.check()
+    names = _clocks(ranks, clock)
+    before = offset(ranks, clock, names)
+    clock.ahead = before.ahead
+    gc.collect()
+    gc.disable()
+    player = Player(part, exchange, clock, together=limits == "start", mark=_marks(ranks))
+    iterations = player.play()
+    gc.enable()
+    common = Common(before, offset(ranks, clock, names))
+    return Played(
+        rank=ranks.rank,
+        size=ranks.size,
+        host=platform.node(),
+        clock=names[0],
+        trace=part.trace,
+        strategy=asked.strategy or ranks.settings.strategy,
+        boundary=limits,
+        iterations=tuple(
+            replace(one, begin=common(one.begin), handed=common(one.handed), end=common(one.end)) for one in iterations
+        ),
+        warmup=asked.warmup,
+        sums_checked=checked + exchange.check(),
+        notes=tuple(_notes(part)),
+        clock_error_s=common.error_s,
+    )
+
+
+def gather(ranks: Job, played: Played) -> list[Played]:
+    """What all ranks say, at rank 0; elsewhere nothing."""
+    said = job_text.gather(ranks, json.dumps(played.to_dict()))
+    return [Played.from_dict(json.loads(text)) for text in said]
+
+
+def _clocks(ranks: Job, clock: Clock) -> Sequence[str]:
+    """By rank; the same for ranks that share one."""
+    names: list[str] = json.loads(job_text.share(ranks, json.dumps(job_text.gather(ranks, clock.name or _machine()))))
+    return names
+
+
+def _machine() -> str:
+    try:
+        return boot()
+    except OSError:
+        return platform.node()
+
+
+def _core_options(ranks: Job, asked: Asked) -> dict[str, Any]:
+    """What decides a worker's part. A strategy chosen by size has no servers, as `ring` has none."""
+    settings = ranks.settings
+    strategy = asked.strategy or settings.strategy or "ring"
+    servers = {}
+    if "servers" in find_strategy(strategy).knobs:
+        pull = asked.pull or os.environ.get("PACELINE_PULL") or "layer"
+        servers = {"servers": settings.servers, "pull": pull}
+    elif asked.pull is not None:
+        raise UserError("--pull: has no effect without parameter servers; name a strategy that has them, such as ps")
+    return core_options(
+        {
+            "strategy": strategy,
+            "workers": ranks.size,
+            "compute_speedup": asked.speedup,
+            "bucket_size": asked.bucket_size if asked.bucket_size != "none" else None,
+            "overlap": asked.overlap,
+            **servers,
+        }
+    )
+
+
+def _notes(part: Part) -> list[str]:
+    if part.same_order:
+        return []
+    return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
+
+
+def _marks(ranks: Job) -> Mark:
+    engine = ranks._engine
+    return engine.mark if engine is not None and ranks.settings.timeline is not None else _no_mark
+
+
+def _no_mark(*_: object) -> None:
+    pass
