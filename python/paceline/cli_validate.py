@@ -34,6 +34,19 @@ def _or_auto(kind: types.Value) -> types.Value:
 
 
 _REPEATS = types.Value("N", types.whole(1, 1000))
+HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
+"""Options that --here has, too."""
+_ELSEWHERE = {
+    "full": "name what is compared by --trace and --strategy",
+    "workers": "they are the job's ranks",
+    "servers": "they are the job's: paceline run --strategy ps --servers N",
+    "bandwidth": "it is the cluster file's",
+    "latency": "it is the cluster file's",
+    "message_overhead": "it is the cluster file's",
+    "realtime": "it is the job's",
+    "check": "probe the job: paceline probe",
+    "timeline": "give it to the job: paceline run --timeline FILE",
+}
 
 
 class CannotDoHereError(click.ClickException):
@@ -59,11 +72,24 @@ class CannotDoHereError(click.ClickException):
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
+@click.option("--here", is_flag=True, help="On the hosts of the job that this is a rank of.")
+@click.option("--cluster", metavar="FILE|NAME", help="With --here: what is simulated.  [default: probe first]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw measured against simulated.")
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Of one cell, both, for Perfetto.")
-def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | None, **options: Any) -> int:  # noqa: ANN401
+@click.pass_context
+def validate(
+    context: click.Context,
+    /,
+    *,
+    here: bool,
+    as_json: bool,
+    csv: bool,
+    plot: Path | None,
+    timeline: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> int:
     """Run strategies on a cluster emulated on this machine, simulate the same, and print the error.
 
     The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
@@ -71,17 +97,42 @@ def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | No
     --scale auto times are multiplied where many ranks share a core.
     --trace, --strategy, --workers and --servers choose what is compared; without them it is some 60 cells.
 
+    With --here it runs on every rank of a job, on whatever network that has; it simulates the cluster of --cluster, or
+    what it probes first.
+
     \b
     paceline validate --quick
     paceline validate --trace resnet-50 --strategy ring,ps --workers 4 --servers 1,2 --timeline ring.json
+    paceline run --hosts node1:1,node2:1 -- paceline validate --here --cluster cluster.json --strategy ring,ps
     """
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    if here:
+        from paceline.cli_here import compare_here
+
+        refuse_elsewhere(context)
+        result = compare_here(plot=plot, **{name: options[name] for name in HERE})
+        return 0 if result is None else _finish(result, plot, as_json, csv)
+    if options["cluster"] is not None:
+        raise click.UsageError("--cluster has no effect without --here")
+    _check_outputs(plot, timeline)
+    return _finish(_emulated(timeline, options), plot, as_json, csv)
+
+
+def refuse_elsewhere(context: click.Context) -> None:
+    """Raise UsageError for options that have no effect with --here."""
+    for name in context.params:
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in (*HERE, "here", "plot", "as_json", "csv"):
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --here: {_ELSEWHERE[name]}")
+
+
+def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
+    """On clusters that are emulated on this machine."""
     from paceline.validate.cells import Network, cells
     from paceline.validate.compare import How
     from paceline.validate.forecasts import Costs
 
-    if as_json and csv:
-        raise click.UsageError("--json and --csv exclude each other")
-    _check_outputs(plot, timeline)
     wanted = _wanted(options)
     rates = [parse_rate(rate) for rate in options["bandwidth"]]
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
@@ -91,7 +142,11 @@ def validate(*, as_json: bool, csv: bool, plot: Path | None, timeline: Path | No
     repeats = options["repeats"] or (3 if options["quick"] else 5)
     costs = Costs(options["latency"], options["message_overhead"])
     how = How(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
-    result = _compare(asked, how)
+    return _compare(asked, how)
+
+
+def _finish(result: Validation, plot: Path | None, as_json: bool, csv: bool) -> int:
+    """Draw and print; the exit code."""
     if plot is not None and result.rows:
         from paceline.validate.plot import plot as draw
 

@@ -6,6 +6,7 @@
 | forecasts | the same thing simulated |
 | real | the same thing run, again if the machine disturbed it |
 | compare | all cells, one cluster after the other |
+| here | cells on the hosts of the running job (--here) |
 | outcome | rows, what was skipped, errors by strategy |
 | report | the table; CSV |
 | plot | measured against simulated |

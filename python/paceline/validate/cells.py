@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from paceline import human
 from paceline._core import Trace, UserError
 from paceline.library import Strategy, all_strategies, find_strategy, load_trace
 from paceline.machine import cores
@@ -54,7 +55,8 @@ class Cell:
 
     def title(self) -> str:
         """For people."""
-        where = f"{self.workers} workers" + (f", {self.servers} servers" if self.servers else "")
+        where = human.count(self.workers, "worker")
+        where += f", {human.count(self.servers, 'server')}" if self.servers else ""
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline import human
 from paceline.validate.cells import Cell, Skipped
-from paceline.validate.forecasts import Costs, Forecast, forecast
+from paceline.validate.forecasts import Costs, Forecast, emulated, forecast
 from paceline.validate.outcome import Row, Validation
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
 from paceline.validate.timeline import record
@@ -58,13 +58,11 @@ class _Comparison:
 
     def _forecast(self, asked: Iterable[Cell]) -> None:
         for cell in asked:
-            simulated = forecast(cell, self.how.costs)
-            expected_s = simulated.of(self.how.network)
-            if expected_s <= LONGEST_S:
+            simulated = forecast(cell, emulated(cell, self.how.costs))
+            if reason := too_long(simulated.of(self.how.network)):
+                self.result.skipped.append(Skipped(cell, f"{reason}, or more --bandwidth"))
+            else:
                 self.forecasts[cell] = simulated
-                continue
-            reason = f"an iteration would take {expected_s:.0f} s, more than {LONGEST_S:.0f} s"
-            self.result.skipped.append(Skipped(cell, f"{reason}; give a larger --shrink, or more --bandwidth"))
 
     def _group(self, group: Sequence[Cell]) -> None:
         """Cells on one cluster."""
@@ -103,8 +101,20 @@ class _Comparison:
             return f"{cell.title()}: failed: {error}"
         row = Row(cell, observed, simulated, self.how.network, cluster.realtime, fidelity)
         self.result.rows.append(row)
-        times = f"measured {human.duration(row.measured_s)}, simulated {human.duration(row.simulated_s)}"
-        return f"{cell.title()}: {times}, {row.error:+.1%}"
+        return in_short(row)
+
+
+def too_long(expected_s: float) -> str | None:
+    """Why a cell of which an iteration takes so long is not run, if it is not."""
+    if expected_s <= LONGEST_S:
+        return None
+    return f"an iteration would take {expected_s:.0f} s, more than {LONGEST_S:.0f} s; give a larger --shrink"
+
+
+def in_short(row: Row) -> str:
+    """For people who wait."""
+    times = f"measured {human.duration(row.measured_s)}, simulated {human.duration(row.simulated_s)}"
+    return f"{row.cell.title()}: {times}, {row.error:+.1%}"
 
 
 def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace, parse_size
+from paceline._core import Cluster, Trace, parse_size
 from paceline.forecast import Run, core_options
 from paceline.library import load_cluster
 from paceline.validate.cells import Cell
@@ -40,20 +41,18 @@ class Forecast:
         return self.fifo_s if network == "fifo" or self.fluid_s is None else self.fluid_s
 
 
-def forecast(cell: Cell, costs: Costs) -> Forecast:
+def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = None) -> Forecast:
     """Under both. Raises UserError."""
     trace = cell.loaded()
-    fifo_s = run_of(cell, trace, "fifo", costs=costs).result().iteration_s
+    fifo_s = run_of(cell, trace, "fifo", cluster, knobs=knobs).result().iteration_s
     if cell.needs_switch:
         return Forecast(fifo_s, None)
-    return Forecast(fifo_s, run_of(cell, trace, "fluid", costs=costs).result().iteration_s)
+    return Forecast(fifo_s, run_of(cell, trace, "fluid", cluster, knobs=knobs).result().iteration_s)
 
 
-def run_of(
-    cell: Cell, trace: Trace, network: str, *, costs: Costs, iterations: int = 1, timeline: Path | None = None
-) -> Run:
-    """The simulation. Raises UserError."""
-    cluster = load_cluster(
+def emulated(cell: Cell, costs: Costs) -> Cluster:
+    """The cluster on which a cell is run on one machine. Raises UserError."""
+    return load_cluster(
         None,
         bandwidth=f"{cell.bandwidth_bps:.0f}bps",
         latency=costs.latency,
@@ -61,6 +60,19 @@ def run_of(
         gpus_per_node=cell.ranks_per_host,
         switch=_SWITCH,
     )
+
+
+def run_of(
+    cell: Cell,
+    trace: Trace,
+    network: str,
+    cluster: Cluster,
+    *,
+    knobs: Mapping[str, Any] | None = None,
+    iterations: int = 1,
+    timeline: Path | None = None,
+) -> Run:
+    """The simulation. `knobs`: options besides the cell's. Raises UserError."""
     options: dict[str, Any] = {
         "strategy": cell.strategy.name,
         "workers": cell.workers,
@@ -70,5 +82,6 @@ def run_of(
         "bucket_size": None if cell.bucket_size is None else parse_size(cell.bucket_size),
         "iterations": iterations,
         "critical_path": False,
+        **(knobs or {}),
     }
     return Run(trace, cluster, core_options(options), timeline)

@@ -104,6 +104,8 @@ class Validation:
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cluster: dict[str, Any] | None = None
+    """The cluster file, where all rows have one."""
 
     @property
     def failed(self) -> bool:
@@ -125,6 +127,7 @@ class Validation:
             "overall": vars(Errors.of(self.rows)) if self.rows else None,
             "most_runs": MOST_RUNS,
             "notes": self.notes,
+            **({} if self.cluster is None else {"cluster": self.cluster}),
         }
 
     def to_csv(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.files import replaced
 from paceline.replay.player import MARK
 from paceline.validate.cells import Cell
-from paceline.validate.forecasts import Costs, run_of
+from paceline.validate.forecasts import Costs, emulated, run_of
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, play
 
 _SIMULATED = 10_000_000
@@ -33,7 +33,8 @@ def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
         play(cluster, emulator, replace(ask, timeline=real, iterations=_ITERATIONS, warmup=1))
-        run_of(ask.cell, ask.cell.loaded(), network, costs=costs, iterations=_ITERATIONS, timeline=simulated).result()
+        modelled = emulated(ask.cell, costs)
+        run_of(ask.cell, ask.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated).result()
         with replaced(path) as temporary:
             temporary.write_text(_text(both(_events(real), _events(simulated), first(ask.cell))), encoding="utf-8")
 

@@ -1,0 +1,189 @@
+"""Cells on the hosts of the running job: rank 0 says what is played, all ranks play it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from paceline import job_text
+from paceline._core import Cluster, Trace, UserError, parse_rate
+from paceline.library import Strategy, load_cluster, load_trace
+from paceline.machine import cores
+from paceline.probe.layout import Layout
+from paceline.replay.play import Asked, gather, play
+from paceline.replay.result import Played, measured
+from paceline.settings import PLACEMENTS, Settings
+from paceline.validate.cells import Cell, Skipped, auto_shrink
+from paceline.validate.compare import Progress, in_short, too_long
+from paceline.validate.forecasts import Forecast, forecast
+from paceline.validate.outcome import Row, Validation
+from paceline.validate.real import MOST_RUNS, WARMUP, Observed
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+_KNOBS = ("chunk", "distribution", "inside")
+"""Settings of the job that a simulation takes by the same name."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """The job, and the cluster that it is taken for."""
+
+    ranks: Job
+    layout: Layout
+    cluster: Cluster
+
+    @property
+    def bandwidth_bps(self) -> float:
+        """Of the cluster file."""
+        return parse_rate(json.loads(self.cluster.to_json())["bandwidth"])
+
+    def check(self) -> None:
+        """Raises UserError for a cluster that is another one."""
+        told, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
+        if told != found:
+            raise UserError(
+                f"--cluster: gpus_per_node is {told}, and this job has {found} on each host; start {told} on each, or "
+                "probe this job"
+            )
+
+
+def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how: dict[str, Any]) -> list[Cell]:
+    """`how`: shrink (None: by itself), scale, bucket_size. Raises UserError."""
+    found = []
+    settings, rate = here.ranks.settings, here.bandwidth_bps
+    for trace, strategy in product(traces, strategies):
+        shrink = how["shrink"] if how["shrink"] is not None else auto_shrink(load_trace(trace), rate)
+        servers = settings.servers if "servers" in strategy.knobs else 0
+        found.append(
+            Cell(
+                trace,
+                strategy,
+                here.ranks.size,
+                servers,
+                rate,
+                shrink,
+                how["scale"],
+                here.layout.ranks_per_host,
+                how["bucket_size"],
+            )
+        )
+    return found
+
+
+def why_not(cell: Cell, settings: Settings, layout: Layout) -> str | None:
+    """Why a cell is not run here as it is simulated, if it is not."""
+    if cell.needs_switch:
+        return "the process in a switch's place has a card like others; paceline validate without --here compares it"
+    if "multicast" in cell.strategy.knobs and settings.multicast is None:
+        return "the runtime sends to one after the other where the strategy multicasts: give the job --multicast"
+    if cell.servers and _servers(cell, settings, layout) is None:
+        return "servers stand on hosts in a way that no cluster file tells"
+    return None
+
+
+def _servers(cell: Cell, settings: Settings, layout: Layout) -> str | None:
+    """As a cluster file says where servers are."""
+    hosts = len(layout.hosts)
+    places: Sequence[int] = layout.servers
+    if not settings.server_processes:
+        of_rank = {rank: number for number, host in enumerate(layout.hosts) for rank in host.ranks}
+        places = [of_rank[server % cell.workers] for server in range(cell.servers)]
+    if all(place == server % hosts for server, place in enumerate(places)):
+        return "colocated"
+    return "own-nodes" if min(places) >= hosts and len(set(places)) == len(places) else None
+
+
+def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """What the job is told, for the simulation."""
+    wanted = {name: getattr(settings, name) for name in _KNOBS if name in cell.strategy.knobs}
+    if cell.servers and settings.placement in PLACEMENTS:
+        wanted["placement"] = settings.placement
+    elif cell.servers:
+        raise UserError("PACELINE_PLACEMENT: a file cannot be compared here; name round-robin or even")
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+class Comparison:
+    """At rank 0, while the others are in `take_part`."""
+
+    def __init__(self, here: Here, network: str, repeats: int, progress: Progress) -> None:
+        """`network` is the model whose forecast counts."""
+        self.here, self.network, self.repeats, self.progress = here, network, repeats, progress
+        self.result = Validation(cluster=json.loads(here.cluster.to_json()))
+        self._forecasts: dict[Cell, Forecast] = {}
+        self._clock_error_s = 0.0
+
+    def simulate(self, asked: Sequence[Cell]) -> None:
+        """Each cell that can be compared. Raises UserError."""
+        for cell in asked:
+            simulated = self._forecast(cell)
+            if simulated is not None:
+                self._forecasts[cell] = simulated
+
+    def run(self) -> Validation:
+        """What was simulated. Raises JobError."""
+        for number, (cell, simulated) in enumerate(self._forecasts.items()):
+            row = Row(cell, self._observe(cell), simulated, self.network, _realtime())
+            self.result.rows.append(row)
+            self.progress(number + 1, len(self._forecasts), in_short(row))
+        _say(self.here.ranks, None)
+        if self._clock_error_s:
+            self.result.notes.append(f"hosts' clocks were aligned to {self._clock_error_s * 1e6:.0f} us")
+        return self.result
+
+    def _forecast(self, cell: Cell) -> Forecast | None:
+        settings, layout = self.here.ranks.settings, self.here.layout
+        reason, simulated = why_not(cell, settings, layout), None
+        if reason is None:
+            servers = _servers(cell, settings, layout) if cell.servers else None
+            cluster = load_cluster(self.here.cluster, servers=servers)
+            simulated = forecast(cell, cluster, _knobs(cell, settings))
+            reason = too_long(simulated.of(self.network))
+        if reason is not None:
+            self.result.skipped.append(Skipped(cell, reason))
+            return None
+        return simulated
+
+    def _observe(self, cell: Cell) -> Observed:
+        """At least so many iterations that were not disturbed, if they come within MOST_RUNS."""
+        observed = Observed()
+        trace = cell.loaded().to_json()
+        while len(observed.good) < self.repeats and observed.runs < MOST_RUNS:
+            order = {
+                "trace": trace,
+                "iterations": self.repeats - len(observed.good),
+                "speedup": 1 / cell.scale,
+                "strategy": cell.strategy.name,
+                "bucket_size": cell.bucket_size,
+            }
+            _say(self.here.ranks, order)
+            played = _play(self.here, order)
+            self._clock_error_s = max(self._clock_error_s, *(one.clock_error_s for one in played))
+            observed.add(measured(played), cores())
+        return observed
+
+
+def take_part(here: Here) -> None:
+    """At all other ranks: play until rank 0 has enough. Raises JobError, UserError."""
+    while (order := json.loads(job_text.share(here.ranks))) is not None:
+        _play(here, order)
+
+
+def _say(ranks: Job, order: dict[str, Any] | None) -> None:
+    job_text.share(ranks, json.dumps(order))
+
+
+def _play(here: Here, order: dict[str, Any]) -> list[Played]:
+    trace = Trace.from_json(order["trace"].encode(), "the trace")
+    rest = {name: value for name, value in order.items() if name != "trace"}
+    return gather(here.ranks, play(here.ranks, Asked(trace, warmup=WARMUP, cluster=here.cluster, **rest)))
+
+
+def _realtime() -> bool:
+    return hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO
