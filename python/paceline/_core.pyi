@@ -108,7 +108,7 @@ class Engine:
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
     def status(self) -> str:
-        """JSON: transports by peer, operations in flight, bytes moved, the strategy chosen by size."""
+        """JSON: transports by peer, the first rank on each peer's host, operations in flight, bytes moved."""
     def serve(self, timeout_s: float) -> bool:
         """On a parameter server: take part in what the workers begin, for a while; whether they have all left."""
     def start_timeline(self, path: str) -> None:

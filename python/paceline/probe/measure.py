@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from paceline import human
 from paceline.probe import patterns
 from paceline.probe.layout import Host, Layout
 from paceline.probe.orders import Conductor
@@ -24,7 +25,7 @@ LATENCY, INSIDE_LATENCY, MESSAGE = "latency between hosts", "latency inside a ho
 MANY_STREAMS = 4
 MESSAGE_SIZES = (64 << 10, 16 << 10, 4 << 10)
 _MESSAGES_TOTAL = (256 << 10, 4 << 20)
-_MESSAGES_S = 0.1
+_MESSAGES_S = 0.05
 _MESSAGE_RUNS = 3
 """For one of other measurements: a difference of times needs more."""
 _FIRST_SIZE, _GROWTH, _LONG_ENOUGH_S = 64 << 10, 4, 0.02
@@ -37,6 +38,7 @@ _BATCHES = 10
 _PAIRS = 8
 _GAIN = 1.05
 """What is better by less is not worth a note."""
+_UNSTEADY = 0.1
 
 Progress = Callable[[int, int, str], None]
 
@@ -62,6 +64,8 @@ class Budget:
 
 FULL = Budget(repeats=5, transfer_s=0.25, most_bytes=256 << 20, limit_s=60.0, echoes=500)
 QUICK = Budget(repeats=3, transfer_s=0.1, most_bytes=32 << 20, limit_s=15.0, echoes=200)
+NEEDED = Budget(repeats=5, transfer_s=0.1, most_bytes=32 << 20, limit_s=0.0, echoes=200)
+"""What the cluster file needs, and nothing else."""
 
 
 def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Conductor, Found]:
@@ -78,7 +82,7 @@ def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> t
             probe.found.left_out.append(name)
     found = probe.found
     found.seconds, found.bytes_sent = time.monotonic() - begin, probe.conductor.sent
-    found.notes += [*slow(found.pairs), *_gains(found)]
+    found.notes += [*_unsteady(found), *(slow(found.pairs) or _gains(found))]
     return probe.conductor, found
 
 
@@ -241,6 +245,13 @@ def _batches(values: list[float]) -> list[list[float]]:
     """At most ten, of equal length."""
     length = max(1, len(values) // _BATCHES)
     return [values[begin : begin + length] for begin in range(0, len(values) - length + 1, length)]
+
+
+def _unsteady(found: Found) -> list[str]:
+    rate = found.rates.get(RING) or found.rates.get(INSIDE)
+    if rate is None or rate.sample.spread <= _UNSTEADY:
+        return []
+    return [f"the rate varied by ±{human.percent(rate.sample.spread)}: others use network or cores; probe again"]
 
 
 def _gains(found: Found) -> list[str]:

@@ -14,6 +14,7 @@ from paceline.table import Column, render, wrapped
 
 _WORTH_NAMING = 0.02
 _LATE_S = 0.002
+_SHOWN = 16
 
 
 def text(found: Found, width: int) -> list[str]:
@@ -51,8 +52,8 @@ def _costs(found: Found) -> list[str]:
     rows = [
         [
             cost.what,
-            human.duration(cost.sample.median),
-            f"±{human.percent(abs(cost.sample.spread))}",
+            human.duration(max(0.0, cost.sample.median)),
+            f"±{human.percent(cost.sample.spread)}",
             str(len(cost.sample.values)),
         ]
         for cost in found.costs.values()
@@ -63,45 +64,56 @@ def _costs(found: Found) -> list[str]:
 def _machines(found: Found) -> list[str]:
     heads = ("cores", "late, median", "late, 99 %", "taken away", "longest gap", "switches", "steal")
     columns = [Column("host", left=True), *map(Column, heads)]
-    rows = [_machine(host, [found.machines[rank] for rank in host.ranks]) for host in found.layout.hosts]
-    return render(columns, [rows], highlight_first=False)
+    rows = [_machine(host, _of(found, host)) for host in found.layout.hosts[:_SHOWN]]
+    more = len(found.layout.hosts) - len(rows)
+    return render(columns, [rows], highlight_first=False) + ([f"and {more} more: --json"] if more else [])
+
+
+def _of(found: Found, host: Host) -> list[dict[str, Any]]:
+    return [found.machines[rank] for rank in host.ranks]
+
+
+def _worst(ranks: list[dict[str, Any]], name: str) -> float:
+    return max(float(rank[name]) for rank in ranks)
 
 
 def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
     """The worst of its ranks."""
-
-    def worst(name: str) -> float:
-        return max(float(rank[name]) for rank in ranks)
-
     return [
         host.name,
         str(ranks[0]["cores"]),
-        human.duration(worst("late_median_s")),
-        human.duration(worst("late_p99_s")),
-        human.percent(worst("taken_share")),
-        human.duration(worst("longest_gap_s")),
+        human.duration(_worst(ranks, "late_median_s")),
+        human.duration(_worst(ranks, "late_p99_s")),
+        human.percent(_worst(ranks, "taken_share")),
+        human.duration(_worst(ranks, "longest_gap_s")),
         str(sum(rank["involuntary_switches"] for rank in ranks)),
-        human.duration(worst("steal_s")),
+        human.duration(_worst(ranks, "steal_s")),
     ]
 
 
 def _notes(found: Found) -> list[str]:
     notes = [] if RING in found.rates else [f"{cluster_file.NO_NETWORK}; start some on several hosts"]
-    notes += found.notes
-    for host in found.layout.hosts if found.machines else ():
-        notes += _about(host, [found.machines[rank] for rank in host.ranks])
-    return notes
+    return notes + found.notes + (_about_machines(found) if found.machines else [])
 
 
-def _about(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
-    notes = []
-    taken, late = max(rank["taken_share"] for rank in ranks), max(rank["late_p99_s"] for rank in ranks)
-    if taken > _WORTH_NAMING:
-        why = "more ranks than cores" if len(ranks) > ranks[0]["cores"] else "other processes, or the host's host"
+def _about_machines(found: Found) -> list[str]:
+    hosts, notes = found.layout.hosts, []
+    taken = {host.name: _worst(_of(found, host), "taken_share") for host in hosts}
+    late = {host.name: _worst(_of(found, host), "late_p99_s") for host in hosts}
+    if busy := [name for name, share in taken.items() if share > _WORTH_NAMING]:
+        crowded = any(len(host.ranks) > found.machines[host.first]["cores"] for host in hosts)
+        why = "more ranks than cores" if crowded else "other processes, or the machine's own host"
         notes.append(
-            f"host {host.name}: {human.percent(taken)} of a busy rank's time was taken away, in gaps of more than "
-            f"{human.duration(GAP_NS * 1e-9)}: {why}"
+            f"on {_named(busy)} up to {human.percent(max(taken.values()))} of a busy rank's time was taken away, in "
+            f"gaps of more than {human.duration(GAP_NS * 1e-9)}: {why}"
         )
-    if late > _LATE_S:
-        notes.append(f"host {host.name}: one in a hundred sleeps ended {human.duration(late)} late or more")
+    if slow := [name for name, seconds in late.items() if seconds > _LATE_S]:
+        notes.append(
+            f"on {_named(slow)} one in a hundred sleeps ended up to {human.duration(max(late.values()))} late or more"
+        )
     return notes
+
+
+def _named(hosts: list[str]) -> str:
+    shown = [*hosts[:_SHOWN], *(["…"] * (len(hosts) > _SHOWN))]
+    return f"host{'s' * (len(hosts) > 1)} {human.listed(shown)}"

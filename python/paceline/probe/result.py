@@ -26,7 +26,7 @@ class Sample:
     def spread(self) -> float:
         """Half of what lies between the smallest and the largest, as a share of the median."""
         low, high = min(self.values), max(self.values)
-        return (high - low) / 2 / self.median if self.median else 0.0
+        return (high - low) / 2 / abs(self.median) if self.median else 0.0
 
 
 @dataclass(frozen=True)
