@@ -1,5 +1,6 @@
 """Under a real mpirun: Open MPI's and MPICH's, as `benches/peers/environments.py` installs them."""
 
+import json
 import os
 import secrets
 import subprocess
@@ -54,6 +55,14 @@ def test_a_job_without_a_rendezvous_says_what_to_set(mpirun):
     result = mpirun(2, sys.executable, "-c", NUMPY)
     assert result.returncode != 0
     assert "PACELINE_RENDEZVOUS" in result.stderr
+
+
+def test_a_probe(mpirun, tmp_path):
+    path, rendezvous = tmp_path / "cluster.json", {"PACELINE_RENDEZVOUS": f"127.0.0.1:{free_port()}"}
+    words = ["-m", "paceline.cli", "probe", "--quick", "-o", str(path)]
+    result = mpirun(2, sys.executable, *words, env=rendezvous)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(path.read_text())["gpus_per_node"] == 2
 
 
 def test_training_with_torch(mpirun):

@@ -1,0 +1,8 @@
+"""A rank that runs a command of paceline: its words."""
+
+import sys
+
+from paceline.cli import main
+
+if __name__ == "__main__":
+    main(sys.argv[1:], prog_name="paceline")

@@ -1,0 +1,312 @@
+"""`paceline probe` and `paceline validate --here`, on one host."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from job_workers.launch import TESTS, Ranks, clean, end, run
+from paceline import cluster_names
+from paceline.cli import main
+from paceline.library import find_strategy
+from paceline.probe import patterns
+from paceline.probe.layout import Host, Layout
+from paceline.probe.measure import QUICK
+from paceline.probe.result import Sample, slope
+from paceline.probe.slow import slow
+from paceline.settings import Settings
+from paceline.validate.cells import Cell
+from paceline.validate.here import why_not
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+NO_STRATEGY = {"PACELINE_STRATEGY": ""}
+
+
+def launch(ranks, *words, options=(), limit_s=100):
+    command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(ranks), "--no-prefix", *options, "--"]
+    return subprocess.run(
+        [*command, sys.executable, "-m", "paceline.cli", *map(str, words)],
+        cwd=TESTS,
+        env=clean(),
+        text=True,
+        capture_output=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def alone(*words, **env):
+    cleared = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    ended = CliRunner(env={**cleared, **env}).invoke(main, [*map(str, words)])
+    assert ended.exit_code == 2, ended.output
+    assert ended.stderr.startswith("paceline: error: ")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["probe"], "probe: this process was not started as a rank, and needs others: paceline run"),
+        (["probe", "-o", "c.json"], "or -np 4, under torchrun, mpirun, srun or paceline emulate run"),
+        (["probe", "--most", "1KB"], "'--most': '1KB' is not between 64KiB and 4GiB"),
+        (["probe", "--most", "12"], "'--most': '12' has no unit"),
+        (["probe", "--repeats", "0"], "'--repeats': 0 is not between 1 and 1000"),
+        (["probe", "--limit", "none"], "'--limit': 'none' is not a number above 0"),
+        (["probe", "--limit", "4000"], "'4000' is more than 3600 s"),
+        (["validate", "--here"], "validate: this process was not started as a rank"),
+        (["validate", "--here", "--workers", "2"], "--workers has no effect with --here: they are the job's ranks"),
+        (["validate", "--here", "--latency", "1us"], "--latency has no effect with --here: it is the cluster file's"),
+        (["validate", "--here", "--full"], "--full has no effect with --here"),
+        (["validate", "--cluster", "flat"], "--cluster has no effect without --here"),
+        (["validate", "--here", "--json", "--csv"], "--json and --csv exclude each other"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    assert message in alone(*words)
+
+
+def test_a_job_of_one_rank_is_too_small():
+    assert "this job has one rank, and needs others" in alone("probe", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+
+
+class Job:
+    """Ranks on hosts, by name and number."""
+
+    def __init__(self, *hosts, servers=()):
+        peers = [{"rank": n, "host": name, "server": None} for n, (name, _) in enumerate(hosts)]
+        peers += [{"rank": len(hosts) + n, "host": f"h{host}", "server": n} for n, host in enumerate(servers)]
+        self.size = len(hosts)
+        self._status = {
+            "hosts": [number for _, number in hosts] + list(servers),
+            "peers": peers,
+            "transports": ["self", *["tcp"] * (len(peers) - 1)],
+        }
+
+    def status(self):
+        return self._status
+
+
+def test_hosts_are_found():
+    layout = Layout.of(Job(("a", 0), ("b", 2), ("a", 0), ("b", 2), servers=(5, 0)))
+    assert layout.hosts == (Host("a", (0, 2)), Host("b", (1, 3)))
+    assert layout.ranks_per_host == 2
+    assert layout.servers == (2, 0)
+    assert layout.describe() == "2 hosts (a and b), 2 ranks each"
+    assert [host.name for host in Layout.of(Job(("a", 0), ("a", 1))).hosts] == ["a #1", "a #2"]
+
+
+def test_hosts_with_different_numbers_of_ranks_are_refused():
+    with pytest.raises(paceline.UserError, match=r"different numbers of ranks \(a 2, b 1\).*start as many on each"):
+        Layout.of(Job(("a", 0), ("b", 2), ("a", 0)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 9, 10, 33])
+def test_each_host_meets_others(count):
+    hosts = [Host(str(number), (2 * number, 2 * number + 1)) for number in range(count)]
+    pairs = [pair for distance in (1, *patterns.distances(count)) for pair in patterns.shifted(hosts, distance)]
+    assert len(set(pairs)) == len(pairs)
+    assert len(pairs) == count * (count - 1) if count <= patterns.ALL_PAIRS else len(pairs) >= 2 * count
+    host_of = [rank // 2 for rank in range(2 * count)]
+    assert patterns.most_through_one(patterns.shifted(hosts, 1, 2), host_of) == 2
+    assert patterns.most_through_one(patterns.incast(hosts), host_of) == count - 1
+    assert patterns.most_through_one(patterns.fan_out(hosts), host_of) == count - 1
+    assert len(patterns.alone(hosts)) == min(count, 8)
+    assert patterns.inside(hosts[1]) == [(2, 3), (3, 2)]
+
+
+def rates(hosts, slow_out=(), slow_in=()):
+    names = "abcdefghij"[:hosts]
+    slowed = {(a, b) for a in names for b in names if a in slow_out or b in slow_in}
+    return {(a, b): 1e8 if (a, b) in slowed else 5e8 for a in names for b in names if a != b}
+
+
+def test_slow_hosts_are_named():
+    assert slow(rates(4)) == []
+    assert slow({}) == []
+    (said,) = slow(rates(4, "b", "b"))
+    assert said == (
+        "host b is slow: its card sends 100 Mbit/s (others: 500 Mbit/s) and receives 100 Mbit/s (others: 500 Mbit/s)"
+    )
+    (said,) = slow(rates(3, "c"))
+    assert said == "host c is slow: its card sends 100 Mbit/s (others: 500 Mbit/s)"
+    # Two hosts: nobody can tell whose link it is.
+    (said,) = slow({("a", "b"): 1e8, ("b", "a"): 5e8})
+    assert said.startswith("from host a to host b there are 100 Mbit/s, elsewhere up to 500 Mbit/s: what a sends or")
+
+
+def test_what_a_message_costs_is_a_slope():
+    assert slope([64, 256, 1024], [0.1 + 3e-6 * count for count in (64, 256, 1024)]) == pytest.approx(3e-6)
+    assert Sample((1.0, 4.0, 2.0)).median == 2
+    assert Sample((1.0, 4.0, 2.0)).spread == 0.75
+    assert Sample((-2.0, -1.0, -3.0)).spread == 0.5
+
+
+def test_sizes_keep_to_the_budget():
+    assert QUICK.size(8e9, 8e9) == QUICK.most_bytes
+    assert QUICK.size(8e6, 8e6) == round(1e6 * QUICK.transfer_s)
+    assert QUICK.size(8e6, 8e6, flows=4) == round(1e6 * QUICK.transfer_s) // 4
+    # A card that is a hundred times slower would take ten seconds for the same.
+    assert QUICK.size(8e6, 8e4) == 10_000
+    assert QUICK.size(1.0, 1.0) == 1
+
+
+CELL = Cell("t", find_strategy("ps"), 4, 1, 1e9, 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("cell", "processes", "servers", "reason"),
+    [
+        (CELL, 0, (), None),
+        (replace(CELL, servers=2), 0, (), "a way that no cluster file tells"),
+        (replace(CELL, servers=2), 2, (0, 1), None),
+        (replace(CELL, servers=2), 2, (2, 3), None),
+        (replace(CELL, servers=2), 2, (2, 2), "a way that no cluster file tells"),
+        (replace(CELL, strategy=find_strategy("ps-aggregation")), 1, (0,), "a switch's place has a card"),
+        (replace(CELL, strategy=find_strategy("ring-multicast"), servers=0), 0, (), "give the job --multicast"),
+        (replace(CELL, strategy=find_strategy("ring"), servers=0), 0, (), None),
+    ],
+)
+def test_what_is_not_as_simulated_is_left_out(cell, processes, servers, reason):
+    layout = Layout((Host("a", (0, 1)), Host("b", (2, 3))), ("tcp",), servers)
+    said = why_not(cell, Settings(strategy="ps", server_processes=processes), layout)
+    assert (said is None) if reason is None else reason in said
+
+
+@LINUX
+def test_inside_of_a_host(tmp_path):
+    path = tmp_path / "cluster.json"
+    ended = launch(2, "probe", "--quick", "--most", "8MiB", "-o", path, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert "[1/4] inside a host" in ended.stderr
+    found = json.loads(ended.stdout)
+    assert [len(host["ranks"]) for host in found["hosts"]] == [2]
+    assert {rate["pattern"] for rate in found["rates"]} == {"inside a host"}
+    assert found["rates"][0]["rate_bps"] > 1e8
+    assert found["rates"][0]["repeats"] == QUICK.repeats
+    costs = {cost["what"]: cost["s"] for cost in found["costs"]}
+    assert 1e-7 < costs["latency inside a host"] < 0.1
+    assert set(costs) == {"latency inside a host", "cost of a message"}
+    assert len(found["machines"]) == 2
+    assert all(0 <= one["taken_share"] <= 1 and one["wake_ups"] == 100 for one in found["machines"])
+    fields = json.loads(path.read_text())
+    assert fields == found["cluster"]
+    assert fields["gpus_per_node"] == 2
+    assert "no network was measured" in fields["provenance"]
+    assert "latency" not in fields  # between hosts: it was not measured
+    assert paceline.simulate("allreduce:1MB", path, "ring", workers=2).iteration_s > 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@LINUX
+def test_what_people_read(tmp_path):
+    ended = launch(2, "probe", "--quick", "--limit", "0.001", "--most", "1MiB")
+    assert ended.returncode == 0, ended.stderr
+    assert ", 2 ranks; shm\n" in ended.stdout
+    assert "no network was measured, for all ranks are on one host; start some on several hosts" in ended.stdout
+    assert "left out, for lack of time: machines" in ended.stdout
+
+
+@LINUX
+@pytest.mark.parametrize("command", [["probe", "--quick", "-o"], ["validate", "--here", "--plot"]])
+def test_a_file_that_cannot_be_written_is_named_once_and_before_anything_is_measured(tmp_path, command):
+    ended = launch(2, *command, tmp_path / "nowhere" / "plot.png")
+    assert ended.returncode == 1
+    assert ended.stderr.count("nowhere does not exist") == 1
+    assert "Traceback" not in ended.stderr
+    assert "[1/" not in ended.stderr
+
+
+@pytest.mark.slow
+@LINUX
+def test_under_torchrun(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "cluster.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline.cli", "probe"]
+    ended = subprocess.run(
+        [*command, "--quick", "-o", path], env=clean(), text=True, capture_output=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(path.read_text())["gpus_per_node"] == 2
+
+
+@LINUX
+def test_a_killed_rank_is_named(tmp_path):
+    with Ranks(tmp_path, 3, "command", "probe", "-o", tmp_path / "c.json", env=NO_STRATEGY) as ranks:
+        ranks.wait_for(0, "[1/", kind="err")
+        end(ranks.processes[1])
+        outcomes = ranks.outcomes(60)
+    assert [outcomes[rank].code for rank in range(3)] == [1, -9, 1]
+    for rank in (0, 2):
+        last = outcomes[rank].err.splitlines()[-1]
+        assert last.startswith("paceline: error: ")
+        assert f"rank 1 (host {os.uname().nodename}, pid {ranks.pid(1)}) died" in last
+        assert "Traceback" not in outcomes[rank].err
+    assert not (tmp_path / "c.json").exists()
+
+
+@LINUX
+def test_forecasts_are_compared_here():
+    """Computation hides the exchange, which is the same in both; servers are roles of the ranks."""
+    words = [
+        "validate",
+        "--here",
+        "--quick",
+        "--trace",
+        "netop-inception-v3",
+        "--shrink",
+        "256",
+        "--scale",
+        "0.3",
+        "--json",
+    ]
+    ended = launch(2, *words, "--strategy", "ps,ring,ring-multicast")
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert [row["strategy"] for row in said["rows"]] == ["ps", "ring"]
+    assert [row["servers"] for row in said["rows"]] == [1, 0]
+    assert all(row["ranks_per_host"] == 2 and row["repeats"] >= 3 for row in said["rows"])
+    # What others do on a busy machine makes it longer, not shorter.
+    assert all(row["error"] < 0.08 for row in said["rows"]), said["rows"]
+    assert all(row["error"] > -0.08 for row in said["rows"] if row["undisturbed"]), said["rows"]
+    assert [one["strategy"] for one in said["skipped"]] == ["ring-multicast"]
+    assert said["cluster"]["gpus_per_node"] == 2
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ("nowhere.json", "nowhere.json"),
+        ("flat", "--cluster: gpus_per_node is 1, and this job has 2 on each host; start 1 on each, or probe this job"),
+    ],
+)
+def test_another_cluster_is_refused(tmp_path, cluster, message):
+    if cluster not in cluster_names():
+        path = tmp_path / cluster
+        if cluster == "flat":
+            path = tmp_path / "flat.json"
+            path.write_text('{"format": "paceline-cluster", "version": 1, "bandwidth": "1Gbps"}')
+        cluster = str(path)
+    ended = launch(2, "validate", "--here", "--cluster", cluster)
+    assert ended.returncode == 1
+    assert ended.stderr.count(message) == 1
+    assert "Traceback" not in ended.stderr
+
+
+@LINUX
+def test_clocks_of_several_machines_are_aligned(tmp_path):
+    said = run(tmp_path, 3, "clocks")
+    assert said[0]["names"] == ["clock 0"]
+    assert len(said[0]["errors"]) == 3
+    assert all((one["error_s"] == 0) == (one["rank"] == 0) for one in said)
+    for one in said:
+        # Some microseconds more: the two clocks that are compared were not read at the same moment.
+        assert one["wrong_s"] <= one["error_s"] + 0.002
+    simulated = paceline.simulate("netop-inception-v3", None, "ring", workers=3, bandwidth="10Tbps").iteration_s
+    assert sorted(said[0]["seconds"])[len(said[0]["seconds"]) // 2] == pytest.approx(simulated, rel=0.08)
