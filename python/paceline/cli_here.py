@@ -43,7 +43,8 @@ def compare_here(
         with job_text.told_once(ranks):
             layout = Layout.of(ranks)
         job_text.from_first(ranks, lambda: plots.check(plot) if plot is not None else None)
-        here = Here(ranks, layout, _cluster(ranks, layout, cluster))
+        machines, notes = _cluster(ranks, layout, cluster)
+        here = Here(ranks, layout, machines)
         with job_text.told_once(ranks):
             here.check()
         comparison = Comparison(here, network, repeats or (3 if quick else 5), show)
@@ -52,8 +53,7 @@ def compare_here(
         if ranks.rank:
             take_part(here)
             return None
-        if cluster is None:
-            comparison.result.notes.append(_probed(here.cluster))
+        comparison.result.notes += notes
         return comparison.run()
 
 
@@ -75,18 +75,19 @@ def _those_with_knobs_first(strategies: list[Strategy]) -> list[str]:
     return [one.name for one in sorted(strategies, key=lambda one: len(one.knobs), reverse=True)]
 
 
-def _cluster(ranks: Job, layout: Layout, given: str | None) -> Cluster:
-    """What is simulated, at all ranks: the file's, which rank 0 reads, or what is probed. UserError, JobError."""
+def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, list[str]]:
+    """What is simulated, at all ranks, and notes: rank 0 reads the file, or probes. Raises UserError, JobError."""
     from paceline.probe import cluster_file
     from paceline.probe.measure import NEEDED, measure
     from paceline.probe.orders import obey
 
     if given is not None:
         text = job_text.from_first(ranks, lambda: load_cluster(given).to_json())
-        return Cluster.from_json(text.encode(), given)
+        return Cluster.from_json(text.encode(), given), []
     if ranks.rank:
-        return Cluster.from_json(json.dumps(obey(ranks)).encode(), "probe")
+        return Cluster.from_json(json.dumps(obey(ranks)).encode(), "probe"), []
     conductor, found = measure(ranks, layout, NEEDED, show)
     fields = cluster_file.fields(found)
     conductor.end(then=fields)
-    return Cluster.from_json(json.dumps(fields).encode(), "probed")
+    cluster = Cluster.from_json(json.dumps(fields).encode(), "probe")
+    return cluster, [_probed(cluster), *found.notes]

@@ -38,7 +38,7 @@ _BATCHES = 10
 _PAIRS = 8
 _GAIN = 1.05
 """What is better by less is not worth a note."""
-_UNSTEADY = 0.1
+_UNSTEADY, _MOST_RUNS = 0.1, 3
 
 Progress = Callable[[int, int, str], None]
 
@@ -163,10 +163,20 @@ class _Probe:
             size = min(size * _GROWTH, self.budget.most_bytes)
 
     def ring(self) -> None:
-        """Every host to the next one, all at once."""
+        """Every host to the next one, all at once; again while the repeats differ, of which the steadiest count."""
         self.network_size()
         flows = patterns.shifted(self.hosts, 1)
-        self._pairs(flows, self.rate(RING, flows))
+        best: tuple[Rate, list[list[float]]] | None = None
+        for _ in range(_MOST_RUNS):
+            taken = self.rate(RING, flows)
+            rate = self.found.rates[RING]
+            if best is None or rate.sample.spread < best[0].sample.spread:
+                best = rate, taken
+            if rate.sample.spread <= _UNSTEADY:
+                break
+        assert best is not None
+        self.found.rates[RING], taken = best
+        self._pairs(flows, taken)
 
     def pairs(self) -> None:
         """Every host to others than the next one."""
