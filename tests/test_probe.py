@@ -309,4 +309,5 @@ def test_clocks_of_several_machines_are_aligned(tmp_path):
         # Some microseconds more: the two clocks that are compared were not read at the same moment.
         assert one["wrong_s"] <= one["error_s"] + 0.002
     simulated = paceline.simulate("netop-inception-v3", None, "ring", workers=3, bandwidth="10Tbps").iteration_s
-    assert sorted(said[0]["seconds"])[len(said[0]["seconds"]) // 2] == pytest.approx(simulated, rel=0.08)
+    # A busy machine makes them longer; clocks that were not aligned are days apart.
+    assert all(0.9 * simulated < seconds < simulated + 5 for seconds in said[0]["seconds"])

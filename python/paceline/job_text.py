@@ -42,18 +42,30 @@ def share(ranks: Job, text: str = "") -> str:
     return bytes(array).decode()
 
 
+def share_last(ranks: Job, text: str) -> None:
+    """What rank 0 says before it leaves: no rank leaves before all have heard it; the others call `heard`."""
+    share(ranks, text)
+    heard(ranks)
+
+
+def heard(ranks: Job) -> None:
+    """This rank has heard the last word."""
+    ranks.barrier(name="the last word")
+
+
 def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what JSON holds
     """What rank 0 makes, at all ranks. Its UserError is raised there, and ends the others silently."""
     if ranks.rank == 0:
         try:
             made = make()
         except UserError:
-            share(ranks, json.dumps({"wrong": True}))
+            share_last(ranks, json.dumps({"wrong": True}))
             raise
         share(ranks, json.dumps({"made": made}))
         return made
     told = json.loads(share(ranks))
     if "wrong" in told:
+        heard(ranks)
         raise click.exceptions.Exit(2)
     return told["made"]
 

@@ -38,7 +38,7 @@ class Conductor:
 
     def end(self, then: object = None) -> None:
         """The others leave `obey` with what it gives."""
-        job_text.share(self._ranks, json.dumps({"do": _END, "then": then}))
+        job_text.share_last(self._ranks, json.dumps({"do": _END, "then": then}))
 
 
 def obey(ranks: Job) -> object:
@@ -46,6 +46,7 @@ def obey(ranks: Job) -> object:
     hand = Hand(ranks)
     while (order := json.loads(job_text.share(ranks)))["do"] != _END:
         _answers(ranks, hand, order)
+    job_text.heard(ranks)
     return order["then"]
 
 

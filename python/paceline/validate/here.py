@@ -132,7 +132,7 @@ class Comparison:
             row = Row(cell, self._observe(cell), simulated, self.network, _realtime())
             self.result.rows.append(row)
             self.progress(number + 1, len(self._forecasts), in_short(row))
-        _say(self.here.ranks, None)
+        job_text.share_last(self.here.ranks, json.dumps(None))
         if self._clock_error_s:
             self.result.notes.append(f"hosts' clocks were aligned to {self._clock_error_s * 1e6:.0f} us")
         return self.result
@@ -173,9 +173,10 @@ def take_part(here: Here) -> None:
     """At all other ranks: play until rank 0 has enough. Raises JobError, UserError."""
     while (order := json.loads(job_text.share(here.ranks))) is not None:
         _play(here, order)
+    job_text.heard(here.ranks)
 
 
-def _say(ranks: Job, order: dict[str, Any] | None) -> None:
+def _say(ranks: Job, order: dict[str, Any]) -> None:
     job_text.share(ranks, json.dumps(order))
 
 
