@@ -17,7 +17,7 @@ from paceline.probe.layout import Layout
 from paceline.replay.play import Asked, gather, play
 from paceline.replay.result import Played, measured
 from paceline.settings import PLACEMENTS, Settings
-from paceline.validate.cells import Cell, Skipped, auto_shrink
+from paceline.validate.cells import Cell, Skipped, auto_scale, auto_shrink
 from paceline.validate.compare import Progress, in_short, too_long
 from paceline.validate.forecasts import Forecast, forecast
 from paceline.validate.outcome import Row, Validation
@@ -54,11 +54,13 @@ class Here:
 
 
 def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how: dict[str, Any]) -> list[Cell]:
-    """`how`: shrink (None: by itself), scale, bucket_size. Raises UserError."""
+    """`how`: shrink and scale (None: by themselves), bucket_size. Raises UserError."""
     found = []
-    settings, rate = here.ranks.settings, here.bandwidth_bps
+    settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
-        shrink = how["shrink"] if how["shrink"] is not None else auto_shrink(load_trace(trace), rate)
+        loaded = load_trace(trace)
+        scale = how["scale"] if how["scale"] is not None else auto_scale(loaded, ranks_per_host)
+        shrink = how["shrink"] if how["shrink"] is not None else auto_shrink(loaded, rate, scale)
         servers = settings.servers if "servers" in strategy.knobs else 0
         found.append(
             Cell(
@@ -68,8 +70,8 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
                 servers,
                 rate,
                 shrink,
-                how["scale"],
-                here.layout.ranks_per_host,
+                scale,
+                ranks_per_host,
                 how["bucket_size"],
             )
         )
