@@ -86,8 +86,9 @@ def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
     if "aggregation" in knobs:
         settings["switch"] = True
     command = [sys.executable, "-m", "paceline.replay", f"allreduce:{SIZE}B", "--iterations", "3", "--warmup", "1"]
-    before = carried(cluster)
-    assert cluster.run(command, strategy=strategy, output=emulate.Discarded(), **settings) == 0
+    before, collected = carried(cluster), emulate.Collected()
+    code = cluster.run(command, strategy=strategy, output=collected, **settings)
+    assert code == 0, [collected.stderr(rank) for rank in range(WORKERS)]
     after = carried(cluster)
     exchanges = 3 + 1 + 2  # two more to check the sums
     worker, server, switch = ON_LINKS[strategy]
