@@ -42,7 +42,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
     errors = Errors.of(rows)
     with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        drawn = Figure(figsize=(7.6, 5.6), layout="constrained")
+        drawn = Figure(figsize=(8.8, 5.8), layout="constrained")
         axes = drawn.add_subplot()
         values = [value for row in rows for value in (row.measured_s, row.simulated_s)]
         ends = [min(values) / _MARGIN, max(values) * _MARGIN]
