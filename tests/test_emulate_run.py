@@ -7,7 +7,7 @@ from collections import Counter
 
 import click
 import pytest
-from emulate_workers.here import TESTS, call, skip_where_forbidden
+from emulate_workers.here import call, prepare, skip_where_forbidden
 from paceline import UserError, emulate
 
 TRAIN = [sys.executable, "-m", "emulate_workers.train"]
@@ -15,9 +15,7 @@ TRAIN = [sys.executable, "-m", "emulate_workers.train"]
 
 @pytest.fixture(autouse=True)
 def possible(tmp_path, monkeypatch):
-    skip_where_forbidden()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.chdir(TESTS)
+    prepare(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 
 import paceline
 import pytest
-from emulate_workers.here import TESTS, skip_where_forbidden
+from emulate_workers.here import prepare, skip_where_forbidden
 from paceline import emulate
 
 COMMAND = [sys.executable, "-m", "paceline.cli"]
@@ -22,9 +22,7 @@ with IPRoute() as links:
 
 @pytest.fixture(autouse=True)
 def possible(tmp_path, monkeypatch):
-    skip_where_forbidden()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.chdir(TESTS)
+    prepare(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

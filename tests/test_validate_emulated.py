@@ -5,20 +5,19 @@ import subprocess
 import sys
 
 import pytest
-from emulate_workers.here import skip_where_forbidden
+from emulate_workers.here import prepare, skip_where_forbidden
 from job_workers.launch import TESTS, clean
 from paceline import emulate
 from paceline.library import find_strategy
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08
+GROUP = "239.77.0.0:47700"
 
 
 @pytest.fixture(autouse=True)
 def possible(tmp_path, monkeypatch):
-    skip_where_forbidden()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.chdir(TESTS)
+    prepare(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
     """As counted by the cards themselves: headers and acknowledgements take some per cent."""
     knobs, settings = find_strategy(strategy).knobs, {}
     if "multicast" in knobs:
-        settings["multicast"] = "239.77.0.0:47700"
+        settings["multicast"] = GROUP
     if "servers" in knobs:
         settings["servers"] = 1
     if "aggregation" in knobs:
@@ -117,7 +116,7 @@ def test_a_switch_waits_for_a_slow_worker_in_little_memory(cluster):
 def test_a_switch_does_not_wait_for_a_dead_worker(cluster, strategy):
     collected = emulate.Collected()
     command = [sys.executable, "-m", "job_workers.servers", "dies"]
-    options = {"multicast": "239.77.0.0:47700"} if "multicast" in strategy else {}
+    options = {"multicast": GROUP} if "multicast" in strategy else {}
     assert cluster.run(command, strategy=strategy, switch=True, output=collected, limit_s=60, **options) == 1
     (dead,) = told(collected, 1)
     for rank in (0, 2, 3):

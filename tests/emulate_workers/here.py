@@ -31,6 +31,13 @@ def skip_where_forbidden():
         pytest.skip(f"no emulated cluster here: {forbidden()}")
 
 
+def prepare(folder, monkeypatch):
+    """Skips where there can be no cluster; those of the test are found in the folder alone, and ranks find workers."""
+    skip_where_forbidden()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.chdir(TESTS)
+
+
 def environment(folder, **more):
     """Clusters are found in this folder alone."""
     return {**clean(), "XDG_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1", **more}

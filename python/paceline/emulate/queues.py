@@ -17,7 +17,6 @@ MOST_TURNS = 64
 """With more hosts a card has one queue: looking for a packet's own takes too long."""
 
 _ROOT, _CARD, _OTHERS, _FIRST = 0x10000, 0x10001, 0x10FFF, 0x10010
-_TC_H_ROOT = 0xFFFFFFFF
 _IPV4 = 0x0800
 _PACKETS = 10_000
 """Room for segments of each queue; LIMIT_BYTES hold no more."""
@@ -35,10 +34,11 @@ def fill_card(links: Any, index: int, shape: Shape, addresses: Sequence[str]) ->
         fill_port(links, index, shape)
         return
     from pyroute2.netlink.exceptions import NetlinkError  # slow to import
+    from pyroute2.netlink.rtnl import TC_H_ROOT
 
     links.link("set", index=index, gso_max_size=shape.segment, txqlen=_PACKETS)
     with suppress(NetlinkError):  # there is none yet
-        links.tc("del", index=index, parent=_TC_H_ROOT)
+        links.tc("del", index=index, parent=TC_H_ROOT)
     turn = max(shape.segment, MTU + ETHERNET)
     all_of_it = {"ceil": shape.rate, "cburst": shape.burst, "quantum": turn, "mtu": shape.segment + MTU}
     share = shape.rate // (len(addresses) + 1)

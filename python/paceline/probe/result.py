@@ -121,6 +121,4 @@ class Found:
 
 def slope(counts: Sequence[int], seconds: Sequence[float]) -> float:
     """Seconds for each further message: least squares."""
-    middle, mean = statistics.fmean(counts), statistics.fmean(seconds)
-    above = sum((count - middle) * (taken - mean) for count, taken in zip(counts, seconds, strict=True))
-    return above / sum((count - middle) ** 2 for count in counts)
+    return statistics.linear_regression(counts, seconds).slope

@@ -131,14 +131,23 @@ def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
         strategies = strategies_of(one.strategies)
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
             loaded = load_trace(trace)
+            sizes = {
+                workers: chosen(loaded, workers, bandwidth, network.shrink, network.scale) for workers in one.workers
+            }
             for workers, strategy in product(one.workers, strategies):
-                scale = network.scale if network.scale is not None else auto_scale(loaded, workers)
-                shrink = network.shrink if network.shrink is not None else auto_shrink(loaded, bandwidth, scale)
                 for servers in one.servers if "servers" in strategy.knobs else (0,):
                     ranks = _ranks_per_host(strategy, workers)
-                    where = (workers, servers, bandwidth, shrink, scale, ranks, network.bucket_size)
+                    where = (workers, servers, bandwidth, *sizes[workers], ranks, network.bucket_size)
                     found[Cell(trace, strategy, *where)] = None
     return list(found)
+
+
+def chosen(
+    trace: Trace, workers: int, bandwidth_bps: float, shrink: float | None, scale: float | None
+) -> tuple[float, float]:
+    """What divides the bytes and what multiplies the times: as given, or by themselves, for ranks that share cores."""
+    times = scale if scale is not None else auto_scale(trace, workers)
+    return shrink if shrink is not None else auto_shrink(trace, bandwidth_bps, times), times
 
 
 def auto_scale(trace: Trace, workers: int) -> float:

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from paceline import job_text
 from paceline._core import Cluster, Trace, UserError, parse_rate
 from paceline.library import Strategy, load_cluster, load_trace
-from paceline.machine import cores
 from paceline.probe.layout import Layout
 from paceline.replay.play import Asked, gather, play
-from paceline.replay.result import Played, measured
+from paceline.replay.result import Played
 from paceline.settings import PLACEMENTS, Settings
-from paceline.validate.cells import Cell, Skipped, auto_scale, auto_shrink
+from paceline.validate.cells import Cell, Skipped, chosen
 from paceline.validate.compare import Progress, in_short, too_long
 from paceline.validate.forecasts import Forecast, forecast
 from paceline.validate.outcome import Row, Validation
-from paceline.validate.real import MOST_RUNS, WARMUP, Observed
+from paceline.validate.real import WARMUP, Observed, until_undisturbed
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -58,9 +57,7 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
     found = []
     settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
-        loaded = load_trace(trace)
-        scale = how["scale"] if how["scale"] is not None else auto_scale(loaded, ranks_per_host)
-        shrink = how["shrink"] if how["shrink"] is not None else auto_shrink(loaded, rate, scale)
+        sizes = chosen(load_trace(trace), ranks_per_host, rate, how["shrink"], how["scale"])
         servers = settings.servers if "servers" in strategy.knobs else 0
         found.append(
             Cell(
@@ -69,8 +66,7 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
                 here.ranks.size,
                 servers,
                 rate,
-                shrink,
-                scale,
+                *sizes,
                 ranks_per_host,
                 how["bucket_size"],
             )
@@ -154,21 +150,21 @@ class Comparison:
 
     def _observe(self, cell: Cell) -> Observed:
         """At least so many iterations that were not disturbed, if they come within MOST_RUNS."""
-        observed = Observed()
-        trace = cell.loaded().to_json()
-        while len(observed.good) < self.repeats and observed.runs < MOST_RUNS:
-            order = {
-                "trace": trace,
-                "iterations": self.repeats - len(observed.good),
-                "speedup": 1 / cell.scale,
-                "strategy": cell.strategy.name,
-                "bucket_size": cell.bucket_size,
-            }
-            _say(self.here.ranks, order)
-            played = _play(self.here, order)
+        order = {
+            "trace": cell.loaded().to_json(),
+            "speedup": 1 / cell.scale,
+            "strategy": cell.strategy.name,
+            "bucket_size": cell.bucket_size,
+        }
+
+        def play_so_many(iterations: int) -> list[Played]:
+            complete = {**order, "iterations": iterations}
+            _say(self.here.ranks, complete)
+            played = _play(self.here, complete)
             self._clock_error_s = max(self._clock_error_s, *(one.clock_error_s for one in played))
-            observed.add(measured(played), cores())
-        return observed
+            return played
+
+        return until_undisturbed(play_so_many, self.repeats)
 
 
 def take_part(here: Here) -> None:

@@ -141,10 +141,14 @@ class Ask:
 
 def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
     """At least so many iterations that were not disturbed, if they come within MOST_RUNS. Raises CellFailedError."""
+    return until_undisturbed(lambda count: play(cluster, emulator, replace(ask, iterations=count)), ask.iterations)
+
+
+def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iterations: int) -> Observed:
+    """Runs of as many iterations as are lacking, MOST_RUNS at the most."""
     observed, available = Observed(), cores()
-    while len(observed.good) < ask.iterations and observed.runs < MOST_RUNS:
-        more = replace(ask, iterations=ask.iterations - len(observed.good))
-        observed.add(measured(play(cluster, emulator, more)), available)
+    while len(observed.good) < iterations and observed.runs < MOST_RUNS:
+        observed.add(measured(play_so_many(iterations - len(observed.good))), available)
     return observed
 
 
