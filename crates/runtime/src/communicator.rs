@@ -229,13 +229,8 @@ impl Communicator {
         {
             let planned = served.planned(&planned.plan)?;
             let bucket = request.bucket.unwrap_or_else(|| served.buckets.fetch_add(1, Ordering::Relaxed));
-            let timeout = how.timeout;
             // SAFETY: promised by the caller.
-            let handle = unsafe { served.submit_planned(request, Some(planned.clone()), bucket, keep, how)? };
-            if self.me == 0 {
-                served.order(request, &planned.plan, bucket, timeout);
-            }
-            return Ok(handle);
+            return unsafe { served.submit_planned(request, Some(planned), bucket, keep, how) };
         }
         // SAFETY: promised by the caller.
         unsafe { self.submit_planned(request, plan, request.bucket.unwrap_or(0), keep, how) }
@@ -263,6 +258,7 @@ impl Communicator {
             signature.root = request.root as u16;
         }
         let lends = plan.as_ref().map_or_else(|| lock(&self.choice).lends(), |planned| planned.plan.lends);
+        let ordered = plan.clone().filter(|_| self.me == 0 && self.workers < self.size());
         let program = match program {
             Some(program) => {
                 roles.push((self.me, space));
@@ -306,6 +302,10 @@ impl Communicator {
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
         let begin = Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep };
+        // Before the data, behind which it would wait in the card's queue.
+        if let Some(plan) = ordered {
+            self.order(request, &plan.plan, bucket, how.timeout);
+        }
         self.shared.submit(self.id, begin, how)
     }
 

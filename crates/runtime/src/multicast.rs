@@ -74,8 +74,8 @@ pub struct Multicast {
     /// Groups that are gone, and what was begun in them since: by rank and group.
     gone: HashSet<u32>,
     refused: Vec<(u32, u32)>,
-    /// Receives the next datagram.
-    next: Vec<u8>,
+    /// Receive datagrams.
+    buffers: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     /// What is readable.
     ready: OwnedFd,
@@ -101,7 +101,7 @@ impl Multicast {
         disturbance: Option<Disturbance>,
     ) -> io::Result<Multicast> {
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
-        if let Some(receiver) = &port.receiver {
+        if let Some(receiver) = port.receiver() {
             epoll::add(&ready, receiver, EventData::new_u64(RECEIVER), EventFlags::IN)?;
         }
         let links = links.into_iter().map(|link| link.map(Link::new).transpose()).collect::<io::Result<Vec<_>>>()?;
@@ -124,8 +124,7 @@ impl Multicast {
             comes_from: HashMap::new(),
             gone: HashSet::new(),
             refused: Vec::new(),
-            // One byte more than the longest, to see that one is longer.
-            next: vec![0; sizes.payload + OVERHEAD + 1],
+            buffers: receive::buffers(),
             spare: Vec::new(),
             ready,
             full: false,
@@ -179,13 +178,13 @@ impl Multicast {
         }
         let own = peers.iter().find(|&role| host(role) == me);
         let others = peers.iter().filter(|&role| host(role) != me).map(|role| (host(role), role));
-        let mut stream = Outgoing::new(group, peers, own, others, (self.window, self.first));
+        let mut stream = Outgoing::new(group, peers, own, others, (self.window, self.first), self.payload);
         let receivers: Vec<_> = stream.receivers().collect();
         let index = self.outgoing.len();
         for &(rank, role) in &receivers {
             match self.links[rank as usize] {
                 Some(_) => write(&mut self.links, &mut self.lost, rank, group, &Note::Open { role }),
-                None => stream.without(rank, &mut self.spare),
+                None => stream.without(rank),
             }
         }
         self.outgoing.push(Some(stream));
@@ -194,15 +193,22 @@ impl Multicast {
         Some((index as u32, own))
     }
 
+    /// Whether the stream takes a fragment over.
+    pub(crate) fn has_room(&self, stream: u32) -> bool {
+        self.outgoing[stream as usize].as_ref().is_some_and(Outgoing::has_room)
+    }
+
     /// Takes the fragment over, or refuses it because the window is full; `last`: the message ends with it.
     pub(crate) fn send(&mut self, stream: u32, tag: &Tag, payload: &[u8], last: bool) -> bool {
         let Some(stream) = &mut self.outgoing[stream as usize] else { return false };
         if !stream.has_room() {
             return false;
         }
-        let memory = self.spare.pop().unwrap_or_default();
-        stream.put(Head { sender: self.me, number: 0, last, tag: *tag }, payload, &self.key, memory);
-        self.push_out();
+        stream.put(Head { sender: self.me, number: 0, last, tag: *tag }, payload, &self.key);
+        // Fewer wait for the end of this turn: many go out as one.
+        if stream.unsent() >= self.port.at_once(self.payload + OVERHEAD) && !self.full {
+            self.push_out();
+        }
         true
     }
 
@@ -218,16 +224,13 @@ impl Multicast {
 
     /// Takes it.
     pub(crate) fn take(&mut self, stream: u32, sink: Sink<'_>) -> bool {
-        let Some((memory, at, length)) = self.incoming[stream as usize].as_mut().and_then(Incoming::take) else {
-            return false;
-        };
-        let payload = &memory[at..at + length];
+        let Some(payload) = self.incoming[stream as usize].as_mut().and_then(Incoming::take) else { return false };
         match sink {
-            Sink::Into(to) => to.copy_from_slice(payload),
-            Sink::Show(show) => show(0, payload),
+            Sink::Into(to) => to.copy_from_slice(&payload),
+            Sink::Show(show) => show(0, &payload),
             Sink::Drop => {}
         }
-        self.keep(memory);
+        self.keep(payload);
         true
     }
 
@@ -282,26 +285,35 @@ impl Multicast {
     /// Gives the system what it takes.
     fn push_out(&mut self) {
         self.full = false;
-        let now = Instant::now();
+        let (now, longest) = (Instant::now(), self.payload + OVERHEAD);
         for stream in self.outgoing.iter_mut().flatten() {
-            while let Some(datagram) = stream.unsent() {
-                match self.port.sender.send(datagram) {
-                    Ok(_) => self.counters.sent += 1,
+            let mut most = self.port.at_once(longest);
+            while let Some((datagrams, count, length)) = stream.next(most) {
+                match self.port.send(datagrams, length) {
+                    Ok(()) => self.counters.sent += count as u64,
                     Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => {
                         self.full = true;
                         return;
                     }
+                    // The card cannot cut them.
+                    Err(_) if count > 1 => {
+                        most = 1;
+                        continue;
+                    }
                     // As if the network had lost it: a queue that is full, an interface that is down, a filter.
                     Err(_) => self.counters.refused += 1,
                 }
-                stream.was_sent(now);
+                stream.were_sent(count, now);
             }
         }
     }
 
     /// Tells senders what was taken, and sends what waits; whether all is out.
     pub(crate) fn flush(&mut self) -> bool {
+        if !self.full {
+            self.push_out();
+        }
         let every = EVERY.min((self.window as u64 / 4).max(1));
         let (links, lost) = (&mut self.links, &mut self.lost);
         for (rank, group) in self.refused.drain(..) {
@@ -330,7 +342,7 @@ impl Multicast {
     fn bury(&mut self) {
         for (rank, _) in &self.lost {
             if self.links[*rank as usize].take().is_some() {
-                self.outgoing.iter_mut().flatten().for_each(|stream| stream.without(*rank, &mut self.spare));
+                self.outgoing.iter_mut().flatten().for_each(|stream| stream.without(*rank));
             }
         }
         for stream in &mut self.outgoing {
@@ -369,7 +381,7 @@ impl Multicast {
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(PollFd::from_borrowed_fd(self.ready.as_fd(), PollFlags::IN));
         if self.full {
-            fds.push(PollFd::new(&self.port.sender, PollFlags::OUT));
+            fds.push(PollFd::new(self.port.sender(), PollFlags::OUT));
         }
         self.links.iter().flatten().for_each(|link| link.watch(fds));
     }

@@ -43,7 +43,6 @@ mod wire;
 
 pub use address::check_exposure;
 pub use exchange::{MAX_BLOB, exchange};
-pub(crate) use interfaces::mtu;
 pub use listener::Listener;
 pub use mesh::{MAX_STREAMS, Mesh, connect_mesh};
 pub use proof::multicast_key;

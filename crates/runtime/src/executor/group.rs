@@ -363,6 +363,10 @@ fn run_part(
         live.parts[part].settled = Some(aside.puts);
         let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
         for lane in first..first + count {
+            if aside.is_empty() && live.parts[part].lanes[(lane - first) as usize].stuck(wires) {
+                live.parts[part].settled = None;
+                continue;
+            }
             any |= step::advance(live, part, lane, place, wires, aside)?;
         }
         // Lanes in which this role has no part are over at once.

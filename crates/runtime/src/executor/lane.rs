@@ -1,4 +1,5 @@
 //! How far a lane is.
+use super::wires::Wires;
 use crate::channel::Ticket;
 
 /// All of a message has gone or come. (A message without payload is a fragment, too.)
@@ -77,6 +78,22 @@ pub(super) struct Lent {
     pub upto: u64,
 }
 
+/// Which wires have not taken what a lane last wanted to send.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Refused {
+    #[default]
+    Not,
+    By(u32),
+    BySeveral,
+}
+
+impl Refused {
+    /// Another has not.
+    pub fn by(&mut self, wire: u32) {
+        *self = if *self == Refused::Not { Refused::By(wire) } else { Refused::BySeveral };
+    }
+}
+
 /// A lane of a role.
 #[derive(Default)]
 pub(super) struct Lane {
@@ -86,6 +103,15 @@ pub(super) struct Lane {
     pub sent: Moved,
     /// What is on its way.
     pub lent: Option<Lent>,
+    /// Whose fault it is that the step's send has not gone.
+    pub refused: Refused,
     /// Of the step's receive, or of the receive behind the send it is at.
     pub got: Moved,
+}
+
+impl Lane {
+    /// Whether it can surely not go on, except by what comes for it.
+    pub fn stuck(&self, wires: &Wires) -> bool {
+        matches!(self.refused, Refused::By(wire) if wires.full(wire))
+    }
 }

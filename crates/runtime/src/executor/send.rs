@@ -1,7 +1,7 @@
 //! Sending the fragments of a lane's step: a copy to each receiver, or one that the network copies.
 use paceline_schedule::{Peers, Piece, Step};
 
-use super::lane::{ALL, Lent};
+use super::lane::{ALL, Lent, Refused};
 use super::live::{Live, Part};
 use super::step::{Place, Shown};
 use super::wires::Wires;
@@ -69,6 +69,7 @@ pub(super) fn send(
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
     let mut any = false;
     let lane = &mut live.parts[part].lanes[at];
+    lane.refused = Refused::Not;
     if let Some(Lent { rank, ticket, upto }) = lane.lent {
         if !wires.returned(rank, ticket) {
             return (false, false);
@@ -118,6 +119,7 @@ pub(super) fn send(
                 return (true, false);
             }
             if !wires.send(rank, &tag, run, sent == ALL) {
+                lane.refused.by(rank);
                 break;
             }
             any = true;

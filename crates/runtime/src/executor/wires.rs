@@ -136,6 +136,14 @@ impl Wires {
         }
     }
 
+    /// Whether this wire surely takes nothing now.
+    pub(super) fn full(&self, wire: u32) -> bool {
+        match wire.checked_sub(self.ranks()) {
+            Some(stream) => self.multicast.as_ref().is_some_and(|all| !all.has_room(stream)),
+            None => self.refused[wire as usize],
+        }
+    }
+
     /// Most bytes of a fragment that can be lent to this rank, or 0.
     pub(super) fn lends(&self, rank: u32) -> usize {
         self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())

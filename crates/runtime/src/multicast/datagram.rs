@@ -89,6 +89,11 @@ impl Key {
     }
 }
 
+/// The payload of a datagram that [`Key::read`] has read.
+pub(super) fn payload(datagram: &[u8]) -> &[u8] {
+    &datagram[BODY..datagram.len() - CODE]
+}
+
 /// Whether a message ends with this datagram of ours.
 pub(super) fn is_last(datagram: &[u8]) -> bool {
     datagram[14] & LAST as u8 != 0

@@ -35,9 +35,9 @@ impl Multicast {
                 let index = self.sends_to.get(&group);
                 let Some(stream) = index.and_then(|&index| self.outgoing[index].as_mut()) else { return };
                 match *note {
-                    Note::Taken { below } => stream.taken(rank, below, &mut self.spare),
+                    Note::Taken { below } => stream.taken(rank, below),
                     Note::Missing { from, below } => self.counters.lost += stream.lacks(rank, from, below),
-                    _ => stream.without(rank, &mut self.spare),
+                    _ => stream.without(rank),
                 }
             }
         }

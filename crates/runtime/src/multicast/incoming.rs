@@ -1,7 +1,6 @@
 //! A stream that this rank receives: datagrams in their order, whatever order they come in, and which are missing.
 use std::time::{Duration, Instant};
 
-use super::datagram::BODY;
 use crate::tag::{TAG_BYTES, Tag};
 
 /// What is missing is asked for when so many later ones have come, because the network may have changed the order, or
@@ -13,9 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 struct Fragment {
     tag: Tag,
     last: bool,
-    memory: Vec<u8>,
-    /// Where its payload begins there.
-    at: usize,
+    payload: Vec<u8>,
 }
 
 pub(super) struct Incoming {
@@ -59,25 +56,20 @@ impl Incoming {
         (self.next..self.next.saturating_add(window)).contains(&number) && self.ring[self.slot(number)].is_none()
     }
 
-    /// Takes a datagram in; only one that is lacked.
-    pub fn put(&mut self, number: u64, tag: Tag, last: bool, memory: Vec<u8>) {
-        self.insert(number, Fragment { tag, last, memory, at: BODY });
-    }
-
-    /// Takes a repair in: tag and payload.
-    pub fn repaired(&mut self, number: u64, last: bool, body: &[u8], mut memory: Vec<u8>) {
-        let Some(tag) = body.first_chunk::<TAG_BYTES>().and_then(Tag::decode) else { return };
-        if tag.bytes as usize != body.len() - TAG_BYTES {
-            return;
+    /// Takes a repair in: tag and payload; its memory may have been another's.
+    pub fn repaired(&mut self, number: u64, last: bool, body: &[u8], memory: Vec<u8>) {
+        let Some((tag, payload)) = body.split_first_chunk::<TAG_BYTES>() else { return };
+        if let Some(tag) = Tag::decode(tag).filter(|tag| tag.bytes as usize == payload.len()) {
+            self.put(number, tag, last, payload, memory);
         }
-        memory.clear();
-        memory.extend_from_slice(body);
-        self.insert(number, Fragment { tag, last, memory, at: TAG_BYTES });
     }
 
-    fn insert(&mut self, number: u64, fragment: Fragment) {
+    /// Takes a fragment in; only one that is lacked. Its memory may have been another's.
+    pub fn put(&mut self, number: u64, tag: Tag, last: bool, payload: &[u8], mut memory: Vec<u8>) {
+        memory.clear();
+        memory.extend_from_slice(payload);
         let slot = self.slot(number);
-        self.ring[slot] = Some(fragment);
+        self.ring[slot] = Some(Fragment { tag, last, payload: memory });
         self.seen = self.seen.max(number + 1);
         self.top = self.top.max(self.seen);
         self.fresh = true;
@@ -95,13 +87,13 @@ impl Incoming {
         Some(Tag { to: self.role as u16, ..fragment.tag })
     }
 
-    /// Takes the next fragment: its memory, where its payload begins, and how long it is.
-    pub fn take(&mut self) -> Option<(Vec<u8>, usize, usize)> {
+    /// Takes the next fragment: its payload.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
         let slot = self.slot(self.next);
-        let Fragment { tag, last, memory, at } = self.ring[slot].take()?;
+        let Fragment { last, payload, .. } = self.ring[slot].take()?;
         self.next += 1;
         self.ended |= last;
-        Some((memory, at, tag.bytes as usize))
+        Some(payload)
     }
 
     /// How much was taken, if the sender is to be told: after every so many, and where a message has ended.
@@ -155,6 +147,6 @@ impl Incoming {
 
     /// Bytes that wait to be taken.
     pub fn held(&self) -> usize {
-        self.ring.iter().flatten().map(|fragment| fragment.memory.len()).sum()
+        self.ring.iter().flatten().map(|fragment| fragment.payload.len()).sum()
     }
 }

@@ -77,7 +77,9 @@ fn parse(bytes: &[u8], longest: usize) -> io::Result<Option<(u32, Note<'_>, usiz
 /// A connection to one rank; nothing blocks.
 pub(super) struct Link {
     socket: TcpStream,
+    /// What has come and is no whole note yet are its first `filled` bytes.
     incoming: Vec<u8>,
+    filled: usize,
     outgoing: Vec<u8>,
     written: usize,
 }
@@ -86,7 +88,7 @@ impl Link {
     pub fn new(socket: TcpStream) -> io::Result<Link> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        Ok(Link { socket, incoming: Vec::new(), outgoing: Vec::new(), written: 0 })
+        Ok(Link { socket, incoming: Vec::new(), filled: 0, outgoing: Vec::new(), written: 0 })
     }
 
     pub fn socket(&self) -> &TcpStream {
@@ -134,22 +136,22 @@ impl Link {
 
     /// Hands out the notes that have come. A body has at most `longest` bytes.
     pub fn read(&mut self, longest: usize, mut hear: impl FnMut(u32, Note<'_>)) -> io::Result<()> {
-        let filled = self.incoming.len();
-        self.incoming.resize(filled + STEP, 0);
-        let result = self.socket.read(&mut self.incoming[filled..]);
-        self.incoming.truncate(filled + *result.as_ref().unwrap_or(&0));
-        match result {
+        if self.incoming.len() < self.filled + STEP {
+            self.incoming.resize(self.filled + STEP, 0);
+        }
+        match self.socket.read(&mut self.incoming[self.filled..]) {
             Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
-            Ok(_) => {}
+            Ok(count) => self.filled += count,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
             Err(e) => return Err(e),
         }
         let mut at = 0;
-        while let Some((group, note, length)) = parse(&self.incoming[at..], longest)? {
+        while let Some((group, note, length)) = parse(&self.incoming[at..self.filled], longest)? {
             hear(group, note);
             at += length;
         }
-        self.incoming.drain(..at);
+        self.incoming.copy_within(at..self.filled, 0);
+        self.filled -= at;
         Ok(())
     }
 

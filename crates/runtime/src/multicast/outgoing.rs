@@ -11,8 +11,13 @@ use super::datagram::{BODY, Head, Key, OVERHEAD};
 use super::link::Note;
 use crate::tag::TAG_BYTES;
 
-/// After such a silence with something not taken, receivers are told how much was sent: the end may be lost.
+/// After a silence of twice the time that datagrams take to be taken, and this at the least, with something not taken,
+/// receivers are told how much was sent: the end may be lost (as RFC 8985, 7.2, probes for the tail). What the system has
+/// may wait in its queue for long: those that told earlier asked for what was under way.
 const TAIL: Duration = Duration::from_millis(1);
+/// Until it is known how long they take.
+const FIRST_TAIL: Duration = Duration::from_millis(20);
+
 struct Receiver {
     rank: u32,
     role: u32,
@@ -28,14 +33,21 @@ pub(super) struct Outgoing {
     peers: Peers,
     pub own: Option<u32>,
     receivers: Vec<Receiver>,
-    /// Datagrams by number modulo the window.
-    ring: Vec<Vec<u8>>,
+    /// Datagrams by number modulo the window, one behind the other in slots of the longest's length.
+    ring: Vec<u8>,
+    slot: usize,
+    /// Of each.
+    lengths: Vec<usize>,
     /// All receivers have taken all below.
     base: u64,
     next: u64,
     /// The system was given all below.
     sent: u64,
     last_sent: Instant,
+    /// How long it takes from sending until all have taken, smoothed; and what it is next measured by: a number that is
+    /// then below `base`, and when it was sent.
+    round: Option<Duration>,
+    probe: Option<(u64, Instant)>,
     /// Receivers were told that all below were sent.
     told: u64,
     /// Datagrams under way at most: now, and up to where this grows fast.
@@ -57,18 +69,24 @@ impl Outgoing {
         own: Option<u32>,
         receivers: impl Iterator<Item = (u32, u32)>,
         (window, first): (usize, usize),
+        payload: usize,
     ) -> Outgoing {
+        let slot = payload + OVERHEAD;
         let receivers = receivers.map(|(rank, role)| Receiver { rank, role, taken: 0, lacks: BTreeSet::new() });
         Outgoing {
             group,
             peers,
             own,
             receivers: receivers.collect(),
-            ring: vec![Vec::new(); window],
+            ring: vec![0; window * slot],
+            slot,
+            lengths: vec![0; window],
             base: 0,
             next: 0,
             sent: 0,
             last_sent: Instant::now(),
+            round: None,
+            probe: None,
             told: 0,
             allowed: (2 * super::EVERY).min(window as u64),
             threshold: first as u64,
@@ -109,7 +127,7 @@ impl Outgoing {
 
     /// Bytes of it.
     pub fn held(&self) -> usize {
-        self.ring.iter().map(Vec::len).sum()
+        (self.base..self.next).map(|number| self.lengths[self.place(number)]).sum()
     }
 
     /// Whether something was not taken by all.
@@ -117,52 +135,73 @@ impl Outgoing {
         self.base < self.next
     }
 
-    /// Takes a fragment over; its memory may have been another's. `head.number` is given here.
-    pub fn put(&mut self, mut head: Head, payload: &[u8], key: &Key, mut memory: Vec<u8>) {
+    /// Takes a fragment over. `head.number` is given here.
+    pub fn put(&mut self, mut head: Head, payload: &[u8], key: &Key) {
         head.number = self.next;
-        memory.resize(payload.len() + OVERHEAD, 0);
-        key.write(&head, payload, &mut memory);
-        let slot = self.slot(self.next);
-        self.ring[slot] = memory;
+        let place = self.place(self.next);
+        self.lengths[place] = key.write(&head, payload, &mut self.ring[place * self.slot..][..self.slot]);
         self.next += 1;
     }
 
-    fn slot(&self, number: u64) -> usize {
-        (number % self.ring.len() as u64) as usize
+    fn place(&self, number: u64) -> usize {
+        (number % self.lengths.len() as u64) as usize
     }
 
-    /// The next that the system was not given.
-    pub fn unsent(&self) -> Option<&[u8]> {
-        (self.sent < self.next).then(|| &self.ring[self.slot(self.sent)][..])
+    fn datagram(&self, number: u64) -> &[u8] {
+        let place = self.place(number);
+        &self.ring[place * self.slot..][..self.lengths[place]]
     }
 
-    /// It was given it.
-    pub fn was_sent(&mut self, now: Instant) {
-        self.sent += 1;
+    /// How many the system was not given.
+    pub fn unsent(&self) -> usize {
+        (self.next - self.sent) as usize
+    }
+
+    /// The next of them, `most` at most: one behind the other, all as long as the first but the last, which may be
+    /// shorter. How many, and how long the first is.
+    pub fn next(&self, most: usize) -> Option<(&[u8], usize, usize)> {
+        let most = self.unsent().min(most);
+        let first = self.place(self.sent);
+        let length = *self.lengths.get(first).filter(|_| most > 0)?;
+        let mut count = 1;
+        while count < most && first + count < self.lengths.len() && self.lengths[first + count - 1] == self.slot {
+            count += 1;
+        }
+        let bytes = (count - 1) * self.slot + self.lengths[first + count - 1];
+        Some((&self.ring[first * self.slot..][..bytes], count, length))
+    }
+
+    /// It was given so many.
+    pub fn were_sent(&mut self, count: usize, now: Instant) {
+        self.sent += count as u64;
         self.last_sent = now;
+        self.probe.get_or_insert((self.sent, now));
     }
 
-    /// A receiver has taken all below; memory that is not needed any more goes to `spare`.
-    pub fn taken(&mut self, rank: u32, below: u64, spare: &mut Vec<Vec<u8>>) {
+    /// A receiver has taken all below.
+    pub fn taken(&mut self, rank: u32, below: u64) {
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.rank == rank) else { return };
         receiver.taken = receiver.taken.max(below.min(self.next));
         receiver.lacks = receiver.lacks.split_off(&receiver.taken);
-        self.advance(spare);
+        self.advance();
     }
 
     /// A receiver wants no more, or is gone.
-    pub fn without(&mut self, rank: u32, spare: &mut Vec<Vec<u8>>) {
+    pub fn without(&mut self, rank: u32) {
         self.receivers.retain(|receiver| receiver.rank != rank);
-        self.advance(spare);
+        self.advance();
     }
 
-    fn advance(&mut self, spare: &mut Vec<Vec<u8>>) {
+    fn advance(&mut self) {
         let all = self.receivers.iter().map(|receiver| receiver.taken).min().unwrap_or(self.next);
         let moved = all.saturating_sub(self.base);
-        while self.base < all {
-            let slot = self.slot(self.base);
-            spare.push(std::mem::take(&mut self.ring[slot]));
-            self.base += 1;
+        self.base = self.base.max(all);
+        if let Some((number, since)) = self.probe
+            && number <= self.base
+        {
+            let took = since.elapsed();
+            self.round = Some(self.round.map_or(took, |round| (round * 7 + took) / 8));
+            self.probe = None;
         }
         // Nobody is there to whom the rest would have to be sent.
         self.sent = self.sent.max(self.base);
@@ -171,7 +210,7 @@ impl Outgoing {
 
     /// Twice as much each way there and back up to the threshold, then one more.
     fn grow(&mut self, taken: u64) {
-        let most = self.ring.len() as u64;
+        let most = self.lengths.len() as u64;
         if self.allowed < self.threshold {
             self.allowed = (self.allowed + taken).min(most);
         } else {
@@ -201,15 +240,15 @@ impl Outgoing {
     /// Sends what receivers lack as far as their connections have room; what went to whom.
     pub fn repair(&mut self, mut send: impl FnMut(u32, &Note<'_>) -> bool) -> u64 {
         let mut count = 0;
-        let window = self.ring.len() as u64;
-        for receiver in &mut self.receivers {
-            while let Some(&number) = receiver.lacks.first() {
-                let datagram = &self.ring[(number % window) as usize];
+        for index in 0..self.receivers.len() {
+            while let Some(&number) = self.receivers[index].lacks.first() {
+                let datagram = self.datagram(number);
                 let body = &datagram[BODY - TAG_BYTES..datagram.len() - (OVERHEAD - BODY)];
-                if !send(receiver.rank, &Note::Repair { number, last: super::datagram::is_last(datagram), body }) {
+                let repair = Note::Repair { number, last: super::datagram::is_last(datagram), body };
+                if !send(self.receivers[index].rank, &repair) {
                     break;
                 }
-                receiver.lacks.pop_first();
+                self.receivers[index].lacks.pop_first();
                 count += 1;
             }
         }
@@ -218,8 +257,8 @@ impl Outgoing {
 
     /// When receivers are to be told how much was sent.
     pub fn due(&self) -> Option<Instant> {
-        let silent = self.sent > self.base && self.told < self.sent;
-        silent.then(|| self.last_sent + TAIL)
+        let silent = self.sent == self.next && self.sent > self.base && self.told < self.sent;
+        silent.then(|| self.last_sent + self.round.map_or(FIRST_TAIL, |round| TAIL.max(round * 2)))
     }
 
     /// Tells them, if it is time.

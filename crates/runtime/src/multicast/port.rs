@@ -1,31 +1,47 @@
 //! The sockets of a rank: one to send to the group, one to receive from it.
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::net::sockopt::{ip_mtu, set_socket_recv_buffer_size_force};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::datagram::OVERHEAD;
 use crate::error::{Result, RunError};
-use crate::rendezvous::mtu;
 
 /// Most payload of a datagram: it fits the 9000 bytes of jumbo frames.
 const MOST: usize = 8192;
 /// IP and UDP (RFC 791 without options, RFC 768).
 const HEADERS: usize = 28;
-/// An interface that does not say takes what Ethernet does.
+/// Where the system does not say what the interface takes: what Ethernet does.
 const ETHERNET: usize = 1500;
 /// Asked for; the system grants `net.core.rmem_max`, and more to root.
 const RECEIVE_BUFFER: usize = 16 << 20;
 /// So little that who shapes the traffic of the interface paces us: the socket is full, and the window waits in our memory.
 const SEND_BUFFER: usize = 64 << 10;
+/// Most bytes that UDP takes in one call (a length of 16 bits, less the headers), and that it gives in one.
+const AT_ONCE: usize = u16::MAX as usize - HEADERS;
+pub(super) const COMES_AT_ONCE: usize = 1 << 16;
+
+/// A socket, and what its system can do: cut one call's bytes into datagrams, and hand several over as one.
+struct Side {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Side {
+    fn new(socket: UdpSocket) -> io::Result<Side> {
+        let state = UdpSocketState::new((&socket).into())?;
+        Ok(Side { socket, state })
+    }
+}
 
 /// The sockets.
 pub struct Port {
     /// Connected to the group.
-    pub(super) sender: UdpSocket,
+    sender: Side,
     /// Bound to the group; none where nothing is received.
-    pub(super) receiver: Option<UdpSocket>,
+    receiver: Option<Side>,
     /// Of the group.
     pub(super) address: SocketAddrV4,
     /// Payload that a datagram may have on this interface.
@@ -50,18 +66,48 @@ impl Port {
             )));
         };
         let refused = |e: io::Error| wrong(format!("cannot be used on {interface}: {e}"));
-        let sender = sender(address, interface).map_err(refused)?;
+        let sender = sender(address, interface).and_then(Side::new).map_err(refused)?;
         let receiver = receives.then(|| receiver(address, interface)).transpose().map_err(refused)?;
-        let (receiver, buffer) = receiver.map_or((None, usize::MAX), |(socket, buffer)| (Some(socket), buffer));
-        let mtu = mtu(interface.into()).unwrap_or(ETHERNET);
+        let (receiver, buffer) = receiver.unzip();
+        let (receiver, buffer) = (receiver.map(Side::new).transpose().map_err(refused)?, buffer.unwrap_or(usize::MAX));
+        let mtu = ip_mtu(&sender.socket).map_or(ETHERNET, |bytes| bytes as usize);
         let payload = mtu.saturating_sub(HEADERS + OVERHEAD).clamp(8, MOST) / 8 * 8;
         Ok(Port { sender, receiver, address, payload, buffer })
+    }
+
+    /// Datagrams of this length that can be given to the system at once, as it is known today.
+    pub(super) fn at_once(&self, length: usize) -> usize {
+        self.sender.state.max_gso_segments().min(AT_ONCE / length).max(1)
+    }
+
+    /// Gives datagrams to the system, one behind the other, all of `length` bytes but the last, which may be shorter.
+    pub(super) fn send(&self, contents: &[u8], length: usize) -> io::Result<()> {
+        let segment_size = (contents.len() > length).then_some(length);
+        let (destination, ecn, src_ip) = (self.address.into(), None, None);
+        self.sender.state.try_send((&self.sender.socket).into(), &Transmit { destination, ecn, contents, segment_size, src_ip })
+    }
+
+    /// What becomes writable when the system takes datagrams again.
+    pub(super) fn sender(&self) -> &UdpSocket {
+        &self.sender.socket
+    }
+
+    /// What becomes readable when datagrams have come.
+    pub(super) fn receiver(&self) -> Option<&UdpSocket> {
+        self.receiver.as_ref().map(|side| &side.socket)
+    }
+
+    /// Receives into as many buffers as there is something for, in each one or more datagrams of one length, of which the
+    /// last may be shorter; how many buffers.
+    pub(super) fn receive(&self, buffers: &mut [IoSliceMut<'_>], found: &mut [RecvMeta]) -> io::Result<usize> {
+        let Some(side) = &self.receiver else { return Err(io::ErrorKind::WouldBlock.into()) };
+        side.state.recv((&side.socket).into(), buffers, found)
     }
 
     /// The descriptors.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> {
         use std::os::fd::AsRawFd;
-        [Some(&self.sender), self.receiver.as_ref()].into_iter().flatten().map(AsRawFd::as_raw_fd)
+        [Some(self.sender()), self.receiver()].into_iter().flatten().map(AsRawFd::as_raw_fd)
     }
 }
 
@@ -107,6 +153,14 @@ mod tests {
             Err(RunError::Usage(message)) => message,
             other => panic!("{:?}", other.map(|port| port.payload)),
         }
+    }
+
+    #[test]
+    fn datagrams_are_as_long_as_the_interface_takes() {
+        let port = Port::open("239.77.0.0:47700".parse().unwrap(), "127.0.0.1".parse().unwrap(), false).unwrap();
+        // The loopback takes 64 KiB.
+        assert_eq!(port.payload, MOST);
+        assert!(port.at_once(MOST + OVERHEAD) >= 1);
     }
 
     #[test]

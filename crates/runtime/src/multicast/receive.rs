@@ -1,19 +1,37 @@
 //! Receiving datagrams: those of the job's ranks go into their streams, others are counted.
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSliceMut};
+
+use quinn_udp::RecvMeta;
 
 use super::Multicast;
-use super::datagram::OVERHEAD;
+use super::datagram::payload;
+use super::port::COMES_AT_ONCE;
 
-/// Datagrams that are received in one look.
-const LOOK: u32 = 64;
+/// Buffers that are filled in one call, in each of which several datagrams may come, and calls in one look.
+const BUFFERS: usize = 4;
+const LOOK: u32 = 4;
+
+/// What the system writes datagrams to.
+pub(super) fn buffers() -> Vec<Vec<u8>> {
+    vec![vec![0; COMES_AT_ONCE]; BUFFERS]
+}
 
 impl Multicast {
     /// Receives datagrams.
     pub(super) fn receive(&mut self) {
-        let Some(receiver) = self.port.receiver.take() else { return };
+        let mut buffers = std::mem::take(&mut self.buffers);
         for _ in 0..LOOK {
-            match receiver.recv(&mut self.next) {
-                Ok(length) => self.came(length),
+            let mut found = [RecvMeta::default(); BUFFERS];
+            let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            match self.port.receive(&mut slices, &mut found) {
+                Ok(count) => {
+                    for (buffer, found) in buffers.iter().zip(&found[..count]) {
+                        buffer[..found.len].chunks(found.stride.max(1)).for_each(|datagram| self.came(datagram));
+                    }
+                    if count < BUFFERS && self.disturber.is_none() {
+                        break;
+                    }
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
                     self.release(true);
@@ -21,31 +39,26 @@ impl Multicast {
                 }
             }
         }
-        self.port.receiver = Some(receiver);
+        self.buffers = buffers;
     }
 
-    /// A datagram of this length is in `next`.
-    fn came(&mut self, length: usize) {
-        let Some(disturber) = &mut self.disturber else { return self.accept(length) };
+    fn came(&mut self, datagram: &[u8]) {
+        let Some(disturber) = &mut self.disturber else { return self.accept(datagram) };
         disturber.pass();
-        let datagram = self.next[..length].to_vec();
-        for _ in 0..disturber.times(&datagram) {
-            self.next[..length].copy_from_slice(&datagram);
-            self.accept(length);
+        for _ in 0..disturber.times(datagram) {
+            self.accept(datagram);
         }
         self.release(false);
     }
 
     fn release(&mut self, quiet: bool) {
         while let Some(datagram) = self.disturber.as_mut().and_then(|disturber| disturber.release(quiet)) {
-            self.next[..datagram.len()].copy_from_slice(&datagram);
-            self.accept(datagram.len());
+            self.accept(&datagram);
         }
     }
 
     /// Puts it into its stream, if it belongs to one.
-    fn accept(&mut self, length: usize) {
-        let datagram = &self.next[..length];
+    fn accept(&mut self, datagram: &[u8]) {
         let Some(head) = self.key.read(datagram).filter(|head| head.tag.bytes as usize <= self.payload) else {
             self.counters.strangers += 1;
             return;
@@ -66,10 +79,7 @@ impl Multicast {
             self.counters.strangers += 1;
             return;
         }
-        let mut memory = self.spare.pop().unwrap_or_default();
-        memory.resize(self.payload + OVERHEAD + 1, 0);
-        let datagram = std::mem::replace(&mut self.next, memory);
-        stream.put(head.number, head.tag, head.last, datagram);
+        stream.put(head.number, head.tag, head.last, payload(datagram), self.spare.pop().unwrap_or_default());
         self.counters.received += 1;
     }
 }

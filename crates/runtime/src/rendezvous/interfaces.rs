@@ -48,12 +48,6 @@ pub(super) fn list() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     Ok(interfaces)
 }
 
-/// Most bytes of a packet on the interface that has this address, if it says.
-pub(crate) fn mtu(ip: IpAddr) -> Option<usize> {
-    let (name, _) = list().ok()?.into_iter().find(|(_, ips)| ips.contains(&ip))?;
-    fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
-}
-
 /// `lo (127.0.0.1), eth0 (10.0.0.5)`, for messages.
 pub(super) fn describe() -> String {
     match list() {
@@ -144,9 +138,6 @@ mod tests {
         let interfaces = list().unwrap();
         assert!(interfaces["lo"].contains(&IpAddr::from(Ipv4Addr::LOCALHOST)), "{interfaces:?}");
         assert!(describe().contains("lo (127.0.0.1"), "{}", describe());
-        assert!(mtu(Ipv4Addr::LOCALHOST.into()).is_some_and(|bytes| bytes >= 1500));
-        // TEST-NET-1 of RFC 5737: nobody's.
-        assert_eq!(mtu(Ipv4Addr::new(192, 0, 2, 77).into()), None);
     }
 
     proptest::proptest! {
