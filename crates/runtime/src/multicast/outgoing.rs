@@ -229,7 +229,8 @@ impl Outgoing {
         let missing = from.max(receiver.taken).max(base)..below.min(sent);
         let count = missing.end.saturating_sub(missing.start);
         receiver.lacks.extend(missing.clone());
-        if count > 0 && missing.end > self.recover {
+        // Before anybody has taken anything, they may not have heard of the stream: no sign of a full network.
+        if count > 0 && base > 0 && missing.end > self.recover {
             self.recover = self.next;
             self.threshold = (self.allowed * 7 / 10).max(self.least);
             self.allowed = self.threshold;
