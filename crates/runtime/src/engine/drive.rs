@@ -30,11 +30,13 @@ struct Patience {
 /// The second phase is as long as others may keep the core of the rank that is waited for. Whoever sleeps earlier has to be
 /// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1 ms
 /// took 340 us for 4 KiB instead of 7.
-const ALONE: Patience = Patience { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
+const ALONE: Patience =
+    Patience { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
 /// More ranks than cores: a peer that is waited for may need this very core.
 const CROWDED: Patience = Patience { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, aside: 30 };
 /// The progress thread, which shares its core with the training.
-const BACKGROUND: Patience = Patience { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
+const BACKGROUND: Patience =
+    Patience { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
 /// Under a real-time policy, offering the core lets nobody run but threads of the same priority: not the kernel's, which
 /// deliver what is waited for. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
 const REAL_TIME: Patience = Patience { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };

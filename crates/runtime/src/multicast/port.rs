@@ -84,7 +84,8 @@ impl Port {
     pub(super) fn send(&self, contents: &[u8], length: usize) -> io::Result<()> {
         let segment_size = (contents.len() > length).then_some(length);
         let (destination, ecn, src_ip) = (self.address.into(), None, None);
-        self.sender.state.try_send((&self.sender.socket).into(), &Transmit { destination, ecn, contents, segment_size, src_ip })
+        let Side { socket, state } = &self.sender;
+        state.try_send(socket.into(), &Transmit { destination, ecn, contents, segment_size, src_ip })
     }
 
     /// What becomes writable when the system takes datagrams again.
