@@ -12,6 +12,7 @@ from paceline.library import find_strategy
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08
+ATTEMPTS = 3
 GROUP = "239.77.0.0:47700"
 
 
@@ -36,18 +37,23 @@ def rows(strategies):
     words = ["--trace", f"allreduce:{SIZE}B", "--workers", str(WORKERS), "--bandwidth", "500Mbps", "--json"]
     ended = validate(*words, "--strategy", ",".join(strategies), "--repeats", "3", "--no-check")
     assert ended.returncode == 0, ended.stderr
-    return {row["strategy"]: row["error"] for row in json.loads(ended.stdout)["rows"]}
+    return {row["strategy"]: row for row in json.loads(ended.stdout)["rows"]}
 
 
 def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
     """Servers, a switch that adds up, multicast, a ring, exchanges, ranks that share a host."""
     kinds = ["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"]
-    errors = rows(kinds)
-    assert list(errors) == kinds
-    off = [strategy for strategy, error in errors.items() if abs(error) > WITHIN]
-    if off:  # by what others did on this machine, perhaps
-        again = rows(off)
-        assert all(abs(error) <= WITHIN for error in again.values()), (errors, again)
+    left, tried = kinds, []
+    for _ in range(ATTEMPTS):  # what others do on this machine is not always seen in the iteration that it disturbs
+        found = rows(left)
+        assert list(found) == left
+        left = [strategy for strategy in left if abs(found[strategy]["error"]) > WITHIN]
+        tried += [(strategy, found[strategy]["error"], found[strategy]["undisturbed"]) for strategy in left]
+        if not left:
+            return
+    if not any(undisturbed for strategy, _, undisturbed in tried if strategy in left):
+        pytest.skip(f"the machine's cores were taken by others in all {ATTEMPTS} attempts: {tried}")
+    raise AssertionError(tried)
 
 
 def carried(cluster):
