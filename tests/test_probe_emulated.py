@@ -12,10 +12,11 @@ from paceline import emulate
 COMMAND = [sys.executable, "-m", "paceline.cli"]
 SLOWER = """
 from pyroute2 import IPRoute
+from pyroute2.netlink.rtnl import TC_H_ROOT
 from paceline.emulate import network, plan, queues, shaping
 with IPRoute() as links:
     card = network._index(links, plan.CARD)
-    links.tc("del", index=card, parent=0xFFFFFFFF)
+    links.tc("del", index=card, parent=TC_H_ROOT)
     queues.fill_port(links, card, shaping.shape(100e6))
 """
 

@@ -258,7 +258,7 @@ impl Communicator {
             signature.root = request.root as u16;
         }
         let lends = plan.as_ref().map_or_else(|| lock(&self.choice).lends(), |planned| planned.plan.lends);
-        let ordered = plan.clone().filter(|_| self.me == 0 && self.workers < self.size());
+        let ordered = plan.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
         let program = match program {
             Some(program) => {
                 roles.push((self.me, space));

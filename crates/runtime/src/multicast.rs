@@ -350,7 +350,6 @@ impl Multicast {
                 *stream = None;
             }
         }
-        self.spare.truncate(self.window);
     }
 
     /// A communicator is gone. `failed`: what was sent in it matters to nobody; else it is still brought to its receivers.

@@ -115,7 +115,7 @@ impl Wires {
             self.bytes[0] += payload.len() as u64 * u64::from(taken);
             return taken;
         }
-        if self.refused[rank as usize] {
+        if self.full(rank) {
             return false;
         }
         let Some(channel) = &mut self.channels[rank as usize] else { return false };

@@ -19,8 +19,9 @@ const ETHERNET: usize = 1500;
 const RECEIVE_BUFFER: usize = 16 << 20;
 /// So little that who shapes the traffic of the interface paces us: the socket is full, and the window waits in our memory.
 const SEND_BUFFER: usize = 64 << 10;
-/// Most bytes that UDP takes in one call (a length of 16 bits, less the headers), and that it gives in one.
+/// Most bytes that UDP takes in one call: a length of 16 bits, less the headers.
 const AT_ONCE: usize = u16::MAX as usize - HEADERS;
+/// Room for what it gives in one.
 pub(super) const COMES_AT_ONCE: usize = 1 << 16;
 
 /// A socket, and what its system can do: cut one call's bytes into datagrams, and hand several over as one.
