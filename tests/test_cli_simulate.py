@@ -172,6 +172,7 @@ def test_degenerate_cases_say_what_they_became():
         (["--no-overlap"], "--no-overlap: has no effect on allreduce:1MB"),
         (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),
         (["--samples-per-s", "100"], "computes nothing"),
+        (["--batch", "64"], "a batch changes nothing"),
         (["--coordinator", "all"], "--coordinator: coordinators are not forecast yet"),
         (["--executor", "ray"], "--executor"),
         (["--strategy", "ps", "--placement", "even", "--chunk", "whole"], "leave one of them out"),
@@ -204,9 +205,47 @@ def test_options_that_have_an_effect_are_accepted(tmp_path):
         *("--workers", 8, "--gpus-per-node", 4, "--intra-bandwidth", "300Gbps", "--latency", "10us"),
         *("--network", "fluid", "--bucket-size", "1MB", "--chunk", "64KiB", "--distribution", "block"),
         *("--pull", "step", "--inside", "root", "--barrier", "--no-overlap", "--iterations", 2),
-        *("--samples-per-s", 100, "--add-module", "network:2", "--executor", "local", "--coordinator", "none"),
+        *(
+            "--samples-per-s",
+            100,
+            "--batch",
+            64,
+            "--dtype",
+            "float16",
+            "--add-module",
+            "network:2",
+            "--executor",
+            "local",
+            "--coordinator",
+            "none",
+        ),
     )
     assert len(runs(TINY, *everything)) == len(paceline.all_strategies())
+
+
+def test_another_batch_and_another_element_type():
+    [before] = runs("resnet-50", "--workers", 4, "--strategy", "ring")
+    [after] = runs("resnet-50", "--workers", 4, "--strategy", "ring", "--batch", 64, "--dtype", "float16")
+    assert (after["batch"], after["gradient_bytes"]) == (64, before["gradient_bytes"] / 2)
+    assert after["bytes_sent_per_worker"] == before["bytes_sent_per_worker"] / 2
+    assert after["backward_s"] == pytest.approx(2 * before["backward_s"])
+    assert after["optimizer_s"] == before["optimizer_s"]
+    [rated] = runs("resnet-50", "--workers", 1, "--strategy", "ring", "--batch", 64, "--samples-per-s", 100)
+    assert rated["iteration_s"] == pytest.approx(0.64)
+
+
+def test_copies_and_additions_of_the_cluster_bound_the_iteration(tmp_path):
+    cluster = tmp_path / "staged.json"
+    text = '{"format": "paceline-cluster", "version": 1, "bandwidth": "25Gbps", "host_bandwidth": "%s"%s}'
+    words = ["allreduce:100MB", "--cluster", cluster, "--workers", 8, "--strategy", "ring"]
+    cluster.write_text(text % ("5Gbps", ""))
+    assert runs(*words)[0]["iteration_s"] == pytest.approx(2 * 7 / 8 * 0.16)
+    assert "bound by host copies" in call(*words).stdout
+    cluster.write_text(text % ("50Gbps", ', "reduction_bandwidth": "1Gbps"'))
+    assert runs(*words)[0]["iteration_s"] == pytest.approx(7 / 8 * (2 * 0.032 + 0.8))
+    said = " ".join(call(*words).stdout.split())
+    assert "bound by additions" in said
+    assert "twice the rate of additions would make it" in said
 
 
 def test_strategies_the_switch_cannot_do(tmp_path):

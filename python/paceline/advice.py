@@ -99,6 +99,8 @@ def _what_if(run: Run, result: Result) -> list[str]:
 def _relief(run: Run, part: str) -> tuple[str, Run]:
     fields = json.loads(run.cluster.to_json())
     field, words, factor = {
+        "host copies": ("host_bandwidth", "twice the rate of host copies", 2.0),
+        "additions": ("reduction_bandwidth", "twice the rate of additions", 2.0),
         "inside the node": ("intra_bandwidth", "twice the bandwidth inside the node", 2.0),
         "latency": ("latency", "half the latency", 0.5),
     }.get(part, ("bandwidth", "twice the bandwidth", 2.0))

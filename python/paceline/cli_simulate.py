@@ -17,7 +17,16 @@ from paceline.terminal import say, width
 
 # Sections of --help, in order, and the options in them.
 _SECTIONS = {
-    "What is forecast": ("workers", "strategy", "servers", "compute_speedup", "samples_per_s", "add_module"),
+    "What is forecast": (
+        "workers",
+        "strategy",
+        "servers",
+        "compute_speedup",
+        "samples_per_s",
+        "batch",
+        "dtype",
+        "add_module",
+    ),
     "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
     "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
     "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
@@ -48,6 +57,12 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--servers", type=types.WORKERS, help="Parameter servers.  [default: 1]"),
         option("--compute-speedup", type=types.FACTORS, help="All computation takes this much less time."),
         option("--samples-per-s", type=types.POSITIVE, help="Rescale the trace to this rate, measured on one device."),
+        option("--batch", type=click.IntRange(min=1), help="Samples per worker and iteration.  [default: the trace's]"),
+        option(
+            "--dtype",
+            type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
+            help="Of gradients on the wire.  [default: the trace's]",
+        ),
         option("--add-module", metavar="KIND:N", help="Add N modules: compute:25 or network:25."),
         option("--cluster", metavar="FILE|NAME", help="Options override it.  [default: flat]"),
         option("--bandwidth", type=types.RATES, help="Of a node, each way.  [default: 25Gbps]"),

@@ -30,6 +30,8 @@ class Request:
     servers: list[int] | None = None
     compute_speedup: list[float] | None = None
     samples_per_s: float | None = None
+    batch: int | None = None
+    dtype: str | None = None
     add_module: str | None = None
     cluster: str | None = None
     bandwidth: list[str] | None = None
@@ -131,6 +133,10 @@ def _trace(request: Request) -> Trace:
     trace = load_trace(request.trace)
     if request.add_module is not None:
         trace = trace.with_modules(request.add_module)
+    if request.dtype is not None:
+        trace = trace.with_dtype(request.dtype)
+    if request.batch is not None:
+        trace = trace.with_batch(request.batch)
     return trace if request.samples_per_s is None else trace.scaled_to_rate(request.samples_per_s)
 
 

@@ -238,6 +238,7 @@ proptest! {
         times in (0..=60_000_000_000_000_u64, 0..=60_000_000_000_000_u64, 0..1_000_000_u64),
         racks in proptest::option::of((1..=u32::MAX, 1.0..=1000.0_f64)),
         switch in (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1..=1_000_000_000_000_000_u64)),
+        own in (proptest::option::of(1.0..1e18_f64), proptest::option::of(1.0..1e18_f64)),
         stragglers in proptest::collection::btree_map(any::<u32>(), 0.01..=1000.0_f64, 0..4),
         name in "[^\\p{C}\u{2028}\u{2029}]{1,12}",
     ) {
@@ -249,6 +250,8 @@ proptest! {
             latency: Time(times.0),
             message_overhead: Time(times.1),
             intra_latency: Time(times.2),
+            host_bandwidth: own.0.map(paceline_model::Rate),
+            reduction_bandwidth: own.1.map(paceline_model::Rate),
             racks: racks.map(|(nodes_per_rack, oversubscription)| paceline_model::cluster::Racks { nodes_per_rack, oversubscription }),
             switch: paceline_model::cluster::Switch { multicast: switch.0, aggregation: switch.1, cut_through: switch.2, memory: switch.3, radix: None },
             stragglers: stragglers.into_iter().collect(),

@@ -24,6 +24,11 @@ fn user_error(error: impl std::fmt::Display) -> PyErr {
     UserError::new_err(error.to_string())
 }
 
+fn named_dtype(name: &str) -> PyResult<Dtype> {
+    let wrong = || user_error(format!("dtype: '{name}' is none of {}", Dtype::ALL.map(Dtype::name).join(", ")));
+    Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(wrong)
+}
+
 /// What one worker computes in one iteration.
 #[pyclass(frozen, module = "paceline._core")]
 struct Trace(ModelTrace);
@@ -60,10 +65,7 @@ impl Trace {
         device: &str,
         provenance: &str,
     ) -> PyResult<Trace> {
-        let dtypes = [Dtype::Float64, Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
-        let Some(dtype) = dtypes.into_iter().find(|d| d.name() == dtype) else {
-            return Err(user_error(format!("dtype: '{dtype}' is none of float64, float32, float16, bfloat16")));
-        };
+        let dtype = named_dtype(dtype)?;
         let time = |what: &str, seconds: f64| {
             let legal = seconds.is_finite() && (0.0..=units::MAX_SECONDS).contains(&seconds);
             if legal {
@@ -89,6 +91,14 @@ impl Trace {
 
     fn scaled_to_rate(&self, samples_per_s: f64) -> PyResult<Trace> {
         self.0.clone().scaled_to_rate(samples_per_s).map(Trace).map_err(user_error)
+    }
+
+    fn with_batch(&self, batch: u32) -> PyResult<Trace> {
+        self.0.clone().with_batch(batch).map(Trace).map_err(user_error)
+    }
+
+    fn with_dtype(&self, dtype: &str) -> PyResult<Trace> {
+        self.0.clone().with_dtype(named_dtype(dtype)?).map(Trace).map_err(user_error)
     }
 
     fn with_modules(&self, spec: &str) -> PyResult<Trace> {

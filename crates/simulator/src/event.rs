@@ -5,12 +5,14 @@ use crate::path::Chain;
 pub(crate) enum Kind {
     /// The first bit of a message is at link `stage` of its route.
     Head,
-    /// The same of a multicast, at the uplink of its rack, the downlink of another, or a node.
+    /// The same of a multicast, at the sender's card, the uplink of its rack, the downlink of another, or a node.
     Multicast,
-    /// The same, at a rank's own link, for a copy made inside the node.
+    /// The same, at a rank's own link, for its copy of a multicast.
     Inside,
     /// The last bit is there.
     Delivered,
+    /// What it brought is added up.
+    Added,
     /// Rates of the fluid network are to be computed anew.
     Resolve,
     /// A flow of the fluid network may have ended; `bytes` is the generation of the rates.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::network::topology::Wires;
 use crate::options::Options;
-use crate::path::PARTS;
+use crate::path::{COUNT, PARTS};
 use crate::prepare::Prepared;
 
 /// How busy the links of one kind were.
@@ -103,7 +103,7 @@ pub struct Outcome {
 }
 
 /// Parts and queueing of the critical path, over all measured iterations.
-pub(crate) type PathSeconds = Option<([f64; 8], f64)>;
+pub(crate) type PathSeconds = Option<([f64; COUNT], f64)>;
 
 /// Links and workers after the run, and over how many iterations they were watched.
 pub(crate) struct Usage<'a> {

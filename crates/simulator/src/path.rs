@@ -14,11 +14,16 @@ pub(crate) enum Part {
     ServerIngress,
     IntraNode,
     RackUplink,
+    Host,
+    Reduction,
     Latency,
 }
 
+/// How many parts there are.
+pub(crate) const COUNT: usize = 10;
+
 /// Names of the parts, in order, as JSON has them.
-pub(crate) const PARTS: [&str; 8] = [
+pub(crate) const PARTS: [&str; COUNT] = [
     "compute",
     "worker egress",
     "worker ingress",
@@ -26,6 +31,8 @@ pub(crate) const PARTS: [&str; 8] = [
     "server ingress",
     "inside the node",
     "rack uplink",
+    "host copies",
+    "additions",
     "latency",
 ];
 
@@ -34,13 +41,13 @@ pub(crate) trait Chain: Copy + Default {
     /// Adds time to a part; `queued` of it was spent waiting for others.
     fn add(&mut self, part: Part, picoseconds: u64, queued: u64);
     /// Seconds of each part, and how much of it was queueing.
-    fn parts(&self) -> Option<([f32; 8], f32)>;
+    fn parts(&self) -> Option<([f32; COUNT], f32)>;
 }
 
 impl Chain for () {
     #[inline]
     fn add(&mut self, _: Part, _: u64, _: u64) {}
-    fn parts(&self) -> Option<([f32; 8], f32)> {
+    fn parts(&self) -> Option<([f32; COUNT], f32)> {
         None
     }
 }
@@ -48,7 +55,7 @@ impl Chain for () {
 /// Seconds per part in single precision: it is for people, and every event carries it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Composition {
-    parts: [f32; 8],
+    parts: [f32; COUNT],
     queued: f32,
 }
 
@@ -58,7 +65,7 @@ impl Chain for Composition {
         self.parts[part as usize] += picoseconds as f32 * 1e-12;
         self.queued += queued as f32 * 1e-12;
     }
-    fn parts(&self) -> Option<([f32; 8], f32)> {
+    fn parts(&self) -> Option<([f32; COUNT], f32)> {
         Some((self.parts, self.queued))
     }
 }

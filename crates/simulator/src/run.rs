@@ -6,7 +6,7 @@ use crate::network::topology::Wires;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
-use crate::path::{Chain, Composition};
+use crate::path::{COUNT, Chain, Composition};
 use crate::prepare::{Prepared, prepare};
 use crate::simulation::{Boundary, Mark, Simulation};
 use crate::timeline::{Recorder, Timeline};
@@ -118,13 +118,13 @@ fn run<C: Chain, O: Observer>(
 /// them. Without, the shares of the whole path are taken.
 fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64, iteration_s: f64) -> PathSeconds {
     let (whole, queued) = end.chain.parts()?;
-    let (before, queued_before) = if barrier { start.chain.parts()? } else { ([0.0; 8], 0.0) };
+    let (before, queued_before) = if barrier { start.chain.parts()? } else { ([0.0; COUNT], 0.0) };
     let scale = if barrier {
         1.0 / iterations
     } else {
         iteration_s / whole.iter().map(|&part| f64::from(part)).sum::<f64>().max(f64::MIN_POSITIVE)
     };
-    let mut parts = [0.0; 8];
+    let mut parts = [0.0; COUNT];
     for (part, (all, earlier)) in parts.iter_mut().zip(whole.into_iter().zip(before)) {
         *part = f64::from(all - earlier).max(0.0) * scale;
     }

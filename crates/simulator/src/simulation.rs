@@ -1,6 +1,6 @@
 //! The event loop: workers compute, programs advance, the network carries.
 use paceline_model::{Cluster, Time};
-use paceline_schedule::{Peers, Piece, Step};
+use paceline_schedule::{Op, Peers, Piece, Step};
 
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
@@ -135,7 +135,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn handle(&mut self, event: Event<C>) {
         match event.kind {
             Kind::Head => fifo::head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            Kind::Delivered => self.delivered(&event),
+            Kind::Delivered if self.wires.adds => self.delivered(event),
+            Kind::Delivered | Kind::Added => self.arrived(&event),
             Kind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
             Kind::Inside => fifo::inside(&mut self.wires, &mut self.agenda, &mut self.observer, event),
             Kind::Resolve => {
@@ -159,7 +160,28 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     // ---- programs
 
-    fn delivered(&mut self, event: &Event<C>) {
+    /// What has to be added up goes through the receiver's adder first, one message after the other.
+    fn delivered(&mut self, event: Event<C>) {
+        if !self.wires.is_switch(event.to()) && self.reduces(&event) {
+            fifo::add(&mut self.wires, &mut self.agenda, &mut self.observer, event);
+        } else {
+            self.arrived(&event);
+        }
+    }
+
+    /// Whether the receive that this message is for adds it to others.
+    fn reduces(&self, event: &Event<C>) -> bool {
+        let (role, bucket) = (event.to(), self.prepared.buckets[(event.inst >> 1) as usize]);
+        let step = |pc| self.prepared.schedule.step(&bucket, role, event.lane, pc);
+        let steps = (0..).map(step).take_while(|step| *step != Step::Done);
+        let mut receives = steps.filter_map(|step| match step {
+            Step::Recv { from, slot, op, .. } if slot == event.slot => Some((from.count, op)),
+            _ => None,
+        });
+        receives.next().is_some_and(|(count, op)| op == Op::Reduce || op == Op::AssignThenReduce && count > 1)
+    }
+
+    fn arrived(&mut self, event: &Event<C>) {
         let (role, inst) = (event.to(), event.inst);
         let lanes = self.lanes_of[(inst >> 1) as usize];
         if self.memory.is_some() && self.wires.is_switch(event.from()) {

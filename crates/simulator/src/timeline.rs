@@ -99,6 +99,9 @@ impl Timeline {
                 LinkName::NodeIn(n) => wires.process_of_node(n, 2),
                 LinkName::RoleOut(r) => (r + 1, 3, role_name(r)),
                 LinkName::RoleIn(r) => (r + 1, 4, role_name(r)),
+                LinkName::HostOut(r) => (r + 1, 5, role_name(r)),
+                LinkName::HostIn(r) => (r + 1, 6, role_name(r)),
+                LinkName::Adder(r) => (r + 1, 7, role_name(r)),
                 LinkName::RackUp(r) => (RACKS + r, 1, format!("rack {r}")),
                 LinkName::RackDown(r) => (RACKS + r, 2, format!("rack {r}")),
             };

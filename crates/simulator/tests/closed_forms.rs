@@ -190,3 +190,68 @@ fn a_switch_with_little_memory_slows_the_aggregation_but_adds_up() {
     let error = simulate(&trace, &small, &Options::new("ps-aggregation", 8)).unwrap_err();
     assert!(error.0.contains("--chunk"), "{error}");
 }
+
+/// What roles do with bytes themselves is a link on the way between nodes: the narrowest one decides.
+#[test]
+fn host_copies_bound_what_the_card_would_carry() {
+    let trace = Trace::all_reduce(32_000_000, 1).unwrap();
+    let with = |gbps: f64, ranks: u32| Cluster {
+        host_bandwidth: Some(Rate(gbps * 1e9)),
+        gpus_per_node: ranks,
+        intra_bandwidth: Rate(1e15),
+        ..cluster(25.0, 0, 0)
+    };
+    let time = |cluster: &Cluster, name: &str, workers| {
+        simulate(&trace, cluster, &Options::new(name, workers)).unwrap().iteration_s
+    };
+    for (gbps, bound) in [(10.0, 10.0), (100.0, 25.0)] {
+        let closed = 2.0 * 7.0 / 8.0 * 32e6 * 8.0 / (bound * 1e9);
+        assert!((time(&with(gbps, 1), "ring", 8) / closed - 1.0).abs() < 1e-6, "{gbps}");
+        let closed = 2.0 * 4.0 * 32e6 * 8.0 / (bound * 1e9);
+        assert!((time(&with(gbps, 1), "ps", 4) / closed - 1.0).abs() < 1e-6, "{gbps}");
+        // One copy each at the server and at every worker.
+        let closed = (4.0 + 1.0) * 32e6 * 8.0 / (bound * 1e9);
+        assert!((time(&with(gbps, 1), "ps-multicast", 4) / closed - 1.0).abs() < 1e-6, "{gbps}");
+    }
+    // Inside a node there are none.
+    let inside = time(&with(1.0, 8), "ring", 8);
+    assert!(inside < 2.0 * 32e6 * 8.0 / 1e12, "{inside}");
+}
+
+/// Additions follow each other at each role, and copies of sums are none.
+#[test]
+fn additions_take_as_long_as_their_bytes() {
+    let trace = Trace::all_reduce(32_000_000, 1).unwrap();
+    let adding = |gbps: f64| Cluster { reduction_bandwidth: Some(Rate(gbps * 1e9)), ..cluster(25.0, 0, 0) };
+    let time = |cluster: &Cluster, name: &str, workers: u32| {
+        simulate(&trace, cluster, &Options::new(name, workers)).unwrap().iteration_s
+    };
+    let bits = 32e6 * 8.0;
+    for gbps in [10.0, 50.0] {
+        let (wire, add) = (bits / 25e9, bits / (gbps * 1e9));
+        // W-1 of the ring's 2 (W-1) steps add a piece.
+        let closed = 2.0 * 7.0 * wire / 8.0 + 7.0 * add / 8.0;
+        assert!((time(&adding(gbps), "ring", 8) / closed - 1.0).abs() < 1e-6, "{gbps}");
+        // The slower one of card and adder works without a break; the other one's first or last turn is outside of it.
+        let closed = wire.min(add) + 4.0 * wire.max(add) + 4.0 * wire;
+        assert!((time(&adding(gbps), "ps", 4) / closed - 1.0).abs() < 1e-6, "{gbps}");
+        let closed = 3.0 * (wire + add);
+        assert!((time(&adding(gbps), "recursive-doubling", 8) / closed - 1.0).abs() < 1e-6, "{gbps}");
+        // A switch adds in no time, and its server gets one sum.
+        let closed = 6.0 * wire;
+        let found = time(&adding(gbps), "ps-aggregation", 4);
+        assert!((found / closed - 1.0).abs() < 1e-6, "{gbps} {found} {closed}");
+    }
+}
+
+/// The fluid network knows both, too.
+#[test]
+fn fluid_sharing_has_copies_and_additions() {
+    let trace = Trace::all_reduce(32_000_000, 1).unwrap();
+    let cluster =
+        Cluster { host_bandwidth: Some(Rate(10e9)), reduction_bandwidth: Some(Rate(40e9)), ..cluster(25.0, 0, 0) };
+    let options = Options { network: paceline_simulator::Network::Fluid, ..Options::new("ring", 8) };
+    let found = simulate(&trace, &cluster, &options).unwrap().iteration_s;
+    let closed = 32e6 * 8.0 / 8.0 * (2.0 * 7.0 / 10e9 + 7.0 / 40e9);
+    assert!((found / closed - 1.0).abs() < 1e-6, "{found} {closed}");
+}

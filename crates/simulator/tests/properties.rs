@@ -53,6 +53,7 @@ prop_compose! {
         radix in prop::option::of(2u32..6),
         straggler in prop::option::of(1.0f64..3.0),
         jitter in prop::option::of(0.0f64..0.3),
+        own in (prop::option::of(1u32..50), prop::option::of(1u32..50)),
     ) -> Cluster {
         Cluster {
             bandwidth: Rate(f64::from(gbps) * 1e9),
@@ -60,6 +61,8 @@ prop_compose! {
             message_overhead: Time(overhead * US),
             gpus_per_node,
             intra_latency: Time(latency * US / 4),
+            host_bandwidth: own.0.map(|gbps| Rate(f64::from(gbps) * 1e9)),
+            reduction_bandwidth: own.1.map(|gbps| Rate(f64::from(gbps) * 1e9)),
             servers: if colocated { ServerPlace::Colocated } else { ServerPlace::OwnNodes },
             racks: racks.map(|(nodes_per_rack, oversubscription)| Racks { nodes_per_rack, oversubscription }),
             switch: Switch { multicast: true, aggregation: true, cut_through: radix == Some(3), memory: None, radix },

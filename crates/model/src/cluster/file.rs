@@ -60,6 +60,10 @@ struct ClusterFile {
     intra_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "optional_delay")]
     intra_latency: Option<Time>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    host_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    reduction_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "server_place")]
     servers: Option<ServerPlace>,
     #[serde(default, deserialize_with = "object")]
@@ -124,6 +128,8 @@ impl ClusterFile {
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
             intra_latency: self.intra_latency.unwrap_or(default.intra_latency),
+            host_bandwidth: self.host_bandwidth,
+            reduction_bandwidth: self.reduction_bandwidth,
             servers: self.servers.unwrap_or(default.servers),
             racks: self
                 .racks
@@ -186,7 +192,9 @@ fn server_place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ser
 fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",
-        "bandwidth" | "intra_bandwidth" => "a rate with its unit in quotes, such as \"25Gbps\"",
+        "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" => {
+            "a rate with its unit in quotes, such as \"25Gbps\""
+        }
         "latency" | "message_overhead" | "intra_latency" => "a time with its unit in quotes, such as \"10us\"",
         "gpus_per_node" => "a whole number of at least 1",
         "servers" => "\"own-nodes\" or \"colocated\"",

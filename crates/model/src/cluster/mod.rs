@@ -78,6 +78,11 @@ pub struct Cluster {
     pub intra_bandwidth: Rate,
     /// One way between two ranks of a node.
     pub intra_latency: Time,
+    /// What a rank or server itself does with the bytes of a message to or from another node, each way: copies
+    /// between a GPU's memory and the host's, serialization. None: it takes no time.
+    pub host_bandwidth: Option<Rate>,
+    /// At which a rank or server adds up what it receives. None: additions take no time.
+    pub reduction_bandwidth: Option<Rate>,
     /// Where servers run.
     pub servers: ServerPlace,
     /// None: full bisection.
@@ -103,6 +108,8 @@ impl Default for Cluster {
             gpus_per_node: 1,
             intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
             intra_latency: Time::ZERO,
+            host_bandwidth: None,
+            reduction_bandwidth: None,
             servers: ServerPlace::OwnNodes,
             racks: None,
             switch: Switch { multicast: true, aggregation: true, cut_through: false, memory: None, radix: None },

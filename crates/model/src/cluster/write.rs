@@ -18,8 +18,10 @@ impl Cluster {
             ("gpus_per_node", self.gpus_per_node.to_string()),
             ("intra_bandwidth", rate(self.intra_bandwidth)),
             ("intra_latency", time(self.intra_latency)),
-            ("servers", quoted(self.servers.name())),
         ];
+        let own = [("host_bandwidth", self.host_bandwidth), ("reduction_bandwidth", self.reduction_bandwidth)];
+        fields.extend(own.into_iter().filter_map(|(field, value)| Some((field, rate(value?)))));
+        fields.push(("servers", quoted(self.servers.name())));
         if let Some(racks) = self.racks {
             let (nodes, oversubscription) = (racks.nodes_per_rack, racks.oversubscription);
             let object = format!("{{\"nodes_per_rack\": {nodes}, \"oversubscription\": {oversubscription:?}}}");

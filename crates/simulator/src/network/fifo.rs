@@ -7,7 +7,7 @@ use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
-use crate::network::topology::{NONE, Wires};
+use crate::network::topology::{DOWN, IN, NONE, OUT, UP, Wires};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
 
@@ -57,6 +57,19 @@ fn deliver<C: Chain>(wires: &Wires, agenda: &mut Agenda<C>, link: u32, mut event
     agenda.push_behind(link, Event { time: end, kind: Kind::Delivered, ..event });
 }
 
+/// What a message has brought is added up, behind what came to its receiver before it.
+pub(crate) fn add<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let link = wires.adder(event.to());
+    let (begin, end) = occupy(wires, observer, link, &mut event, 0, 0.0, 0);
+    event.chain.add(wires.links[link as usize].part, end - begin, 0);
+    agenda.push_behind(link, Event { time: end, kind: Kind::Added, ..event });
+}
+
 /// A unicast leaves its sender.
 #[inline]
 pub(crate) fn send<C: Chain, O: Observer>(
@@ -66,19 +79,23 @@ pub(crate) fn send<C: Chain, O: Observer>(
     mut event: Event<C>,
 ) {
     let (now, route) = (event.time, wires.route(event.from(), event.to()));
-    event.chain.add(Part::Latency, route.latency, 0);
-    if route.links[0] == NONE {
-        agenda.push(Event { time: now + route.latency, stage: 3, kind: Kind::Head, ..event });
+    if route.links[OUT as usize] == NONE {
+        event.chain.add(Part::Latency, route.latency, 0);
+        agenda.push(Event { time: now + route.latency, stage: IN, kind: Kind::Head, ..event });
         return;
     }
     let overhead = wires.overhead;
-    let (head, end) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0);
-    if route.links[3] == NONE {
-        deliver(wires, agenda, route.links[0], event, head + route.latency, end + route.latency);
-        return;
+    let copies = route.links[0] != NONE;
+    let (stage, latency) = if copies { (0, 0) } else { (OUT, route.latency) };
+    event.chain.add(Part::Latency, latency, 0);
+    let link = route.links[stage as usize];
+    let (head, end) = occupy(wires, observer, link, &mut event, overhead, 0.0, 0);
+    match route.next(stage + 1) {
+        None => deliver(wires, agenda, link, event, head + latency, end + latency),
+        Some(stage) => {
+            agenda.push_behind(link, Event { time: head + latency, stage, kind: Kind::Head, ..event });
+        }
     }
-    let stage = if route.links[1] == NONE { 3 } else { 1 };
-    agenda.push_behind(route.links[0], Event { time: head + route.latency, stage, kind: Kind::Head, ..event });
 }
 
 /// The head of a unicast is at a further link.
@@ -89,14 +106,14 @@ pub(crate) fn head<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
+    let place = wires.at_stage(event.from(), event.to(), event.stage);
     let early =
         if wires.cuts_through(event.from()) { transmission(event.bytes, wires.links[0].ps_per_byte) } else { 0 };
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, early);
-    if event.stage == 3 {
-        deliver(wires, agenda, link, event, head, end);
-    } else {
-        agenda.push_behind(link, Event { time: head, stage: event.stage + 1, ..event });
+    let (head, end) = occupy(wires, observer, place.link, &mut event, 0, place.slowest, early);
+    event.chain.add(Part::Latency, place.latency, 0);
+    match place.next {
+        None => deliver(wires, agenda, place.link, event, head + place.latency, end + place.latency),
+        Some(stage) => agenda.push_behind(place.link, Event { time: head + place.latency, stage, ..event }),
     }
 }
 
@@ -116,7 +133,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
         let copy = sent.unwrap_or_else(|| {
             let route = wires.route(event.from(), receiver);
             let mut copy = event;
-            let (head, _) = occupy(wires, observer, route.links[0], &mut copy, overhead, 0.0, 0);
+            let (head, _) = occupy(wires, observer, route.links[OUT as usize], &mut copy, overhead, 0.0, 0);
             copy.chain.add(Part::Latency, route.latency, 0);
             Event { time: head + route.latency, kind: Kind::Inside, ..copy }
         });
@@ -124,46 +141,71 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
         agenda.push(Event { dst: receiver as u16, ..copy });
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
+    event = Event { dst: away as u16, kind: Kind::Multicast, ..event };
+    let own = wires.route(event.from(), away).links[0];
+    if own == NONE {
+        leave(wires, agenda, observer, event, overhead);
+    } else {
+        let (head, _) = occupy(wires, observer, own, &mut event, overhead, 0.0, 0);
+        agenda.push_behind(own, Event { time: head, stage: OUT, ..event });
+    }
+}
+
+/// The head of a multicast is at its sender's card.
+fn leave<C: Chain, O: Observer>(
+    wires: &mut Wires,
+    agenda: &mut Agenda<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+    overhead: u64,
+) {
+    let (home, away) = (wires.node(event.from()), event.to());
     let route = wires.route(event.from(), away);
-    let (head, _) = occupy(wires, observer, route.links[0], &mut event, overhead, 0.0, 0);
+    let (head, _) = occupy(wires, observer, route.links[OUT as usize], &mut event, overhead, 0.0, 0);
     event.chain.add(Part::Latency, route.latency, 0);
-    let event = Event { time: head + route.latency, kind: Kind::Multicast, ..event };
+    let event = Event { time: head + route.latency, ..event };
     let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
     for rank in first.filter(|&rank| wires.node(rank) != home) {
-        agenda.push(Event { dst: rank as u16, stage: 3, ..event });
+        agenda.push(Event { dst: rank as u16, stage: IN, ..event });
     }
     // The server's own rack may have no workers at all.
     if let Some(other) = (0..wires.worker_racks()).find(|&rack| rack != wires.rack(home)) {
         let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
-        agenda.push(Event { dst: rank as u16, stage: 1, ..event });
+        agenda.push(Event { dst: rank as u16, stage: UP, ..event });
     }
 }
 
-/// The head of a multicast is at the uplink of its rack (stage 1), the downlink of another (2) or a node (3).
+/// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another or a node.
 pub(crate) fn multicast_head<C: Chain, O: Observer>(
     wires: &mut Wires,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let (link, before) = wires.at_stage(event.from(), event.to(), event.stage);
-    let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0);
+    if event.stage == OUT {
+        leave(wires, agenda, observer, event, 0);
+        return;
+    }
+    let place = wires.at_stage(event.from(), event.to(), event.stage);
+    let (head, end) = occupy(wires, observer, place.link, &mut event, 0, place.slowest, 0);
     let next = Event { time: head, ..event };
     match event.stage {
-        1 => {
+        UP => {
             let home = wires.rack(wires.node(event.from()));
             for rack in (0..wires.worker_racks()).filter(|&rack| rack != home) {
                 let first = wires.first_rank_of_nodes(wires.nodes_of_rack(rack)).next();
-                agenda.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: 2, ..next });
+                agenda.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: DOWN, ..next });
             }
         }
-        2 => {
+        DOWN => {
             let rack = wires.rack(wires.node(event.to()));
             for rank in wires.first_rank_of_nodes(wires.nodes_of_rack(rack)) {
-                agenda.push(Event { dst: rank as u16, stage: 3, ..next });
+                agenda.push(Event { dst: rank as u16, stage: IN, ..next });
             }
         }
-        _ if wires.ranks_of(event.to()).len() == 1 => deliver(wires, agenda, link, event, head, end),
+        _ if wires.ranks_of(event.to()).len() == 1 && !wires.copies => {
+            deliver(wires, agenda, place.link, event, head, end);
+        }
         _ => {
             for rank in wires.ranks_of(event.to()) {
                 agenda.push(Event { dst: rank as u16, kind: Kind::Inside, ..next });
@@ -179,9 +221,7 @@ pub(crate) fn inside<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let link = wires.role_in(event.to());
-    let (_, before) = wires.at_stage(event.from(), event.to(), 3);
-    let before = before.max(wires.card_into(event.from(), event.to()));
+    let (link, before) = wires.last(event.from(), event.to());
     let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0);
     deliver(wires, agenda, link, event, head, end);
 }

@@ -10,7 +10,7 @@ use paceline_schedule::Peers;
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
 use crate::network::maxmin::Solver;
-use crate::network::topology::{NONE, Wires};
+use crate::network::topology::{NONE, STAGES, Wires};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
 
@@ -69,7 +69,7 @@ impl<C: Chain> Fluid<C> {
 
     fn start(&mut self, wires: &Wires, agenda: &mut Agenda<C>, mut event: Event<C>, to: Option<Peers>, now: u64) {
         self.settle(now);
-        let (mut links, mut latency) = (Vec::with_capacity(4), 0);
+        let (mut links, mut latency) = (Vec::with_capacity(STAGES), 0);
         for receiver in to.unwrap_or(Peers::one(event.to())).iter() {
             let route = wires.route(event.from(), receiver);
             latency = latency.max(route.latency);

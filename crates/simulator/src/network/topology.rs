@@ -25,6 +25,9 @@ pub(crate) enum LinkName {
     NodeIn(u32),
     RoleOut(u32),
     RoleIn(u32),
+    HostOut(u32),
+    HostIn(u32),
+    Adder(u32),
     RackUp(u32),
     RackDown(u32),
 }
@@ -32,12 +35,47 @@ pub(crate) enum LinkName {
 /// No link: the message comes from, or ends at, the switch.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The way from one role to another: up to four links, of which the first and the last may be missing.
+/// Stages of the way from one role to another: the sender's own copies, its node's card (or its link inside the
+/// node), a rack's uplink, another's downlink, the receiver's card, the receiver's own copies.
+pub(crate) const STAGES: usize = 6;
+
+/// The stage at the sender's card, behind which is the way to other nodes.
+pub(crate) const OUT: u8 = 1;
+
+/// The stage at a rack's uplink.
+pub(crate) const UP: u8 = 2;
+
+/// The stage at the downlink of a rack.
+pub(crate) const DOWN: u8 = 3;
+
+/// The stage at the receiver's card.
+pub(crate) const IN: u8 = 4;
+
+/// The way from one role to another, a link for each stage; those that are not on it are [`NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    pub links: [u32; 4],
-    /// Between the first link and the next.
+    pub links: [u32; STAGES],
+    /// Between the sender's card and the next link.
     pub latency: u64,
+}
+
+impl Route {
+    /// The first stage from this one on that has a link; none: the message is there.
+    #[inline]
+    pub fn next(&self, stage: u8) -> Option<u8> {
+        (stage..STAGES as u8).find(|&stage| self.links[stage as usize] != NONE)
+    }
+}
+
+/// A link on the way of a message.
+pub(crate) struct Place {
+    pub link: u32,
+    /// What a byte takes on the slowest link before it.
+    pub slowest: f64,
+    /// Between this link and the next.
+    pub latency: u64,
+    /// The stage after this one.
+    pub next: Option<u8>,
 }
 
 pub(crate) struct Wires {
@@ -53,6 +91,10 @@ pub(crate) struct Wires {
     latency: u64,
     intra_latency: u64,
     pub overhead: u64,
+    /// Roles' own copies take time.
+    pub copies: bool,
+    /// Their additions do.
+    pub adds: bool,
     cut_through: bool,
     /// All links that messages take have one rate.
     pub uniform: bool,
@@ -77,6 +119,17 @@ impl Wires {
         for role in 0..roles.workers + roles.servers {
             add(LinkName::RoleOut(role), Part::IntraNode, intra);
             add(LinkName::RoleIn(role), Part::IntraNode, intra);
+        }
+        if let Some(own) = cluster.host_bandwidth {
+            for role in 0..roles.workers + roles.servers {
+                add(LinkName::HostOut(role), Part::Host, own.ps_per_byte());
+                add(LinkName::HostIn(role), Part::Host, own.ps_per_byte());
+            }
+        }
+        if let Some(adding) = cluster.reduction_bandwidth {
+            for role in 0..roles.workers + roles.servers {
+                add(LinkName::Adder(role), Part::Reduction, adding.ps_per_byte());
+            }
         }
         let mut uplinks = 1;
         if let Some(r) = cluster.racks {
@@ -103,8 +156,13 @@ impl Wires {
             latency: cluster.latency.0,
             intra_latency: cluster.intra_latency.0,
             overhead: cluster.message_overhead.0,
+            copies: cluster.host_bandwidth.is_some(),
+            adds: cluster.reduction_bandwidth.is_some(),
             cut_through: cluster.switch.cut_through,
-            uniform: cluster.gpus_per_node == 1 && !colocated && cluster.racks.is_none(),
+            uniform: cluster.gpus_per_node == 1
+                && !colocated
+                && cluster.racks.is_none()
+                && cluster.host_bandwidth.is_none(),
         }
     }
 
@@ -135,6 +193,31 @@ impl Wires {
         2 * self.nodes + 2 * role
     }
 
+    /// The link of a role's own copies, out of it; the next one is into it.
+    fn host_out(&self, role: u32) -> u32 {
+        if !self.copies {
+            return NONE;
+        }
+        self.role_out(self.roles.workers + self.roles.servers) + 2 * role
+    }
+
+    /// The same, into it.
+    fn host_in(&self, role: u32) -> u32 {
+        if self.copies { self.host_out(role) + 1 } else { NONE }
+    }
+
+    /// What adds up at a role, as a link that every byte passes. Only where `adds`.
+    pub fn adder(&self, role: u32) -> u32 {
+        let roles = self.roles.workers + self.roles.servers;
+        self.role_out(roles) + if self.copies { 2 * roles } else { 0 } + role
+    }
+
+    /// The first uplink.
+    fn first_uplink(&self) -> u32 {
+        let roles = self.roles.workers + self.roles.servers;
+        self.adder(if self.adds { roles } else { 0 })
+    }
+
     /// The rack of a node; without racks all are in one.
     pub fn rack(&self, node: u32) -> u32 {
         self.nodes_per_rack.map_or(0, |per_rack| node / per_rack)
@@ -163,21 +246,28 @@ impl Wires {
         first..(first + self.gpus_per_node).min(self.roles.workers)
     }
 
-    /// The link into a role from within its node.
-    pub fn role_in(&self, role: u32) -> u32 {
-        self.role_out(role) + 1
+    /// The link on which a role gets its own copy of what comes from `from`.
+    fn last_link(&self, from: u32, to: u32) -> u32 {
+        if self.copies && self.node(from) != self.node(to) { self.host_in(to) } else { self.role_out(to) + 1 }
     }
 
-    /// The link at a stage of the way, and what a byte takes on the slowest link before it.
+    /// The same, and what a byte takes on the slowest link before it.
+    pub fn last(&self, from: u32, to: u32) -> (u32, f64) {
+        let before = self.at_stage(from, to, IN).slowest;
+        (self.last_link(from, to), before.max(self.card_into(from, to)))
+    }
+
+    /// Where a message is at a stage of its way.
     #[inline]
-    pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> (u32, f64) {
+    pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> Place {
         if self.uniform {
-            return (2 * self.node(to) + 1, 0.0);
+            return Place { link: 2 * self.node(to) + 1, slowest: 0.0, latency: 0, next: None };
         }
-        let links = self.route(from, to).links;
+        let route = self.route(from, to);
         let rate = |&link: &u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
-        let slowest = links[..stage as usize].iter().map(rate).fold(0.0, f64::max);
-        (self.earliest(links[stage as usize]), slowest)
+        let slowest = route.links[..stage as usize].iter().map(rate).fold(0.0, f64::max);
+        let latency = if stage == OUT { route.latency } else { 0 };
+        Place { link: self.earliest(route.links[stage as usize]), slowest, latency, next: route.next(stage + 1) }
     }
 
     /// Links to and from the aggregating switch are half of the way between two nodes.
@@ -185,29 +275,32 @@ impl Wires {
     #[expect(clippy::inline_always, reason = "returned through memory it costs a stall per message")]
     pub fn route(&self, from: u32, to: u32) -> Route {
         if self.is_switch(from) {
-            return Route { links: [NONE, NONE, NONE, 2 * self.node(to) + 1], latency: self.latency / 2 };
+            let links = [NONE, NONE, NONE, NONE, 2 * self.node(to) + 1, self.host_in(to)];
+            return Route { links, latency: self.latency / 2 };
         }
         let a = self.node(from);
         if self.is_switch(to) {
-            return Route { links: [2 * a, NONE, NONE, NONE], latency: self.latency - self.latency / 2 };
+            let links = [self.host_out(from), 2 * a, NONE, NONE, NONE, NONE];
+            return Route { links, latency: self.latency - self.latency / 2 };
         }
         let b = self.node(to);
         if a == b {
-            return Route { links: [self.role_out(from), NONE, NONE, self.role_in(to)], latency: self.intra_latency };
+            let links = [NONE, self.role_out(from), NONE, NONE, self.role_out(to) + 1, NONE];
+            return Route { links, latency: self.intra_latency };
         }
-        let mut links = [2 * a, NONE, NONE, 2 * b + 1];
+        let mut links = [self.host_out(from), 2 * a, NONE, NONE, 2 * b + 1, self.host_in(to)];
         if let Some(per_rack) = self.nodes_per_rack
             && a / per_rack != b / per_rack
         {
-            let first = self.role_out(self.roles.workers + self.roles.servers);
-            links[1] = first + 2 * (a / per_rack) * self.uplinks;
-            links[2] = first + (2 * (b / per_rack) + 1) * self.uplinks;
+            let first = self.first_uplink();
+            links[UP as usize] = first + 2 * (a / per_rack) * self.uplinks;
+            links[DOWN as usize] = first + (2 * (b / per_rack) + 1) * self.uplinks;
         }
         Route { links, latency: self.latency }
     }
 
     /// What a byte takes on the card through which a multicast came to a rank's node; nothing from its own node.
-    pub fn card_into(&self, from: u32, to: u32) -> f64 {
+    fn card_into(&self, from: u32, to: u32) -> f64 {
         let node = self.node(to);
         if self.node(from) == node { 0.0 } else { self.links[2 * node as usize + 1].ps_per_byte }
     }
@@ -258,6 +351,9 @@ impl Wires {
             LinkName::NodeIn(n) => format!("{} ingress", node(n)),
             LinkName::RoleOut(r) => format!("{} egress inside the node", role(r)),
             LinkName::RoleIn(r) => format!("{} ingress inside the node", role(r)),
+            LinkName::HostOut(r) => format!("{} copies out", role(r)),
+            LinkName::HostIn(r) => format!("{} copies in", role(r)),
+            LinkName::Adder(r) => format!("{} additions", role(r)),
             LinkName::RackUp(r) => format!("rack {r} up"),
             LinkName::RackDown(r) => format!("rack {r} down"),
         }
