@@ -1,4 +1,4 @@
-"""Puts the figures of a validation into docs/validation.md, between its markers.
+"""Puts the figures of a validation into docs/validation.md, between its markers, and its errors into the package.
 
 paceline validate --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json
@@ -14,6 +14,7 @@ from typing import Any
 from paceline import human
 
 PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "validated.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 Row = dict[str, Any]
 HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error", "FIFO")
@@ -70,6 +71,15 @@ def main(source: str) -> None:
     _, marker, after = rest.partition(END)
     assert marker, f"{PAGE} has no markers"
     PAGE.write_text("\n".join([before + BEGIN, "", *tables(said), END]) + after)
+    names = ("trace", "strategy", "workers", "servers")
+    rows = [{**{name: row[name] for name in names}, "error": round(row["error"], 4)} for row in said["rows"]]
+    told = {
+        "command": "paceline validate --json > validation.json && python scripts/write_validation.py validation.json",
+        "where": "2 to 8 workers over TCP on an emulated network",
+    }
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in told.items()]
+    listed = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+    ERRORS.write_text("\n".join(["{", *lines, '  "rows": [', listed, "  ]", "}"]) + "\n")
 
 
 if __name__ == "__main__":

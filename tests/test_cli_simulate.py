@@ -359,3 +359,13 @@ def test_ring_of_a_thousand_workers_meets_the_closed_form():
     )
     assert run["iteration_s"] == pytest.approx(84.3975e-3, rel=1e-4)
     assert run["messages"] == 2_095_104
+
+
+def test_a_published_rate_of_a_device():
+    [run] = runs("resnet-50", "--device", "A100", "--workers", 1, "--strategy", "ring")
+    assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
+    assert "no rate of resnet-50 on 'A10' is known (did you mean 'A100'?)" in refused("resnet-50", "--device", "A10")
+    assert "no device's rate is known for tiny" in refused(TINY, "--device", "V100")
+    assert "leave it out" in refused("resnet-50", "--device", "V100", "--batch", 4)
+    shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output
+    assert "938 samples/s at batch 256" in " ".join(shown.split())

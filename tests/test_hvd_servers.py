@@ -13,7 +13,14 @@ SERVERS = {"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}
 
 
 @pytest.mark.parametrize("pull", ["step", "layer"])
-@pytest.mark.parametrize("more", [{}, {"PACELINE_PLACEMENT": "even", "HOROVOD_FUSION_THRESHOLD": "2000"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"PACELINE_PLACEMENT": "even", "HOROVOD_FUSION_THRESHOLD": "2000"},
+        {"PACELINE_STRATEGY": "sharded-ps"},
+    ],
+)
 def test_weights_after_fifty_steps(pull, more):
     run(2, pulling.kinds, env={**SERVERS, "PACELINE_PULL": pull, **more})
 

@@ -38,6 +38,8 @@ WORKER = [sys.executable, "-m", "job_workers.servers"]
         (3, ["--strategy", "ps", "--servers", 2, "--placement", "even", "--transport", "tcp"]),
         (2, ["--strategy", "ps", "--servers", 3, "--distribution", "block", "--chunk", "64KiB"]),
         (2, ["--strategy", "ps-multicast-aggregation", "--servers", 2]),
+        (4, ["--strategy", "sharded-ps", "--servers", 2]),
+        (3, ["--strategy", "sharded-ps", "--servers", 3, "--inside", "root", "--transport", "tcp"]),
         (3, ["--strategy", "ps-aggregation", "--servers", 2, "--switch", "--transport", "tcp"]),
         (2, ["--strategy", "ps-multicast-aggregation", "--servers", 1, "--switch"]),
         (3, ["--strategy", "ps-aggregation", "--servers", 2, "--switch", "--chunk", "64KiB"]),

@@ -104,10 +104,10 @@ def _relief(run: Run, part: str) -> tuple[str, Run]:
         "inside the node": ("intra_bandwidth", "twice the bandwidth inside the node", 2.0),
         "latency": ("latency", "half the latency", 0.5),
     }.get(part, ("bandwidth", "twice the bandwidth", 2.0))
-    return words, run.changed(cluster=load_cluster(run.cluster, **{field: _times(fields[field], factor)}))
+    return words, run.changed(cluster=load_cluster(run.cluster, **{field: scaled(fields[field], factor)}))
 
 
-def _times(text: str, factor: float) -> str:
+def scaled(text: str, factor: float) -> str:
     """A value of the cluster format times a factor."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     return f"{float(number) * factor:.12f}".rstrip("0").rstrip(".") + text[len(number) :]

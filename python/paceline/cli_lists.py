@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from paceline import human
+from paceline.devices import rates_of
 from paceline.files import check_writable, replaced
 from paceline.forecast import KNOBS
 from paceline.library import all_strategies, cluster_names, load_cluster, load_trace, trace_names
@@ -56,10 +57,19 @@ def traces(name: str | None, as_json: bool, export: Path | None) -> None:
         for entry in entries
     ]
     say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
-    if not name:
+    if name:
+        say(_rates(entries[0]["name"]))
+    else:
         say(
             ["", "allreduce:SIZE[/COUNT] is a trace too: one all-reduce of that size in COUNT tensors, no computation."]
         )
+
+
+def _rates(model: str) -> list[str]:
+    lines = [f"{rate.device}: {rate.cited}" for rate in rates_of(model).values()]
+    if not lines:
+        return []
+    return ["", "--device takes", *(line for text in lines for line in wrapped(text, width(), "    "))]
 
 
 def _trace(source: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from paceline.forecast import Result, Run
 from paceline.request import Request, prepare
 from paceline.terminal import say, width
 
+if TYPE_CHECKING:
+    from paceline.explain import Explanation
+
 # Sections of --help, in order, and the options in them.
 _SECTIONS = {
     "What is forecast": (
@@ -22,6 +25,7 @@ _SECTIONS = {
         "strategy",
         "servers",
         "compute_speedup",
+        "device",
         "samples_per_s",
         "batch",
         "dtype",
@@ -30,7 +34,7 @@ _SECTIONS = {
     "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
     "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
     "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
-    "Output": ("as_json", "detail", "csv", "timeline", "plot"),
+    "Output": ("explain", "as_json", "detail", "csv", "timeline", "plot"),
 }
 
 
@@ -56,6 +60,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--strategy", type=types.WORDS, help="As `paceline strategies` lists them.  [default: all]"),
         option("--servers", type=types.WORKERS, help="Parameter servers.  [default: 1]"),
         option("--compute-speedup", type=types.FACTORS, help="All computation takes this much less time."),
+        option("--device", metavar="NAME", help="A published rate: V100, A100, …, as `paceline traces TRACE` lists."),
         option("--samples-per-s", type=types.POSITIVE, help="Rescale the trace to this rate, measured on one device."),
         option("--batch", type=click.IntRange(min=1), help="Samples per worker and iteration.  [default: the trace's]"),
         option(
@@ -101,6 +106,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--iterations", type=types.ITERATIONS, help="Iterations to measure."),
         option("--seed", type=types.SEED, help="Of the cluster's jitter.  [default: 0]"),
         option("--executor", metavar="NAME", default="local", help="Where sweeps run.  [default: local]"),
+        option("--explain", is_flag=True, help="Say where more workers bring little, and what would bring more."),
         option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per run."),
         option("--detail", is_flag=True, default=None, help="With --json: busy time of every worker and link."),
         option("--csv", is_flag=True, help="Print CSV; headers carry units."),
@@ -115,7 +121,15 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @click.command(cls=_Sectioned)
 @click.argument("trace", default="resnet-50")
 @_options
-def simulate(*, as_json: bool, csv: bool, timeline: Path | None, plot: Path | None, **options: Any) -> None:  # noqa: ANN401
+def simulate(
+    *,
+    explain: bool,
+    as_json: bool,
+    csv: bool,
+    timeline: Path | None,
+    plot: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> None:
     """Forecast training of TRACE: a file, a name that `paceline traces` lists, or allreduce:SIZE[/COUNT].
 
     --workers, --bandwidth, --strategy, --servers and --compute-speedup take comma-separated lists, and the product is
@@ -129,6 +143,8 @@ def simulate(*, as_json: bool, csv: bool, timeline: Path | None, plot: Path | No
         raise click.UsageError("--detail adds to --json; give both or neither")
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
+    if explain and csv:
+        raise click.UsageError("--explain and --csv exclude each other")
     request = prepare(Request(timeline=timeline, plot=plot, **options))
     for note in request.notes:
         click.echo(f"paceline: note: {note}", err=True)
@@ -137,14 +153,30 @@ def simulate(*, as_json: bool, csv: bool, timeline: Path | None, plot: Path | No
         from paceline.plotting import plot as draw
 
         draw(results, plot)
+    explanation = _explained(request.runs, results) if explain else None
     if as_json:
-        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
+        say([json.dumps(_as_data(results, explanation), indent=1, allow_nan=False)])
     elif csv:
         from paceline.frame import to_csv
 
         click.echo(to_csv(results), nl=False)
     else:
-        _print(request.runs, results)
+        _print(request.runs, results, explanation)
+
+
+def _explained(runs: list[Run], results: list[Result]) -> Explanation:
+    from paceline import report
+    from paceline.explain import explain
+
+    return explain(report.grouped(runs, results))
+
+
+def _as_data(results: list[Result], explanation: Explanation | None) -> list[dict[str, Any]]:
+    """An object for each run; the one that is explained holds the explanation."""
+    told = [result.to_dict() for result in results]
+    if explanation is not None:
+        told[results.index(explanation.result)]["explanation"] = explanation.to_dict()
+    return told
 
 
 def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
@@ -159,13 +191,16 @@ def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
         return execute(runs, bar)
 
 
-def _print(runs: list[Run], results: list[Result]) -> None:
+def _print(runs: list[Run], results: list[Result], explanation: Explanation | None) -> None:
     from paceline import report
     from paceline.advice import advise
     from paceline.table import wrapped
 
     groups = report.grouped(runs, results)
     say(report.table(groups))
-    lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]
+    if explanation is None:
+        lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]
+    else:
+        lines = explanation.text(width())
     notes = [line for note in report.notes(results) for line in wrapped(f"note: {note}", width())]
     say(["", *lines, *notes])

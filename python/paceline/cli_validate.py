@@ -152,6 +152,8 @@ def _finish(result: Validation, plot: Path | None, as_json: bool, csv: bool) -> 
 
         draw(result.rows, plot)
     _print(result, as_json, csv)
+    if result.interrupted is not None:
+        return result.interrupted
     if result.failed:
         return 1
     return 0 if result.rows else CannotDoHereError.exit_code

@@ -2,9 +2,11 @@
 //! property tests run over [`ALL`].
 mod halving_doubling;
 mod hierarchical;
+mod node;
 mod ps;
 mod recursive_doubling;
 mod ring;
+mod sharded_ps;
 mod tree;
 
 use crate::plan::Entry;
@@ -21,4 +23,5 @@ pub(crate) const ALL: &[&Entry] = &[
     &halving_doubling::HALVING_DOUBLING,
     &tree::TREE,
     &hierarchical::HIERARCHICAL,
+    &sharded_ps::SHARDED_PS,
 ];

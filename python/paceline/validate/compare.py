@@ -10,7 +10,7 @@ from paceline import human
 from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Costs, Forecast, emulated, forecast
 from paceline.validate.outcome import Row, Validation
-from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, observe
+from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, InterruptedRunError, observe
 from paceline.validate.timeline import record
 
 LONGEST_S = 30.0
@@ -50,11 +50,20 @@ class _Comparison:
     def of(self, asked: Iterable[Cell]) -> Validation:
         """All cells."""
         self._forecast(asked)
-        for group in _groups(list(self.forecasts)):
-            self._group(group)
+        try:
+            for group in _groups(list(self.forecasts)):
+                self._group(group)
+        except InterruptedRunError as error:  # what has been measured is not lost
+            self._end(error)
         order = {cell: place for place, cell in enumerate(self.forecasts)}
         self.result.rows.sort(key=lambda row: order[row.cell])
         return self.result
+
+    def _end(self, error: InterruptedRunError) -> None:
+        told = {row.cell for row in self.result.rows} | {one.cell for one in self.result.skipped}
+        reason = f"not run: {error.format_message()}"
+        self.result.skipped += [Skipped(cell, reason) for cell in self.forecasts if cell not in told]
+        self.result.interrupted = error.exit_code
 
     def _forecast(self, asked: Iterable[Cell]) -> None:
         for cell in asked:

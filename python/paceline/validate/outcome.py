@@ -104,6 +104,8 @@ class Validation:
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    interrupted: int | None = None
+    """The exit code, where somebody ended it before all cells were run."""
     cluster: dict[str, Any] | None = None
     """The cluster file, where all rows have one."""
 

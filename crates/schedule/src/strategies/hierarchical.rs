@@ -7,7 +7,8 @@
 //! HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j mod their number.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Roles, Schedule, Volume};
-use crate::step::{Bucket, Op, Peers, Step, at};
+use crate::step::{Bucket, Step, at};
+use crate::strategies::node::{NodePart, hops};
 use crate::strategies::ring::RingPart;
 
 pub(crate) const HIERARCHICAL: Entry = Entry {
@@ -91,33 +92,13 @@ impl Schedule for Hierarchical {
         let (base, size) = (node * per_node, self.topology.ranks_on(node));
         let owner_of = |node: u32| node * per_node + shard % self.topology.ranks_on(node);
         let owner = owner_of(node);
-        let send = |to, slot| Step::Send { to, multicast: false, slot, piece };
-        let recv = |from, slot, op| Step::Recv { from, slot, op, piece };
-        // In the ring inside the node the owner comes last, so that the sum is complete at it.
-        let next = Peers::one(base + (role - base + 1) % size);
-        let prev = Peers::one(base + (role - base + size - 1) % size);
-        let from_start = (role + size - owner - 1) % size;
-
+        let slots = (TO_ROOT, FROM_ROOT);
+        let part = NodePart { base, size, owner, inside: self.inside, up: piece, down: piece, slots };
         if role != owner {
-            if self.inside == Inside::Root {
-                at!(pc, send(Peers::one(owner), TO_ROOT));
-                at!(pc, recv(Peers::one(owner), FROM_ROOT, Op::Assign));
-                return Step::Done;
-            }
-            if from_start > 0 {
-                at!(pc, recv(prev, TO_ROOT, Op::Reduce));
-            }
-            at!(pc, send(next, TO_ROOT));
-            at!(pc, recv(prev, FROM_ROOT, Op::Assign));
-            if from_start + 2 < size {
-                at!(pc, send(next, FROM_ROOT));
-            }
-            return Step::Done;
+            return part.member(role, pc);
         }
-        let members = Peers::range(base + 1, size - 1);
-        if size > 1 {
-            let from = if self.inside == Inside::Root { members } else { prev };
-            at!(pc, recv(from, TO_ROOT, Op::Reduce));
+        if let Some(gather) = part.gather() {
+            at!(pc, gather);
         }
         let between = RingPart {
             size: nodes,
@@ -132,9 +113,8 @@ impl Schedule for Hierarchical {
             Ok(step) => return step,
             Err(left) => pc = left,
         }
-        if size > 1 {
-            let to = if self.inside == Inside::Root { members } else { next };
-            at!(pc, send(to, FROM_ROOT));
+        if let Some(give) = part.give() {
+            at!(pc, give);
         }
         Step::Done
     }
@@ -144,11 +124,7 @@ impl Schedule for Hierarchical {
         let lanes = u64::from(self.lanes(bucket));
         // Inside a node of m ranks m-1 messages go in and m-1 come out, whichever way.
         let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
-        let inside = match (self.ranks_per_node(), self.inside) {
-            (1, _) => 0,
-            (_, Inside::Root) => 2,
-            (most, Inside::Ring) => 2 * (u64::from(most) - 1),
-        };
+        let inside = hops(self.ranks_per_node(), self.inside);
         Volume {
             messages: lanes * sends,
             worker_elements: bucket.len * sends,

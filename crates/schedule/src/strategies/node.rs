@@ -1,0 +1,81 @@
+//! What ranks of a node do among themselves before and after their sum leaves it: shared by the strategies that
+//! reduce inside the node first.
+use crate::plan::Inside;
+use crate::step::{Op, Peers, Piece, Step, at};
+
+/// A piece's way inside a node of `size` ranks from `base` on: to its owner, and from it.
+pub(super) struct NodePart {
+    pub base: u32,
+    pub size: u32,
+    /// The rank at which the node's sum is complete.
+    pub owner: u32,
+    pub inside: Inside,
+    /// What is added up; empty where there is nothing to add.
+    pub up: Piece,
+    /// What comes back.
+    pub down: Piece,
+    /// Slots of the way to the owner and from it.
+    pub slots: (u16, u16),
+}
+
+impl NodePart {
+    fn members(&self) -> Peers {
+        Peers::range(self.base + 1, self.size - 1)
+    }
+
+    /// In the ring inside the node the owner comes last, so that the sum is complete at it.
+    fn next(&self, role: u32) -> Peers {
+        Peers::one(self.base + (role - self.base + 1) % self.size)
+    }
+
+    fn prev(&self, role: u32) -> Peers {
+        Peers::one(self.base + (role - self.base + self.size - 1) % self.size)
+    }
+
+    fn send(to: Peers, slot: u16, piece: Piece) -> Step {
+        Step::Send { to, multicast: false, slot, piece }
+    }
+
+    /// Step `pc` of a rank that is not the owner.
+    pub fn member(&self, role: u32, mut pc: u32) -> Step {
+        let (to, from) = self.slots;
+        if self.inside == Inside::Root {
+            let owner = Peers::one(self.owner);
+            at!(pc, Self::send(owner, to, self.up));
+            at!(pc, Step::Recv { from: owner, slot: from, op: Op::Assign, piece: self.down });
+            return Step::Done;
+        }
+        let from_start = (role + self.size - self.owner - 1) % self.size;
+        let (next, prev) = (self.next(role), self.prev(role));
+        if from_start > 0 {
+            at!(pc, Step::Recv { from: prev, slot: to, op: Op::Reduce, piece: self.up });
+        }
+        at!(pc, Self::send(next, to, self.up));
+        at!(pc, Step::Recv { from: prev, slot: from, op: Op::Assign, piece: self.down });
+        if from_start + 2 < self.size {
+            at!(pc, Self::send(next, from, self.down));
+        }
+        Step::Done
+    }
+
+    /// The owner's first step, unless it is alone.
+    pub fn gather(&self) -> Option<Step> {
+        let from = if self.inside == Inside::Root { self.members() } else { self.prev(self.owner) };
+        (self.size > 1).then_some(Step::Recv { from, slot: self.slots.0, op: Op::Reduce, piece: self.up })
+    }
+
+    /// The owner's last step, unless it is alone.
+    pub fn give(&self) -> Option<Step> {
+        let to = if self.inside == Inside::Root { self.members() } else { self.next(self.owner) };
+        (self.size > 1).then_some(Self::send(to, self.slots.1, self.down))
+    }
+}
+
+/// The longest chain of messages inside a node of so many ranks, both ways.
+pub(super) fn hops(ranks: u32, inside: Inside) -> u64 {
+    match (ranks, inside) {
+        (1, _) => 0,
+        (_, Inside::Root) => 2,
+        (most, Inside::Ring) => 2 * (u64::from(most) - 1),
+    }
+}

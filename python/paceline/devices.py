@@ -1,0 +1,63 @@
+"""How fast single devices train the built-in models, as published: rates.json, each with its source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from paceline._core import Trace, UserError, nearest
+
+_RATES = Path(__file__).parent / "rates.json"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A published rate of one device without communication."""
+
+    model: str
+    device: str
+    samples_per_s: float
+    batch: int
+    measured_on: str
+    source: str
+    note: str
+    sequence_length: int | None = None
+
+    @property
+    def cited(self) -> str:
+        """In words."""
+        length = f" of {self.sequence_length} tokens" if self.sequence_length else ""
+        return (
+            f"{self.samples_per_s:g} samples/s at batch {self.batch}{length} on one {self.measured_on} "
+            f"({self.source}; {self.note})"
+        )
+
+
+@lru_cache(maxsize=1)
+def all_rates() -> tuple[Rate, ...]:
+    """In the order of the file."""
+    return tuple(Rate(**row) for row in json.loads(_RATES.read_text(encoding="utf-8")))
+
+
+def rates_of(model: str) -> dict[str, Rate]:
+    """Of a built-in model, by device."""
+    return {rate.device: rate for rate in all_rates() if rate.model == model}
+
+
+def on_device(trace: Trace, device: str) -> Trace:
+    """The trace at the published rate of a device, with that rate's batch. Raises UserError, which lists devices."""
+    model = json.loads(trace.summary())["name"]
+    known = rates_of(model)
+    if device not in known:
+        if not known:
+            raise UserError(f"--device: no device's rate is known for {model}; give --samples-per-s and --batch")
+        near = nearest(device, list(known))
+        hint = f" (did you mean '{near}'?)" if near else ""
+        raise UserError(
+            f"--device: no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or give "
+            "--samples-per-s and --batch"
+        )
+    rate = known[device]
+    return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)

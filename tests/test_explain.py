@@ -1,0 +1,87 @@
+"""`paceline simulate --explain`: the knee, what dominates, and what changes would bring."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli import main
+
+
+def call(*words):
+    result = CliRunner().invoke(main, ["simulate", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def explained(*words):
+    runs = json.loads(call(*words, "--explain", "--json"))
+    told = [run["explanation"] for run in runs if "explanation" in run]
+    assert len(told) == 1
+    return told[0], {change["what"]: change for change in told[0]["changes"]}
+
+
+def cluster(path, **fields):
+    fields = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", **fields}
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def test_a_server_that_is_full_has_a_knee_and_a_ring_has_none():
+    told, changes = explained("resnet-50", "--workers", "2,16", "--strategy", "ps")
+    assert told["workers"] == 16
+    assert told["knee"]["workers"] <= 3
+    assert "server" in told["knee"]["bound"]
+    assert changes["twice the bandwidth"]["gain"] == pytest.approx(2, rel=0.01)
+    assert changes["another strategy"]["gain"] > 5
+    assert changes["multicast in the switch"]["note"].startswith(("ps-multicast", "ring-multicast"))
+    told, _ = explained("resnet-50", "--workers", "16", "--strategy", "ring")
+    assert told["knee"]["workers"] is None
+    assert told["knee"]["tried"] >= 64
+
+
+def test_changes_of_an_all_reduce_are_the_closed_form():
+    told, changes = explained("allreduce:100MB", "--workers", 8, "--latency", "1ms", "--strategy", "ring")
+    iteration = 14 * (100e6 / 8 * 8 / 25e9 + 1e-3)
+    assert told["iteration_s"] == pytest.approx(iteration)
+    faster = 14 * (100e6 / 8 * 8 / 50e9 + 1e-3)
+    assert changes["twice the bandwidth"]["iteration_s"] == pytest.approx(faster)
+    assert changes["half the latency"]["gain"] == pytest.approx(iteration / (iteration - 7e-3))
+    assert told["knee"]["bound"] == "nothing is computed"
+    assert changes["without the slowest rank"]["gain"] is None
+
+
+def test_fusing_pays_where_messages_cost(tmp_path):
+    path = cluster(tmp_path / "costly.json", message_overhead="1ms")
+    _, changes = explained("resnet-50", "--cluster", path, "--workers", 4, "--strategy", "ring")
+    best = changes["the best bucket size"]
+    assert best["gain"] > 2
+    assert "--bucket-size" in best["note"]
+    size = best["note"].split()[1].rstrip(",")
+    [again] = json.loads(
+        call("resnet-50", "--cluster", path, "--workers", 4, "--strategy", "ring", "--bucket-size", size, "--json")
+    )
+    assert again["iteration_s"] == pytest.approx(best["iteration_s"])
+
+
+def test_the_slowest_rank_is_removed(tmp_path):
+    path = cluster(tmp_path / "slow.json", stragglers=[{"rank": 1, "factor": 3.0}, {"rank": 2, "factor": 1.5}])
+    _, changes = explained("resnet-50", "--cluster", path, "--workers", 4, "--strategy", "ring")
+    change = changes["without the slowest rank"]
+    assert change["note"] == "rank 1"
+    assert 1.5 < change["gain"] <= 2
+
+
+def test_the_band_is_of_the_strategys_own_errors():
+    told, _ = explained("resnet-50", "--workers", 4, "--strategy", "ring")
+    band = told["band"]
+    assert band["least_s"] <= told["iteration_s"] <= band["most_s"]
+    assert band["cells"] >= 5
+    assert abs(band["worst"]) < 0.05
+    text = " ".join(call("resnet-50", "--workers", 4, "--strategy", "ring", "--explain").split())
+    assert "an iteration takes between" in text
+
+
+def test_one_of_explain_and_csv():
+    result = CliRunner().invoke(main, ["simulate", "resnet-50", "--explain", "--csv"])
+    assert result.exit_code == 2
+    assert "--explain and --csv exclude each other" in result.stderr
