@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_DRIFT = 0.1
+"""Recorded steps that differ from others by more than this share are told."""
+
+
 class _CannotDoHere(click.ClickException):
     """Something that this machine lacks."""
 
@@ -272,9 +276,22 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
             console.print(
                 f"left out, {'no gradient' if what == 'unused' else what}: {names}", markup=False, soft_wrap=True
             )
-    for note in summary["notes"]:
+    for note in [*summary["notes"], *_drift(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"wrote {output}: try paceline simulate {output}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _drift(summary: dict[str, Any]) -> list[str]:
+    """That the machine was not as fast in the recorded steps as in the others: hooks take a per cent or two."""
+    cost = summary["overhead"]
+    change = 0.0 if cost is None else summary["overhead_ratio"] - 1
+    if cost is None or abs(change) <= max(_DRIFT, 2 * cost["noise"]):
+        return []
+    shorter = "shorter" if change < 0 else "longer"
+    return [
+        f"recorded steps were {abs(change):.0%} {shorter} than the others, which is more than recording explains: the "
+        "machine's speed changed meanwhile, and the trace is of the recorded steps; record again"
+    ]
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -288,7 +305,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("backward", _ms(summary["backward_s"])),
         ("optimizer", _ms(summary["optimizer_s"])),
         ("input (not in the trace)", "not seen" if summary["input_s"] is None else _ms(summary["input_s"])),
-        ("whole step", _ms(summary["step_s"])),
+        ("whole step, without recording" if cost else "whole step", _ms(summary["step_s"])),
         ("samples/s", f"{summary['samples_per_s']:.4g}"),
         ("parameters", f"{summary['parameters']:,}"),
         ("gradients", f"{summary['gradients']:,}"),

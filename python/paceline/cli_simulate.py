@@ -162,6 +162,7 @@ def simulate(
         click.echo(to_csv(results), nl=False)
     else:
         _print(request.runs, results, explanation)
+        say([f"wrote {path}" for path in (timeline, plot) if path is not None])
 
 
 def _explained(runs: list[Run], results: list[Result]) -> Explanation:

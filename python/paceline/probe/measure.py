@@ -265,16 +265,24 @@ def _unsteady(found: Found) -> list[str]:
 
 
 def _gains(found: Found) -> list[str]:
-    ring, several, alone = found.rate(RING), found.rate(SEVERAL), found.rate(ONE)
     notes = []
-    if ring and several and several > _GAIN * ring:
+    if several := _clearly_more(found, SEVERAL, RING):
         notes.append(
-            f"all ranks of a host at once get {several / ring:.2f} times what one gets: strategies in which several "
+            f"all ranks of a host at once get {several:.2f} times what one gets: strategies in which several "
             "ranks of a host send at once are faster than forecast"
         )
-    if ring and alone and alone > _GAIN * ring:
+    if alone := _clearly_more(found, ONE, RING):
         notes.append(
-            f"a stream alone gets {alone / ring:.2f} times what each gets when all hosts send: the network between "
+            f"a stream alone gets {alone:.2f} times what each gets when all hosts send: the network between "
             "them carries less than their cards"
         )
     return notes
+
+
+def _clearly_more(found: Found, one: str, other: str) -> float | None:
+    """How many times the other rate this one is, if no repeat of the one was as slow as any of the other."""
+    if one not in found.rates or other not in found.rates:
+        return None
+    more, less = found.rates[one].sample, found.rates[other].sample
+    gain = more.median / less.median
+    return gain if gain > _GAIN and min(more.values) > max(less.values) else None

@@ -64,13 +64,14 @@ def _summary(result: Validation) -> list[str]:
     if not result.rows:
         return ["nothing was compared"]
     columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
-    found = [_errors(*item) for item in result.by_strategy().items()]
-    groups = [found, [_errors("all", Errors.of(result.rows))]]
+    named = {name: [row for row in result.rows if row.cell.strategy.name == name] for name in result.by_strategy()}
+    groups = [[_errors(name, rows) for name, rows in named.items()], [_errors("all", result.rows)]]
     return [*render(columns, groups, highlight_first=False), ""]
 
 
-def _errors(name: str, errors: Errors) -> list[str]:
-    return [name, str(errors.rows), f"{errors.mean:.1%}", f"{errors.worst:.1%}"]
+def _errors(name: str, rows: Sequence[Row]) -> list[str]:
+    errors, worst = Errors.of(rows), max(rows, key=lambda row: abs(row.error))
+    return [name, str(errors.rows), f"{errors.mean:.1%}", f"{worst.error:+.1%}" + ("" if worst.undisturbed else "*")]
 
 
 def _skipped(skipped: Sequence[Skipped]) -> list[str]:
