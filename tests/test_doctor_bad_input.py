@@ -40,6 +40,9 @@ def test_what_is_not_there(tmp_path):
     assert "there is no such file, nor complete parts nowhere.json.rank-*" in refused(tmp_path / "nowhere.json")
     assert "there is no such file" in refused(tmp_path / "no" / "folder" / "run.json")
     assert "is a folder" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (tmp_path / "pipe", "/dev/zero"):
+        assert "is a pipe or a device" in refused(endless)
     assert "File name too long" in refused("x" * 5000)
 
 

@@ -195,7 +195,7 @@ def _record_script(
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
     problem = injection.problem(result)
     if problem is not None:
-        click.echo(f"Error: no trace: {problem}", err=True)
+        click.echo(f"paceline: error: no trace: {problem}", err=True)
         sys.exit(code or 1)
     assert result is not None
     if not result["finished"]:

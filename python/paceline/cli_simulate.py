@@ -62,7 +62,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--compute-speedup", type=types.FACTORS, help="All computation takes this much less time."),
         option("--device", metavar="NAME", help="A published rate: V100, A100, …, as `paceline traces TRACE` lists."),
         option("--samples-per-s", type=types.POSITIVE, help="Rescale the trace to this rate, measured on one device."),
-        option("--batch", type=click.IntRange(min=1), help="Samples per worker and iteration.  [default: the trace's]"),
+        option("--batch", type=types.BATCH, help="Samples per worker and iteration.  [default: the trace's]"),
         option(
             "--dtype",
             type=click.Choice(["float64", "float32", "float16", "bfloat16"]),

@@ -120,6 +120,7 @@ def checked(check: Callable[[str], object]) -> Callable[[str], str]:
 
 
 MOST_WORKERS = 60_000
+BATCH = Value("N", whole(1, 2**32 - 1))
 WORKERS = Value("N,…", several(whole(1, MOST_WORKERS)))
 GPUS = Value("N", whole(1, 1024))
 ITERATIONS = Value("N", whole(1, 100_000))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from paceline import _core
 from paceline._core import Cluster, Trace, UserError
+from paceline.devices import adjusted
 from paceline.library import Strategy, find_strategy, load_cluster, load_trace
 
 Chunk = int | Literal["whole", "per-worker"]
@@ -148,8 +149,9 @@ def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
         value = given.get(name)
         if value is None or (name == "chunk" and isinstance(value, str)):
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise UserError(f"{name}: {value!r} is not a whole number of at least 0")
+        most = 2**64 - 1 if name in ("chunk", "bucket_size", "seed") else 2**32 - 1
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise UserError(f"{name}: {value!r} is not a whole number from 0 to {most}")
     speedup = given.get("compute_speedup", 1.0)
     if isinstance(speedup, bool) or not isinstance(speedup, int | float) or not 1e-6 <= speedup <= 1e6:
         raise UserError(f"compute_speedup: {speedup!r} is not between 0.000001 and 1000000")
@@ -180,6 +182,10 @@ def simulate(
     network: str | None = None,
     overlap: bool | None = None,
     compute_speedup: float | None = None,
+    device: str | None = None,
+    samples_per_s: float | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
     iterations: int | None = None,
     seed: int | None = None,
     critical_path: bool | None = None,
@@ -192,6 +198,7 @@ def simulate(
     trace: a file, a built-in name, `allreduce:100MB` or a Trace. cluster: a file, a built-in name or a Cluster; its
     fields can be overridden by keyword (`bandwidth="10Gbps"`, `latency="10us"`, `gpus_per_node=4`, …). Sizes are bytes,
     or text with a unit. Options a strategy does not use are errors, None is the default of the command line.
+    device: scale the trace to a published rate of this device; samples_per_s, batch: to one's own. dtype: of gradients.
     detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is
     released while it runs. Raises UserError.
     """
@@ -219,7 +226,7 @@ def simulate(
             raise UserError(f"{knob}: has no effect on {entry.name}; leave it out")
     options = {"strategy": entry.name, **core_options(wanted)}
     machine = load_cluster(cluster, **cluster_fields)
-    step = load_trace(trace)
+    step = adjusted(load_trace(trace), device=device, samples_per_s=samples_per_s, batch=batch, dtype=dtype)
     about_compute = [name for name in ("compute_speedup", "pull") if wanted[name] is not None]
     refuse_without_compute(step, about_compute + (["overlap"] if overlap is False else []))
     return Run(step, machine, options, None if timeline is None else Path(timeline)).result()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline import human
 from paceline._core import Cluster, Trace, UserError, parse_size
-from paceline.devices import on_device
+from paceline.devices import adjusted
 from paceline.files import check_writable
 from paceline.forecast import KNOBS, Run, refuse_without_compute
 from paceline.library import Strategy, all_strategies, find_strategy, load_cluster, load_trace
@@ -135,17 +135,14 @@ def _trace(request: Request) -> Trace:
     trace = load_trace(request.trace)
     if request.add_module is not None:
         trace = trace.with_modules(request.add_module)
-    if request.dtype is not None:
-        trace = trace.with_dtype(request.dtype)
-    if request.device is not None:
-        if request.samples_per_s is not None or request.batch is not None:
-            raise UserError(
-                "--device: gives samples/s and batch as published; leave it out, or --samples-per-s and --batch"
-            )
-        return on_device(trace, request.device)
-    if request.batch is not None:
-        trace = trace.with_batch(request.batch)
-    return trace if request.samples_per_s is None else trace.scaled_to_rate(request.samples_per_s)
+    return adjusted(
+        trace,
+        device=request.device,
+        samples_per_s=request.samples_per_s,
+        batch=request.batch,
+        dtype=request.dtype,
+        prefix="--",
+    )
 
 
 def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[str]]:

@@ -29,6 +29,9 @@ def read(path: Path) -> Recording:
         raise UserError(f"{path}: is a folder; name the timeline in it")
     if not there and not parts:
         raise UserError(f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}")
+    for file in parts or [path]:
+        if not file.is_file():  # reading it might never end
+            raise UserError(f"{file}: is a pipe or a device; write its content to a regular file first")
     reader = _Reader(path)
     for file in parts or [path]:
         reader.take(file, events(file))

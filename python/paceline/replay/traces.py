@@ -8,13 +8,16 @@ from typing import Any
 from paceline._core import Trace, UserError
 from paceline.job_arrays import DTYPES
 
+MOST_SHRINK = 1_000_000
+"""By what bytes are divided at the most."""
+
 
 def shrunk(trace: Trace, divisor: float) -> Trace:
     """The trace with all bytes divided, to whole elements and at least one. Raises UserError."""
     if divisor == 1:
         return trace
-    if not 1 <= divisor <= 1e6:
-        raise UserError(f"shrink: {divisor:g} is not between 1 and 1000000; 4 means a quarter of the bytes")
+    if not 1 <= divisor <= MOST_SHRINK:
+        raise UserError(f"shrink: {divisor:g} is not between 1 and {MOST_SHRINK}; 4 means a quarter of the bytes")
     fields = json.loads(trace.to_json())
     element = DTYPES[fields["dtype"]]
     for sized in _sized(fields):

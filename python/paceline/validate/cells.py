@@ -13,7 +13,7 @@ from paceline import human
 from paceline._core import Trace, UserError
 from paceline.library import Strategy, all_strategies, find_strategy, load_trace
 from paceline.machine import cores
-from paceline.replay.traces import shrunk
+from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
 """What all gradients of a trace whose bytes are divided by themselves take on one link, if times are as they are."""
@@ -161,7 +161,13 @@ def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float
     if not _computes(trace):
         return 1.0
     bits = 8 * json.loads(trace.summary())["gradient_bytes"]
-    return float(max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale))))
+    shrink = max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale)))
+    if shrink > MOST_SHRINK:
+        raise UserError(
+            f"--bandwidth: at {human.rate(bandwidth_bps)} the trace's bytes would be divided by {shrink:,}, which "
+            f"is more than {MOST_SHRINK:,}; give more"
+        )
+    return float(shrink)
 
 
 def _computes(trace: Trace) -> bool:

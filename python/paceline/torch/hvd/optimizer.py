@@ -52,6 +52,10 @@ def DistributedOptimizer(
     other, and for an optimizer that is distributed already; NotImplementedError for Adasum.
     """
     operator = operator_of(op)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; give an optimizer, such as torch.optim.SGD(model.parameters())"
+        )
     if isinstance(optimizer, Distributed):
         raise ValueError("the optimizer is a distributed one already; wrap it once")
     if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
@@ -60,8 +64,17 @@ def DistributedOptimizer(
         raise ValueError(f"gradient_predivide_factor is {gradient_predivide_factor}; give a number above 0")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated: give groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
-    if backward_passes_per_step <= 0:
+        if groups is not None:
+            raise ValueError("groups and num_groups are the same under two names; leave num_groups out")
+        groups = num_groups
+    if not all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
+        raise ValueError(
+            f"compression is {compression!r}; give hvd.Compression.none, .fp16 or .bf16, or a class with compress and "
+            "decompress"
+        )
+    if isinstance(backward_passes_per_step, bool) or not (
+        isinstance(backward_passes_per_step, int) and backward_passes_per_step > 0
+    ):
         raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; give a whole number above 0")
     names = checked_names(optimizer, named_parameters)
     checked_groups(groups)
