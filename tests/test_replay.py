@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -312,6 +313,8 @@ def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, 
 def test_what_people_read():
     ended = launch("netop-vgg-16", "--scale", "0.1", "--shrink", "1000", "--iterations", "3")
     assert ended.returncode == 0, ended.stderr
-    assert "netop-vgg-16, strategies chosen by size, 1 worker\nan iteration: 19." in ended.stdout
+    said = re.search(r"netop-vgg-16, strategies chosen by size, 1 worker\nan iteration: ([\d.]+) ms", ended.stdout)
+    assert said, ended.stdout
+    assert float(said[1]) >= 19.7  # what it sleeps; on a busy machine it wakes up later
     assert "on a network 100 times slower than the one that is meant: times are multiplied by 0.1 and" in ended.stdout
     assert os.linesep + "note" not in ended.stdout
