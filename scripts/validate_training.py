@@ -64,11 +64,10 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
         output = emulate.Collected()
         code = cluster.run(
             [sys.executable, __file__, "--batch", str(options.batch), "--pixels", str(options.pixels)],
-            env={"OMP_NUM_THREADS": "1"},
+            env={"OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "0"},
             output=output,
             limit_s=600,
             strategy=strategy,
-            fusion_threshold=0,
             record=path,
             record_steps=RECORDED,
             record_warmup=WARMUP,
