@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from paceline import human
 from paceline._core import UserError
-from paceline.forecast import KNOBS, PathPart, Result, Run
+from paceline.forecast import PathPart, Result, Run
 from paceline.library import all_strategies, load_cluster
 from paceline.report import Group, named
 from paceline.sweeps import execute, feasible
@@ -126,12 +126,8 @@ def _others(run: Run, result: Result) -> list[str]:
     if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
         return []
     able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy.name != result.strategy]
-    runs = []
-    for strategy in able:
-        options = {name: value for name, value in run.options.items() if name not in KNOBS or name in strategy.knobs}
-        runs.append(Run(run.trace, run.cluster, {**options, "strategy": strategy.name}))
     try:
-        best = min(execute(runs), key=lambda other: other.iteration_s)
+        best = min(execute([run.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
     except UserError:  # options that this strategy does not look at may exclude each other
         return []
     gain = result.iteration_s / best.iteration_s

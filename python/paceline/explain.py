@@ -12,8 +12,8 @@ from typing import Any
 from paceline import human
 from paceline._core import Trace, UserError
 from paceline.advice import bound, scaled
-from paceline.forecast import KNOBS, Result, Run
-from paceline.library import Strategy, all_strategies, find_strategy, load_cluster
+from paceline.forecast import Result, Run
+from paceline.library import all_strategies, load_cluster
 from paceline.report import Group
 from paceline.sweeps import execute, feasible
 from paceline.table import Column, render, wrapped
@@ -23,7 +23,7 @@ ENOUGH = 0.5
 _MOST_WORKERS = 4096
 _MOST_MESSAGES = 6_000_000
 """A simulation of more takes over a second."""
-_BUCKETS = ("none", *(f"{2**power}KiB" for power in range(6, 18)))
+_BUCKETS = tuple(2**power for power in range(16, 28))
 _VALIDATED = Path(__file__).parent / "validated.json"
 
 
@@ -173,7 +173,7 @@ def _changes(run: Run, result: Result) -> list[Change]:
         _half_the_latency(run, fields),
         _help_of_the_switch(run, "multicast"),
         _help_of_the_switch(run, "aggregation"),
-        ("another strategy", [_under(run, strategy) for strategy in able], ""),
+        ("another strategy", [run.under(strategy) for strategy in able], ""),
         ("the best bucket size", _bucket_sizes(run), ""),
         _without_the_slowest(run, fields),
     ]
@@ -182,12 +182,6 @@ def _changes(run: Run, result: Result) -> list[Change]:
 
 def _with(run: Run, **fields: object) -> Run:
     return run.changed(cluster=load_cluster(run.cluster, **fields))
-
-
-def _under(run: Run, strategy: Strategy) -> Run:
-    """The same under another strategy, with those of the options that it uses."""
-    options = {name: value for name, value in run.options.items() if name not in KNOBS or name in strategy.knobs}
-    return Run(run.trace, run.cluster, {**options, "strategy": strategy.name})
 
 
 def _half_the_latency(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
@@ -204,19 +198,17 @@ def _help_of_the_switch(run: Run, kind: str) -> tuple[str, list[Run], str]:
     able = load_cluster(run.cluster, switch={**switch, kind: True})
     changed = run.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
-    return f"{kind} in the switch", [_under(changed, strategy) for strategy in using], ""
+    return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
 
 
 def _bucket_sizes(run: Run) -> list[Run]:
+    """With every tensor by itself, and fused up to each size; none where a file places the buckets there are."""
+    if isinstance(run.options.get("placement"), list):
+        return []
     total = json.loads(run.trace.summary())["gradient_bytes"]
-    sizes = [None if word == "none" else int(word[:-3]) * 1024 for word in _BUCKETS]
-    placed = isinstance(run.options.get("placement"), list)
-    kept = [] if placed else [size for size in sizes if size is None or size < 2 * total]
-    return [run.changed(bucket_size=size) if size is not None else _unfused(run) for size in kept]
-
-
-def _unfused(run: Run) -> Run:
-    return Run(run.trace, run.cluster, {name: value for name, value in run.options.items() if name != "bucket_size"})
+    fused = [run.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
+    unfused = {name: value for name, value in run.options.items() if name != "bucket_size"}
+    return [Run(run.trace, run.cluster, unfused), *fused]
 
 
 def _without_the_slowest(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
@@ -296,8 +288,7 @@ def _band_in_words(explanation: Explanation) -> str:
     if band is None:
         return f"{result.strategy} has not been held against real runs (docs/validation.md)."
     between = f"between {human.duration(band.least_s)} and {human.duration(band.most_s)}"
-    name = find_strategy(result.strategy).name
     return (
-        f"If this forecast errs as those of {name} did against real runs, an iteration takes {between}: "
+        f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "
         f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}. The trace's own error comes on top."
     )

@@ -131,6 +131,11 @@ class Run:
         """The same run but for what is given."""
         return replace(self, cluster=cluster or self.cluster, options={**self.options, **options}, timeline=None)
 
+    def under(self, strategy: Strategy) -> Run:
+        """The same under another strategy, with those of the options that it uses."""
+        own = {name: value for name, value in self.options.items() if name not in KNOBS or name in strategy.knobs}
+        return replace(self, options={**own, "strategy": strategy.name}, timeline=None)
+
     def result(self) -> Result:
         """Simulate it, without the GIL. Raises UserError."""
         text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), self.timeline)

@@ -114,14 +114,16 @@ class Validation:
         """Whether a run did not end well."""
         return any(one.failed for one in self.skipped)
 
-    def by_strategy(self) -> dict[str, Errors]:
+    def by_strategy(self) -> dict[str, list[Row]]:
         """In the order of the rows."""
-        names = dict.fromkeys(row.cell.strategy.name for row in self.rows)
-        return {name: Errors.of([row for row in self.rows if row.cell.strategy.name == name]) for name in names}
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.cell.strategy.name, []).append(row)
+        return groups
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
-        summary = {name: vars(errors) for name, errors in self.by_strategy().items()}
+        summary = {name: vars(Errors.of(rows)) for name, rows in self.by_strategy().items()}
         return {
             "rows": [row.to_dict() for row in self.rows],
             "skipped": [one.to_dict() for one in self.skipped],

@@ -64,8 +64,8 @@ def _summary(result: Validation) -> list[str]:
     if not result.rows:
         return ["nothing was compared"]
     columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
-    named = {name: [row for row in result.rows if row.cell.strategy.name == name] for name in result.by_strategy()}
-    groups = [[_errors(name, rows) for name, rows in named.items()], [_errors("all", result.rows)]]
+    found = [_errors(*item) for item in result.by_strategy().items()]
+    groups = [found, [_errors("all", result.rows)]]
     return [*render(columns, groups, highlight_first=False), ""]
 
 
