@@ -74,6 +74,15 @@ impl Chunk {
             }
         }
     }
+
+    /// Whose turn a lane is: pieces that are one for each take turns by themselves, others from bucket to bucket.
+    #[must_use]
+    pub fn turn(self, bucket: &Bucket, lane: u32) -> u32 {
+        match self {
+            Chunk::PerWorker => lane,
+            Chunk::Whole | Chunk::Elements(_) => lane.wrapping_add(bucket.id),
+        }
+    }
 }
 
 /// Which server owns which bucket.

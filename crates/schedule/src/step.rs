@@ -138,6 +138,12 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    /// What is pushed of a piece: nothing where there is no gradient.
+    #[must_use]
+    pub fn pushed(&self, piece: Piece) -> Piece {
+        if self.pull_only { Piece { off: piece.off, len: 0 } } else { piece }
+    }
+
     /// All elements.
     #[must_use]
     pub fn whole(&self) -> Piece {

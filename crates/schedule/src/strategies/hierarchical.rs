@@ -56,10 +56,7 @@ impl Hierarchical {
     /// Which shard of the node a lane is, and at which node its ring between the nodes starts.
     fn shard_and_origin(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
         let (shards, nodes) = (self.ranks_per_node(), self.topology.nodes());
-        let number = match self.chunk {
-            Chunk::PerWorker => lane,
-            Chunk::Whole | Chunk::Elements(_) => lane.wrapping_add(bucket.id),
-        };
+        let number = self.chunk.turn(bucket, lane);
         match self.inside {
             Inside::Root => (0, number % nodes),
             Inside::Ring => (number % shards, number / shards % nodes),

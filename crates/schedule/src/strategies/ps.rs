@@ -139,7 +139,7 @@ impl Ps {
         let (owner, piece) = (self.owner(bucket, index), self.piece(bucket, index));
         if target == 0 {
             let to = if self.switches > 0 { self.workers + self.servers + role / self.group } else { owner };
-            at!(pc, Step::Send { to: Peers::one(to), multicast: false, slot: PUSH, piece: pushed(bucket, piece) });
+            at!(pc, Step::Send { to: Peers::one(to), multicast: false, slot: PUSH, piece: bucket.pushed(piece) });
         }
         if !self.block || target == role {
             at!(pc, Step::Recv { from: Peers::one(owner), slot: PULL, op: Op::Assign, piece });
@@ -158,7 +158,7 @@ impl Ps {
                 0 => Peers::range(0, self.workers),
                 count => Peers::range(self.workers + self.servers, count),
             };
-            at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece: pushed(bucket, piece) });
+            at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece: bucket.pushed(piece) });
         }
         if self.barrier {
             at!(pc, Step::Barrier);
@@ -171,7 +171,7 @@ impl Ps {
     fn switch(&self, bucket: &Bucket, number: u32, lane: u32, mut pc: u32) -> Step {
         let (target, index) = self.split(bucket, lane);
         if target == 0 {
-            let piece = pushed(bucket, self.piece(bucket, index));
+            let piece = bucket.pushed(self.piece(bucket, index));
             let first = number * self.group;
             let from = Peers::range(first, self.group.min(self.workers - first));
             at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece });
@@ -184,10 +184,6 @@ impl Ps {
 
 fn lookup(table: &Arc<[u32]>, id: u32) -> u32 {
     table[id as usize]
-}
-
-fn pushed(bucket: &Bucket, piece: Piece) -> Piece {
-    if bucket.pull_only { Piece { off: piece.off, len: 0 } } else { piece }
 }
 
 impl Schedule for Ps {

@@ -61,10 +61,7 @@ impl ShardedPs {
 
     /// The server of a lane, as a role, and the place in its node of the rank that pushes.
     fn server_and_shard(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
-        let number = match self.chunk {
-            Chunk::PerWorker => lane,
-            Chunk::Whole | Chunk::Elements(_) => lane.wrapping_add(bucket.id),
-        };
+        let number = self.chunk.turn(bucket, lane);
         (self.topology.workers + number % self.topology.servers, number / self.topology.servers % self.shards())
     }
 
@@ -77,16 +74,10 @@ impl ShardedPs {
         let (server, shard) = self.server_and_shard(bucket, lane);
         let node = role / self.topology.ranks_per_node;
         let base = node * self.topology.ranks_per_node;
-        let (up, down) = (self.pushed(bucket, lane), self.piece(bucket, lane));
-        let part = NodePart {
-            base,
-            size: self.topology.ranks_on(node),
-            owner: base + shard,
-            inside: self.inside,
-            up,
-            down,
-            slots: (TO_OWNER, FROM_OWNER),
-        };
+        let down = self.piece(bucket, lane);
+        let up = bucket.pushed(down);
+        let (size, slots) = (self.topology.ranks_on(node), (TO_OWNER, FROM_OWNER));
+        let part = NodePart { base, size, owner: base + shard, inside: self.inside, up, down, slots };
         if role != part.owner {
             return part.member(role, pc);
         }
@@ -106,19 +97,13 @@ impl ShardedPs {
         if server != role {
             return Step::Done;
         }
-        let (up, owners) = (self.pushed(bucket, lane), self.owners(shard));
-        at!(pc, Step::Recv { from: owners, slot: PUSH, op: Op::AssignThenReduce, piece: up });
+        let (piece, owners) = (self.piece(bucket, lane), self.owners(shard));
+        at!(pc, Step::Recv { from: owners, slot: PUSH, op: Op::AssignThenReduce, piece: bucket.pushed(piece) });
         if self.barrier {
             at!(pc, Step::Barrier);
         }
-        at!(pc, Step::Send { to: owners, multicast: false, slot: PULL, piece: self.piece(bucket, lane) });
+        at!(pc, Step::Send { to: owners, multicast: false, slot: PULL, piece });
         Step::Done
-    }
-
-    /// What is pushed of a piece: nothing where there is no gradient.
-    fn pushed(&self, bucket: &Bucket, lane: u32) -> Piece {
-        let piece = self.piece(bucket, lane);
-        if bucket.pull_only { Piece { off: piece.off, len: 0 } } else { piece }
     }
 }
 
