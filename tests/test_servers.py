@@ -4,12 +4,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 
 import pytest
 from job_workers.launch import TESTS, clean
+from paceline._core import Engine, JobError
+from paceline.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 
@@ -124,6 +127,54 @@ def test_a_server_that_ends_is_named(how):
         assert "'weights'" in error
     if how == signal.SIGKILL:
         assert re.search(rf"paceline: error: server 0 \(pid {victim}\) was killed by SIGKILL", err), err
+
+
+def failures(*words):
+    process = start(*words)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    errors = [json.loads(line[line.index("{") :])["error"] for line in out.splitlines() if '"error"' in line]
+    assert errors, out + err
+    return errors, err
+
+
+def test_a_server_that_sees_another_shape_is_named_as_one():
+    options = ["-np", 2, "--strategy", "ps", "--servers", 2, "--timeout", 5]
+    errors, _ = failures(*options, "--", *WORKER, "other_shape")
+    whose = r"server \d \(rank [23]\) called all_reduce\(float32, 100[01] "
+    assert all(re.search(r"'weights' differs between ranks", error) for error in errors), errors
+    assert all(re.search(whose, error) for error in errors), errors
+
+
+def test_what_a_rank_waits_in_instead_is_told():
+    options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--timeout", 3]
+    errors, err = failures(*options, "--", *WORKER, "other_call")
+    assert re.search(
+        r"which has not called it \(it has called \d so far, and waits in broadcast\(", "".join(errors) + err
+    )
+
+
+def test_servers_that_do_not_come_are_named_as_such():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = Settings(strategy="ps", servers=2, server_processes=2, rendezvous=address, start_timeout_s=1)
+    with pytest.raises(JobError, match=r"ranks 1, 2 of 3 have not come .*; ranks 1-2 are its 2 parameter servers"):
+        Engine.start(0, 3, settings.to_json())
+
+
+def test_streams_without_sockets_are_refused():
+    process = start("-np", 2, "--strategy", "ring", "--streams", 2, "--", *WORKER, "sums")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "streams: 2 have no effect" in out + err
+
+
+def test_a_file_of_names_is_refused_where_arrays_have_none(tmp_path):
+    table = tmp_path / "placement.json"
+    table.write_text('{"weights": 0}')
+    options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--placement", table]
+    process = start(*options, "--", *WORKER, "sums")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "the arrays of this job have no names" in out + err
 
 
 def events(path, category):

@@ -117,6 +117,26 @@ def dies(job):
         sys.exit(3)
 
 
+def _fails(job, call):
+    try:
+        call()
+    except paceline.JobError as error:
+        tell(error=str(error))
+        sys.exit(3)
+
+
+def other_shape(job):
+    """Rank 1's gradient has another length: a server sees it first."""
+    _fails(job, lambda: job.all_reduce(np.ones(1000 + job.rank, "float32"), name="weights"))
+
+
+def other_call(job):
+    """Rank 1 broadcasts while rank 0 all-reduces: those are counted apart, for servers take part in one of them."""
+    array = np.ones(1000, "float32")
+    job.barrier()
+    _fails(job, lambda: job.broadcast(array, root=0) if job.rank else job.all_reduce(array, name="weights"))
+
+
 def one(job):
     """One all-reduce of so many bytes, for the timeline."""
     job.all_reduce(np.ones(500_000, "float32"), name="w")

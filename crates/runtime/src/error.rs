@@ -16,19 +16,20 @@ pub enum RunError {
 pub type Result<T> = std::result::Result<T, RunError>;
 
 impl RunError {
-    /// Two ranks called different things as operation `seq` of a communicator: rank and description of each.
+    /// Two ranks called different things as operation `seq` of a communicator: who (`rank 3`, `server 1 (rank 5)`) and
+    /// description of each.
     #[must_use]
-    pub fn mismatch(seq: u32, label: &str, (them, theirs): (u32, &str), (me, mine): (u32, &str)) -> RunError {
+    pub fn mismatch(seq: u32, label: &str, (them, theirs): (&str, &str), (me, mine): (&str, &str)) -> RunError {
         let number = seq.wrapping_add(1);
         let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
         RunError::Failed(if theirs == mine {
             format!(
-                "operation {number}{label}: ranks {me} and {them} both called {mine}, but with different strategies or \
+                "operation {number}{label}: {me} and {them} both called {mine}, but with different strategies or \
                  pieces; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
             )
         } else {
             format!(
-                "operation {number}{label} differs between ranks: rank {them} called {theirs}, rank {me} called {mine}; all \
+                "operation {number}{label} differs between ranks: {them} called {theirs}, {me} called {mine}; all \
                  ranks must call the same operations in the same order, with the same shapes and dtypes"
             )
         })

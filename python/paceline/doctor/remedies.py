@@ -27,7 +27,7 @@ def larger_buckets(interface: Interface) -> str:
     """Fewer operations for as many bytes."""
     return {
         Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
-        "HOROVOD_CYCLE_TIME higher (milliseconds; default 1)",
+        "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
         Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=25) or more",
         Interface.PLAIN: "reduce one array that holds all the small ones",
     }[interface]

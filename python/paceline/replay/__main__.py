@@ -53,7 +53,7 @@ def main(
     if output is not None and not output.is_dir():
         raise UserError(f"--output {output}: there is no such folder; make it before the ranks start")
     step = traces.shrunk(load_trace(trace), shrink)
-    with job.join() as ranks:
+    with job.join_named() as ranks:
         played = play(ranks, Asked(step, iterations, warmup, speedup=1 / scale, **options))
         if output is not None:
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))

@@ -57,8 +57,8 @@ impl Waiting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// It has not called it; it has called so many of the communicator's.
-    Later(u32),
+    /// It has not called it; it has called so many of the communicator's, and this is what it waits in elsewhere.
+    Later(u32, Option<String>),
     /// It waits, too; how it describes it, and the digest of its plan.
     Live(String, u32),
     /// It is over there; likewise.
@@ -83,7 +83,7 @@ impl GroupBook {
     /// What this rank knows of an operation.
     pub fn answer(&self, seq: u32) -> Answer {
         if seq >= self.next {
-            return Answer::Later(self.next);
+            return Answer::Later(self.next, None);
         }
         if let Some(live) = self.live.iter().find(|w| w.seq == Some(seq)) {
             return Answer::Live(live.signature.describe(), live.signature.plan);
@@ -132,6 +132,19 @@ impl Book {
         book.failed = Some(error.clone());
         self.alarms.push((group, error.clone()));
         true
+    }
+
+    /// How far this rank is with an operation of a group, and the error that ended the group. To a rank that waits for
+    /// one not yet called, it tells what it waits in elsewhere with that rank: they may have called different things.
+    pub fn answer(&self, group: u32, seq: u32, asker: u32) -> (Answer, Option<RunError>) {
+        let (answer, failed) = match self.groups.get(&group) {
+            Some(book) => (book.answer(seq), book.failed.clone()),
+            None => (Answer::Later(0, None), None),
+        };
+        let Answer::Later(called, _) = answer else { return (answer, failed) };
+        let elsewhere = self.groups.iter().filter(|(id, book)| **id != group && book.ranks.contains(&asker));
+        let waits = elsewhere.filter_map(|(_, book)| book.oldest()).find(|waiting| waiting.seq.is_some());
+        (Answer::Later(called, waits.map(Waiting::describe)), failed)
     }
 
     pub fn in_flight(&self) -> bool {

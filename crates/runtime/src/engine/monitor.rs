@@ -206,13 +206,10 @@ impl Watch {
             }
             Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
-                let (answer, failed) = lock(&shared.book)
-                    .groups
-                    .get(&group)
-                    .map_or((Answer::Later(0), None), |g| (g.answer(seq), g.failed.clone()));
+                let (answer, failed) = lock(&shared.book).answer(group, seq, rank);
                 // Who asks has not been told, perhaps because it made the group after it had failed here.
                 let reply = match (answer, failed) {
-                    (Answer::Later(_) | Answer::Live(..), Some(error)) => {
+                    (Answer::Later(..) | Answer::Live(..), Some(error)) => {
                         Message::Abort { group, why: error.to_string() }
                     }
                     (answer, _) => Message::Tell { group, seq, answer },
@@ -345,7 +342,8 @@ impl Watch {
                 && !theirs.is_empty()
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {
-                let (them, me) = ((rank, theirs.as_str()), (shared.rank, mine.as_str()));
+                let [them, me] = [rank, shared.rank].map(|rank| peers[rank as usize].name());
+                let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
                 return Finding::Fail(RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me));
             }
         }
@@ -385,7 +383,7 @@ impl Watch {
             let fresh = self.heard[rank as usize].is_some_and(|at| now - at < STALE);
             match (fresh, waiting.answers.get(&rank)) {
                 (false, _) => silent.push(rank),
-                (true, Some(Answer::Later(_)) | None) => absent.push(rank),
+                (true, Some(Answer::Later(..)) | None) => absent.push(rank),
                 (true, Some(_)) => here.push(rank),
             }
         }
@@ -395,7 +393,10 @@ impl Watch {
         }
         if !absent.is_empty() {
             let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
-                ([_], Some(Answer::Later(called))) => format!(" (it has called {called} so far)"),
+                ([_], Some(Answer::Later(called, Some(waits)))) => {
+                    format!(" (it has called {called} so far, and waits in {waits})")
+                }
+                ([_], Some(Answer::Later(called, None))) => format!(" (it has called {called} so far)"),
                 _ => String::new(),
             };
             let verb = if waiting.seq.is_some() { "called it" } else { "sent or received it" };

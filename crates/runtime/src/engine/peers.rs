@@ -17,6 +17,16 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// `rank 3`, `server 1 (rank 5)`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.server {
+            _ if self.switch => format!("the switch (rank {})", self.rank),
+            None => format!("rank {}", self.rank),
+            Some(server) => format!("server {server} (rank {})", self.rank),
+        }
+    }
+
     /// `rank 3 (host node2, pid 4711)`.
     #[must_use]
     pub fn describe(&self) -> String {

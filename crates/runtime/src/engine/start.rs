@@ -62,6 +62,21 @@ fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
     move |e| RunError::Failed(format!("{what}: {e}"))
 }
 
+/// Why the ranks did not meet, and which of the numbers in it are servers and the switch.
+fn who_serves(error: RunError, size: u32, servers: u32, switch: bool) -> RunError {
+    let RunError::Failed(why) = error else { return error };
+    let first = size - servers - u32::from(switch);
+    let mut who = match servers {
+        0 => String::new(),
+        1 => format!("; rank {first} is its parameter server"),
+        _ => format!("; ranks {first}-{} are its {servers} parameter servers", first + servers - 1),
+    };
+    if switch {
+        who += &format!(", rank {} its switch", size - 1);
+    }
+    RunError::Failed(why + &who)
+}
+
 /// One round of the exchange, in JSON.
 fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> Result<Vec<T>> {
     let blob = serde_json::to_vec(mine).map_err(|e| RunError::Failed(e.to_string()))?;
@@ -108,11 +123,13 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
             };
             check_exposure(&address, settings.secret.is_some())?;
             let secret = secret.clone();
+            let (servers, switch) = (settings.helpers() - u32::from(settings.switch), settings.switch);
             own_exchange = move |blob: Vec<u8>| {
                 if size == 1 {
                     return Ok(vec![blob]);
                 }
                 rendezvous::exchange(rank, size, &address, &secret, &blob, deadline)
+                    .map_err(|error| who_serves(error, size, servers, switch))
             };
             &mut own_exchange
         }
@@ -144,6 +161,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     // Everybody has opened what they could: the descriptor is not needed any more.
     drop(file);
     check_transport(rank, &settings, &peers, &shared_with)?;
+    check_streams(rank, &settings, &hosts, &shared_with)?;
 
     let streams = |peer: u32| if shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
     let links = u32::from(port.is_some());
@@ -294,6 +312,20 @@ fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], shared_with: 
         ))),
         _ => Ok(()),
     }
+}
+
+/// Streams are those of sockets, and there are none.
+fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], shared_with: &[bool]) -> Result<()> {
+    let together = hosts.iter().all(|host| *host == hosts[0]);
+    let all_shared = (0..hosts.len()).all(|peer| peer == rank as usize || shared_with[peer]);
+    if settings.streams > 1 && hosts.len() > 1 && together && all_shared {
+        return Err(RunError::Usage(format!(
+            "streams: {} have no effect, because all ranks share the memory of one host; leave PACELINE_STREAMS out, or \
+             set PACELINE_TRANSPORT=tcp",
+            settings.streams
+        )));
+    }
+    Ok(())
 }
 
 fn assemble(

@@ -438,13 +438,15 @@ fn take_aside(
 /// Two ranks called different things.
 pub(super) fn mismatch(live: &Live, tag: &Tag, place: &Place<'_>) -> RunError {
     let (theirs, mine) = (tag.signature.describe(), live.signature.describe());
-    let me = place.host(live.parts.first().map_or(0, |part| part.role));
-    let them = place.host(u32::from(tag.from));
+    let servers = live.program.servers();
+    let name = |role: u32| match (servers.contains(&role), place.host(role)) {
+        (true, host) => format!("server {} (rank {host})", role - servers.start),
+        (false, host) => format!("rank {host}"),
+    };
+    let me = name(live.parts.first().map_or(0, |part| part.role));
+    let them = name(u32::from(tag.from));
     if live.transfer.is_some() {
-        return RunError::Failed(format!(
-            "rank {them} sends {theirs} under tag {}, but rank {me} receives {mine}",
-            tag.lane
-        ));
+        return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", tag.lane));
     }
-    RunError::mismatch(live.seq, &live.label, (them, &theirs), (me, &mine))
+    RunError::mismatch(live.seq, &live.label, (&them, &theirs), (&me, &mine))
 }

@@ -95,7 +95,7 @@ def _remedies(main: str) -> list[str]:
         "leave the coordinator a core: OMP_NUM_THREADS one lower, fewer DataLoader workers, or "
         "HOROVOD_THREAD_AFFINITY with a core of its own for each local rank"
     )
-    shorter = "HOROVOD_CYCLE_TIME lower (milliseconds; default 1)"
+    shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds; default 1)"
     return {
         _LATE: [cores, general],
         _SLEEP: [shorter, general],

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline.job import join as join_job
+from paceline.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.objects import allgather_object
@@ -35,7 +35,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     knobs = Knobs.from_environment()
     hierarchical = knobs.hierarchical and not os.environ.get("PACELINE_STRATEGY")
     path = timeline_path()
-    job = join_job(strategy="hierarchical" if hierarchical else None, timeline=path)
+    job = join_named(strategy="hierarchical" if hierarchical else None, timeline=path)
     if not knobs.threshold_given and job.settings.has_servers():
         # As simulated: every tensor is pushed and pulled by itself.
         knobs = replace(knobs, threshold=0)
