@@ -95,7 +95,7 @@ def validate(
     The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
     and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth, with
     --scale auto times are multiplied where many ranks share a core.
-    --trace, --strategy, --workers and --servers choose what is compared; without them it is some 60 cells.
+    --trace, --strategy, --workers and --servers choose what is compared; without them it is some 70 cells.
 
     With --here it runs on every rank of a job, on whatever network that has; it simulates the cluster of --cluster, or
     what it probes first.
