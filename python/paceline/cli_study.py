@@ -18,13 +18,20 @@ from paceline.terminal import say, width
 @click.option(
     "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also draw the study's figures there, PNG."
 )
-def study(*, name: str, as_json: bool, csv: bool, plots: Path | None) -> None:
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Of published: measurements of your own, columns as in docs/published.md.",
+)
+def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
 
     The error is simulated / published - 1. Every claim of the study is tested, too.
 
     \b
     network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
+    published          Measurements published of public systems, 2017 to 2020
     """
     from paceline.progress import Bar
     from paceline.studies import run_study
@@ -34,7 +41,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None) -> None:
     if plots is not None:
         _prepare(plots)
     with Bar("simulating") as bar:
-        result = run_study(name, plots, bar)
+        result = run_study(name, plots, bar, data)
     if as_json:
         say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
     elif csv:

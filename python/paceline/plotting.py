@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_COLOURS = (
+COLOURS = (
     *("#CC6677", "#DDCC77", "#AA4499", "#117733", "#332288"),
     *("#88CCEE", "#882255", "#44AA99", "#999933", "#000000", "#777777"),
 )
 _LINES = ("-", "--", ":", "-.")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
 _COMPUTE, _EXPOSED = "#88CCEE", "#CC6677"
 _MOST_PANELS = 8
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
@@ -80,12 +80,12 @@ def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
 
 def colour_of(strategy: str) -> str:
     """The same in every plot."""
-    return _COLOURS[_number(strategy) % len(_COLOURS)]
+    return COLOURS[_number(strategy) % len(COLOURS)]
 
 
 def marker_of(strategy: str) -> str:
     """The same in every plot."""
-    return _MARKERS[_number(strategy) % len(_MARKERS)]
+    return MARKERS[_number(strategy) % len(MARKERS)]
 
 
 def _number(strategy: str) -> int:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 from paceline._core import UserError, nearest
-
-if TYPE_CHECKING:
-    from paceline.studies.report import Study
 
 # Called with how many simulations are done and how many there are.
 Progress = Callable[[int, int], None]
@@ -20,14 +17,37 @@ STUDIES: dict[str, tuple[str, str]] = {
         "paceline.studies.network_operator",
         'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"',
     ),
+    "published": ("paceline.studies.published", "Measurements published of public systems, 2017 to 2020"),
 }
+# Studies that take a file of measurements.
+WITH_DATA = frozenset({"published"})
 
 
-def run_study(name: str, plots: Path | None = None, progress: Progress | None = None) -> Study:
-    """Simulate a study; figures are drawn into the folder `plots`. Raises UserError for an unknown name."""
+class Told(Protocol):
+    """What a study comes to."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+
+    def to_csv(self) -> str:
+        """The rows."""
+
+    def text(self, width: int) -> list[str]:
+        """Lines for people."""
+
+
+def run_study(name: str, plots: Path | None = None, progress: Progress | None = None, data: Path | None = None) -> Told:
+    """Simulate a study; figures are drawn into the folder `plots`. `data`: measurements instead of those built in.
+
+    Raises UserError for an unknown name, and for data that cannot be read or that the study does not take.
+    """
     if name not in STUDIES:
         near = nearest(name, list(STUDIES))
         hint = f"; did you mean '{near}'?" if near else ""
         raise UserError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
     module = importlib.import_module(STUDIES[name][0])
-    return cast("Study", module.run(plots, progress))
+    if data is None:
+        return cast("Told", module.run(plots, progress))
+    if name not in WITH_DATA:
+        raise UserError(f"data: has no effect on {name}; it is for {', '.join(sorted(WITH_DATA))}")
+    return cast("Told", module.run(plots, progress, data))

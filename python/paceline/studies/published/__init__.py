@@ -1,0 +1,41 @@
+"""Published measurements of public systems, beside what is forecast for them.
+
+docs/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data FILE.csv`
+forecasts any file of the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.studies.published.data import BUILT_IN, read
+from paceline.studies.published.engines import CannotForecastError
+from paceline.studies.published.result import Published, Skip
+from paceline.studies.published.rows import Forecast, forecast
+
+
+def run(
+    plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
+) -> Published:
+    """Forecast every row of a file, and draw the figure if a folder is given. Raises UserError for a file's mistake."""
+    rows = read(data or BUILT_IN)
+    forecasts: list[Forecast] = []
+    skipped: list[Skip] = []
+    for done, row in enumerate(rows):
+        if progress is not None:
+            progress(done, len(rows))
+        try:
+            forecasts.append(forecast(row))
+        except CannotForecastError as error:
+            skipped.append(Skip(row, str(error)))
+    if progress is not None:
+        progress(len(rows), len(rows))
+    where = "measurements published of public systems" if data is None else str(data)
+    title = f"{where}: {len(rows)} rows; error = forecast / published - 1; * a row that leaves something open"
+    drawn: list[str] = []
+    if plots is not None and forecasts:
+        from paceline.studies.published.figures import draw_all
+
+        drawn = [str(path) for path in draw_all(forecasts, plots)]
+    return Published(title, forecasts, skipped, drawn)

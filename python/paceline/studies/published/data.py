@@ -1,0 +1,242 @@
+"""Published measurements as rows of a CSV file, checked; what their columns mean stands in docs/published.md."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from paceline._core import UserError, nearest
+
+BUILT_IN = Path(__file__).parent / "published.csv"
+COLUMNS = (
+    "id",
+    "system",
+    "sync",
+    "model",
+    "gpu",
+    "gpus",
+    "nodes",
+    "net_gbps_per_node",
+    "batch_per_gpu",
+    "base_1gpu_img_s",
+    "measured",
+    "metric",
+    "well_posed",
+    "ps",
+    "source",
+    "note",
+)
+_MAY_BE_MISSING = frozenset({"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id"})
+_MOST_GPUS = 4096
+_MOST_BYTES = 16 << 20
+_MOST_ROWS = 10_000
+
+
+class Kind(Enum):
+    """What a metric counts."""
+
+    RATE = "samples per second"
+    FACTOR = "times the rate of fewer GPUs"
+    EFFICIENCY = "share of linear scaling"
+    SECONDS = "seconds per iteration"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Of a row. `unit` is what 1 in the row's own metric is: 0.01 for %, 0.001 for ms."""
+
+    kind: Kind
+    text: str
+    over: int = 1
+    over_nodes: bool = False
+    per_gpu: bool = False
+    collectives_only: bool = False
+    unit: float = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published measurement. `link_bps`: of a node; `samples_per_s`: of one GPU alone; None where it is not said."""
+
+    line: int
+    id: str
+    system: str
+    sync: str
+    model: str
+    gpu: str
+    gpus: int
+    nodes: int
+    link_bps: float | None
+    batch: int | None
+    samples_per_s: float | None
+    measured: float
+    metric: Metric | None
+    metric_text: str
+    posed: str
+    servers: str
+    source: str
+    note: str
+
+    @property
+    def well_posed(self) -> bool:
+        """Whether all that a forecast needs has been published."""
+        return self.posed.lower().startswith("yes")
+
+    @property
+    def gpus_per_node(self) -> int:
+        """The last node may have fewer."""
+        return math.ceil(self.gpus / self.nodes)
+
+
+def read(path: Path) -> list[Row]:
+    """All rows. Raises UserError naming file, line, column and remedy."""
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise UserError(f"{path}: {size} bytes are too many for a table of measurements; at most {_MOST_BYTES}")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    # A file that ends in the middle of a quoted field is an error, too.
+    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    try:
+        lines = [(reader.line_num, fields) for fields in reader if any(field.strip() for field in fields)]
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}; is a quotation mark missing?") from None
+    if not lines:
+        raise UserError(f"{path}: is empty; its first line names the columns: {','.join(COLUMNS)}")
+    header = _header(path, lines[0][1])
+    if len(lines) == 1:
+        raise UserError(f"{path}: has no rows below its header")
+    if len(lines) > _MOST_ROWS:
+        raise UserError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
+    return [_row(path, line, header, fields) for line, fields in lines[1:]]
+
+
+def _header(path: Path, fields: Sequence[str]) -> list[str]:
+    names = [field.strip() for field in fields]
+    for name in names:
+        if name not in COLUMNS:
+            near = nearest(name, list(COLUMNS))
+            hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(COLUMNS)}"
+            raise UserError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
+        if names.count(name) > 1:
+            raise UserError(f"{path}, line 1: column '{name}' comes twice")
+    missing = [name for name in COLUMNS if name not in names and name not in _MAY_BE_MISSING]
+    if missing:
+        raise UserError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
+    return names
+
+
+def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
+    if len(fields) != len(header):
+        raise UserError(
+            f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; text with a comma stands in "
+            "quotes"
+        )
+    cell = _Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True)))
+    gpus, nodes = cell.whole("gpus"), cell.whole("nodes")
+    if nodes > gpus:
+        raise UserError(f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has one at least")
+    link = cell.number("net_gbps_per_node")
+    text = cell.required("metric")
+    measured = cell.number("measured")
+    if measured is None:
+        raise UserError(f"{path}, line {line}, measured: is empty; leave the row out")
+    return Row(
+        line=line,
+        id=cell.text("id"),
+        system=cell.required("system"),
+        sync=cell.text("sync"),
+        model=cell.required("model"),
+        gpu=cell.required("gpu"),
+        gpus=gpus,
+        nodes=nodes,
+        link_bps=None if link is None else link * 1e9,
+        batch=cell.whole("batch_per_gpu") if cell.text("batch_per_gpu") else None,
+        samples_per_s=cell.number("base_1gpu_img_s"),
+        measured=measured,
+        metric=_metric(text, measured),
+        metric_text=text,
+        posed=cell.text("well_posed"),
+        servers=cell.text("ps"),
+        source=cell.text("source"),
+        note=cell.text("note"),
+    )
+
+
+def _metric(text: str, measured: float) -> Metric | None:
+    metric = parse_metric(text)
+    if metric is not None and metric.kind is Kind.EFFICIENCY and measured > _MOST_EFFICIENCY:
+        return replace(metric, unit=0.01)
+    return metric
+
+
+@dataclass(frozen=True)
+class _Cells:
+    path: Path
+    line: int
+    values: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def required(self, name: str) -> str:
+        if not self.text(name):
+            raise UserError(f"{self.path}, line {self.line}, {name}: is empty")
+        return self.text(name)
+
+    def number(self, name: str) -> float | None:
+        """Above 0, or None where nothing stands."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise UserError(f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number above 0")
+        return value
+
+    def whole(self, name: str) -> int:
+        text = self.required(name)
+        most = _MOST_GPUS if name in ("gpus", "nodes") else 2**32 - 1
+        if not (re.fullmatch(r"[0-9]{1,10}", text) and 1 <= int(text) <= most):
+            raise UserError(
+                f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a whole number from 1 to {most}"
+            )
+        return int(text)
+
+
+_OVER = re.compile(r"(?:over|of|vs\.?|relative to)\s+(\d{1,4}|one|a single)\s*-?\s*(gpu|node|worker)")
+# An efficiency above this is in per cent, though it does not say so.
+_MOST_EFFICIENCY = 1.5
+
+
+def parse_metric(text: str) -> Metric | None:
+    """What a row's metric is; None for one that is not known."""
+    words = text.lower()
+    over = _OVER.search(words)
+    base = int(over[1]) if over is not None and over[1].isdigit() else 1
+    nodes = over is not None and over[2] == "node"
+    if re.search(r"(img|images|imgs|samples|sequences|examples)\s*(/|per)\s*s", words):
+        return Metric(Kind.RATE, text, per_gpu=re.search(r"(/|per)\s*gpu", words) is not None)
+    if re.search(r"over|\bvs\b", words) and (over is None or base < 1):
+        return None  # over another system
+    if "efficien" in words:
+        return Metric(Kind.EFFICIENCY, text, base, nodes, unit=0.01 if "%" in words or "percent" in words else 1.0)
+    if re.match(r"(x\b|times\b|factor|speed-?up)", words):
+        return Metric(Kind.FACTOR, text, base, nodes)
+    if unit := re.match(r"(s|sec|seconds|ms|milliseconds)\b", words):
+        milli = unit[1] in ("ms", "milliseconds")
+        only = "collective" in words or "allreduce" in words or "all-reduce" in words
+        return Metric(Kind.SECONDS, text, collectives_only=only, unit=1e-3 if milli else 1.0)
+    return None

@@ -1,0 +1,77 @@
+"""The study's figure: forecast against published, and the error against the number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline import plotting
+from paceline.files import replaced
+from paceline.studies.published.rows import Forecast
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DPI = 100
+
+
+def draw_all(rows: Sequence[Forecast], folder: Path) -> list[Path]:
+    """Draw into the folder; gives the files."""
+    return [_draw(rows, folder / "published.png")]
+
+
+def _draw(rows: Sequence[Forecast], path: Path) -> Path:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    engines = list(dict.fromkeys(it.engine for it in rows))
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        canvas = Figure(figsize=(9.5, 5.6), layout="constrained")
+        grid: Any = canvas.subplots(1, 2)
+        _values(grid[0], rows, engines)
+        _errors(grid[1], rows, engines)
+        handles, labels = grid[1].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        canvas.suptitle("Published measurements and their forecasts; hollow: a row that leaves something open")
+        with replaced(path) as file:
+            canvas.savefig(file, dpi=DPI, format="png")
+    return path
+
+
+def _style(engines: Sequence[str], it: Forecast) -> dict[str, Any]:
+    place = engines.index(it.engine)
+    colour = plotting.COLOURS[place % len(plotting.COLOURS)]
+    face = colour if it.row.well_posed else "none"
+    return {
+        "marker": plotting.MARKERS[place % len(plotting.MARKERS)],
+        "s": 36,
+        "facecolors": face,
+        "edgecolors": colour,
+    }
+
+
+def _values(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> None:
+    """All metrics on one axis: only the ratio of forecast and published matters."""
+    for it in rows:
+        axes.scatter([it.row.measured], [it.value], **_style(engines, it))
+    values = [value for it in rows for value in (it.row.measured, it.value)]
+    ends = [min(values) / 1.5, max(values) * 1.5]
+    axes.plot(ends, ends, color="#999999", linewidth=1, zorder=0)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel="published, in the row's own metric", ylabel="forecast")
+
+
+def _errors(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> None:
+    named: set[str] = set()
+    for it in rows:
+        label = None if it.engine in named else it.engine
+        named.add(it.engine)
+        axes.scatter([it.row.gpus], [100 * it.error], label=label, **_style(engines, it))
+    axes.axhline(0, color="#999999", linewidth=1, zorder=0)
+    axes.axhspan(-8, 8, color="#999999", alpha=0.15, linewidth=0, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+    most = max(20.0, *(105 * abs(it.error) for it in rows))
+    axes.set_ylim(-most, most)
+    axes.set(xlabel="GPUs", ylabel="error, % (band: ±8 %)")

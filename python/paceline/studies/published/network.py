@@ -1,0 +1,80 @@
+"""What a published network gives: a node's link and channel become the rates that the simulator wants.
+
+The link rate is not the flow rate: a library that opens one TCP connection to its neighbour gets what a single stream
+gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.studies.published.constants import constant
+from paceline.studies.published.data import Row
+
+
+class Channel(Enum):
+    """How bytes leave a node."""
+
+    TCP = "TCP"
+    RDMA = "RDMA"
+
+
+# What a GPU's name tells of the path inside its node: the constant, by the first words that fit.
+_INSIDE = (
+    (("k80", "k40", "m40"), "inside.pcie-shared"),
+    (("h100", "h200", "gh200"), "inside.nvlink-h100"),
+    (("a100", "a800"), "inside.nvlink-a100"),
+    (("v100 pcie", "v100-pcie", "p100 pcie", "p100-pcie"), "inside.pcie"),
+    (("v100",), "inside.nvlink-v100"),
+    (("p100", "dgx-1"), "inside.nvlink-p100"),
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Of a row. `flow_bps`: what a node's library gets of its link."""
+
+    channel: Channel
+    link_bps: float
+    flow_bps: float
+    latency_s: float
+    inside_bps: float
+
+
+def inside_bps(gpu: str) -> float:
+    """A GPU's rate to the others of its node, each way, in bits per second."""
+    words = gpu.lower()
+    for names, name in _INSIDE:
+        if any(word in words for word in names):
+            return constant(name)
+    return constant("inside.pcie")
+
+
+def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
+    """`streams`: connections of a node; one gets what a single stream gets, several what the link gives.
+
+    Of a row without a link: the rows on one node.
+    """
+    inside = inside_bps(row.gpu)
+    link = row.link_bps or inside
+    if channel is Channel.RDMA:
+        share = constant("rdma.share.roce" if link <= constant("rdma.roce-to") else "rdma.share")
+        return Network(channel, link, link * share, constant("rdma.latency"), inside)
+    if "p3dn" in row.gpu.lower():
+        # NCCL opens several connections there, with jumbo frames.
+        return Network(channel, link, link * constant("tcp.share.jumbo"), constant("tcp.latency"), inside)
+    flow = link * constant("tcp.share")
+    if streams == 1:
+        flow = min(flow, constant("tcp.stream.100g" if link > constant("tcp.slow-to") else "tcp.stream"))
+    return Network(channel, link, flow, constant("tcp.latency"), inside)
+
+
+def channel_of(row: Row) -> Channel:
+    """As `sync` or `system` say; else TCP up to 25 Gbit/s and RDMA above, which is what such links were bought for."""
+    words = f"{row.sync} {row.system}".lower()
+    if any(word in words for word in ("rdma", "verbs", "gdr", "infiniband", "roce", "ddl")):
+        return Channel.RDMA
+    if "tcp" in words or "grpc" in words or "gloo" in words:
+        return Channel.TCP
+    return Channel.RDMA if (row.link_bps or 0) > constant("tcp.slow-to") else Channel.TCP

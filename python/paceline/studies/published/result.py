@@ -1,0 +1,139 @@
+"""Published rows beside their forecasts, as JSON, as CSV and as text for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline import human
+from paceline.studies.published.data import Kind, Row
+from paceline.studies.published.rows import Forecast
+from paceline.table import Column, render, wrapped
+
+_KEPT = ("id", "system", "sync", "model", "gpu", "gpus", "nodes", "batch", "posed", "servers", "source", "note")
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A row without a forecast, and why."""
+
+    row: Row
+    reason: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """All of it."""
+
+    title: str
+    rows: Sequence[Forecast]
+    skipped: Sequence[Skip]
+    figures: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it. `published`, `forecast`, `low` and `high` are in the row's own metric."""
+        return {
+            "rows": [_plain(it) for it in self.rows],
+            "skipped": [{**_named(it.row), "published": it.row.measured, "reason": it.reason} for it in self.skipped],
+            "summary": {name: _numbers(rows) for name, rows in self._parts() if rows},
+            "figures": list(self.figures),
+        }
+
+    def to_csv(self) -> str:
+        """The rows."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(_plain(self.rows[0])) if self.rows else ["line"], lineterminator="\n")
+        writer.writeheader()
+        for it in self.rows:
+            plain = _plain(it)
+            writer.writerow({**plain, "assumed": "; ".join(it.assumed), "inside_bounds": str(it.inside).lower()})
+        return out.getvalue()
+
+    def text(self, width: int) -> list[str]:
+        """Tables by source, summary, what was skipped: lines for people."""
+        import click
+
+        lines = [*wrapped(self.title, width), ""]
+        for name in dict.fromkeys(it.row.id for it in self.rows):
+            rows = [it for it in self.rows if it.row.id == name]
+            title = f"{name}: {rows[0].row.source}" if name else rows[0].row.source
+            lines += [click.style(line, bold=True) for line in wrapped(title, width)]
+            lines += [*_table(rows), ""]
+        for name, rows in self._parts():
+            if rows:
+                found = _numbers(rows)
+                lines.append(
+                    f"{name}: {found['rows']} rows, mean error {found['mean']:.1%}, greatest {found['worst']:.1%}; "
+                    f"{found['inside_bounds']} within the ring's bounds"
+                )
+        if self.skipped:
+            lines += ["", click.style("Not forecast", bold=True)]
+            for it in self.skipped:
+                what = (
+                    f"line {it.row.line}, {it.row.id} {it.row.system}, {it.row.model}, {it.row.gpus} GPUs: {it.reason}"
+                )
+                lines += wrapped(what, width)
+        assumed = dict.fromkeys(note for it in self.rows for note in it.assumed)
+        lines += [
+            line for note in assumed for line in wrapped(f"note: assumed where a row does not say: {note}", width)
+        ]
+        return lines + [f"wrote {figure}" for figure in self.figures]
+
+    def _parts(self) -> list[tuple[str, list[Forecast]]]:
+        posed = [it for it in self.rows if it.row.well_posed]
+        return [("well-posed", posed), ("others", [it for it in self.rows if not it.row.well_posed])]
+
+
+def _numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
+    sizes = [abs(it.error) for it in rows]
+    inside = sum(it.inside for it in rows)
+    return {"rows": len(rows), "mean": sum(sizes) / len(sizes), "worst": max(sizes), "inside_bounds": inside}
+
+
+def _named(row: Row) -> dict[str, Any]:
+    return {"line": row.line, **{name: getattr(row, name) for name in _KEPT}, "metric": row.metric_text}
+
+
+def _plain(it: Forecast) -> dict[str, Any]:
+    return {
+        **_named(it.row),
+        "well_posed": it.row.well_posed,
+        "engine": it.engine,
+        "published": it.row.measured,
+        "forecast": it.value,
+        "error": it.error,
+        "low": it.low,
+        "high": it.high,
+        "inside_bounds": it.inside,
+        "iteration_s": it.iteration_s,
+        "assumed": list(it.assumed),
+    }
+
+
+def _table(rows: Sequence[Forecast]) -> list[str]:
+    columns = [Column("system", left=True), Column("model", left=True), Column("GPUs"), Column("published")]
+    columns += [Column("forecast"), Column("error"), Column("ring", left=True)]
+    groups: dict[str, list[list[str]]] = {}
+    for it in rows:
+        row = it.row
+        group = groups.setdefault(row.system, [])
+        unit = (
+            ""
+            if row.metric is None
+            else {Kind.RATE: "/s", Kind.FACTOR: "x", Kind.SECONDS: "s"}.get(row.metric.kind, "")
+        )
+        if row.metric is not None and row.metric.kind is not Kind.RATE and row.metric.unit != 1.0:
+            unit = "%" if row.metric.kind is Kind.EFFICIENCY else "ms"
+        mark = "" if row.well_posed else " *"
+        values = [
+            f"{row.measured:g} {unit}".rstrip(),
+            f"{human.digits(it.value)} {unit}".rstrip(),
+            f"{it.error:+.1%}{mark}",
+        ]
+        where = "inside" if it.inside else ("below" if row.measured < it.low else "above")
+        gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
+        group.append(["" if group else row.system, row.model, gpus, *values, where])
+    return render(columns, list(groups.values()), highlight_first=False)

@@ -1,0 +1,182 @@
+"""The forecast of a published row, in the row's own metric."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline._core import Trace, UserError
+from paceline.devices import rates_of
+from paceline.forecast import Run
+from paceline.library import find_strategy, load_cluster, load_trace
+from paceline.studies.published.constants import constant
+from paceline.studies.published.data import Kind, Metric, Row
+from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
+from paceline.studies.published.network import Network, inside_bps, network_of
+
+# Names that the built-in traces do not have.
+_MODELS = {
+    "inception3": "inception-v3",
+    "inception": "inception-v3",
+    "mobilenet": "mobilenet-v2",
+    "bert": "bert-base",
+    "gpt2": "gpt2-small",
+}
+# tf_cnn_benchmarks takes 64 where it is not told.
+_BATCH = 64
+# Iterations with jitter are drawn so many times; of many workers the slowest varies little.
+_DRAWS = 5
+_FEW = 128
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of a row, in its own metric; `low` and `high` by the closed form of a ring: no overlap, and full overlap."""
+
+    row: Row
+    engine: str
+    value: float
+    low: float
+    high: float
+    iteration_s: float
+    assumed: tuple[str, ...]
+
+    @property
+    def error(self) -> float:
+        """forecast / published - 1."""
+        return self.value / self.row.measured - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published value lies within the bounds."""
+        return self.low <= self.row.measured <= self.high
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What one GPU computes; what was assumed of it."""
+
+    trace: Trace
+    batch: int
+    samples_per_s: float
+    assumed: tuple[str, ...]
+
+    @property
+    def compute_s(self) -> float:
+        return self.batch / self.samples_per_s
+
+    @property
+    def gradient_bytes(self) -> int:
+        return int(json.loads(self.trace.summary())["gradient_bytes"])
+
+
+def forecast(row: Row) -> Forecast:
+    """Raises CannotForecastError, with the reason."""
+    if row.metric is None:
+        raise CannotForecastError(
+            f"metric '{row.metric_text[:80]}' is none that is known; docs/published.md lists them"
+        )
+    engine = engine_of(row)
+    step = _step(row)
+    try:
+        iteration = _iteration(row, engine, step)
+        iterations = (iteration, *_bounds(row, step))
+        value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
+    except UserError as error:
+        raise CannotForecastError(str(error)) from None
+    low, high = min(low, high), max(low, high)
+    return Forecast(row, engine.name, value, low, high, iteration, step.assumed)
+
+
+def _step(row: Row) -> _Step:
+    name, assumed = _MODELS.get(row.model.lower(), row.model), []
+    try:
+        trace = load_trace(name) if not name.startswith("allreduce") and "/" not in name else None
+    except UserError:
+        trace = None
+    if trace is None:
+        raise CannotForecastError(f"model '{row.model[:80]}' is none of the built-in traces (`paceline traces`)")
+    told = json.loads(trace.summary())
+    batch, rate = row.batch, row.samples_per_s
+    known = rates_of(told["name"])
+    device = next((known[name] for name in known if name.lower() in row.gpu.lower()), None)
+    if batch is None:
+        batch = _BATCH
+        assumed.append(f"batch {batch}")
+    if rate is None:
+        if device is None:
+            raise CannotForecastError("neither base_1gpu_img_s nor a known rate of this model on this GPU")
+        rate = device.samples_per_s
+        assumed.append(f"one GPU does {rate:g} samples/s ({device.source})")
+    return _Step(trace.with_batch(batch).scaled_to_rate(rate), batch, rate, tuple(assumed))
+
+
+def _with_calls(trace: Trace, seconds: float) -> Trace:
+    """Every gradient is handed over by a call that takes the backward pass's own time."""
+    document = json.loads(trace.to_json())
+    for worker in document["workers"]:
+        # The forward pass lists durations, the backward pass moments: later ones move by all earlier calls.
+        order = sorted(worker["gradients"], key=lambda gradient: gradient["ready_s"])
+        for calls, gradient in enumerate(order, start=1):
+            gradient["ready_s"] += calls * seconds
+        worker["backward_s"] += len(order) * seconds
+    return Trace.from_json(json.dumps(document).encode(), document["name"])
+
+
+def _iteration(row: Row, engine: Engine, step: _Step) -> float:
+    """Seconds, the mean of some draws where there is jitter."""
+    network = network_of(row, engine.channel, streams=engine.streams)
+    if row.gpus == 1:
+        return step.compute_s
+    if row.metric is not None and row.metric.collectives_only:
+        trace = Trace.all_reduce(f"allreduce:{step.gradient_bytes}B")
+        options = {name: value for name, value in engine.options.items() if name != "bucket_size"}
+        return _run(row, engine, network, trace, options, jitter=0.0).result().iteration_s
+    trace = _with_calls(step.trace, engine.call_s + engine.negotiation_s * row.gpus)
+    options = dict(engine.options)
+    if row.gpus_per_node > 1 and inside_bps(row.gpu) == constant("inside.pcie-shared"):
+        options["compute_speedup"] = 1 / (1 + constant("replicas.share"))
+    jitter = constant("jitter") if row.nodes > 1 else 0.0
+    run = _run(row, engine, network, trace, options, jitter=jitter)
+    draws = [run.changed(seed=seed) for seed in range(_DRAWS if row.gpus <= _FEW else 1)] if jitter else [run]
+    return sum(draw.result().iteration_s for draw in draws) / len(draws)
+
+
+def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float) -> Run:
+    strategy = find_strategy(engine.strategy)
+    fields: dict[str, Any] = {
+        "bandwidth": f"{network.flow_bps:.0f}bps",
+        "latency": f"{network.latency_s * 1e6:g}us",
+        "gpus_per_node": row.gpus_per_node,
+        "intra_bandwidth": f"{network.inside_bps:.0f}bps",
+        **({"jitter": {"sigma": jitter}} if jitter else {}),
+        **engine.cluster,
+    }
+    wanted = {"strategy": strategy.name, "workers": row.gpus, **options}
+    return Run(trace, load_cluster(None, **fields), wanted)
+
+
+def _bounds(row: Row, step: _Step) -> tuple[float, float]:
+    """Seconds of an iteration with no and with full overlap, by the ring's closed form on the link as it is named."""
+    link = (row.link_bps if row.nodes > 1 else None) or inside_bps(row.gpu)
+    ring = 2 * (row.gpus - 1) / row.gpus * step.gradient_bytes * 8 / link
+    if row.metric is not None and row.metric.collectives_only:
+        return ring, 0.0
+    return step.compute_s + ring, max(step.compute_s, ring)
+
+
+def _in_metric(row: Row, metric: Metric, engine: Engine, step: _Step, iteration_s: float) -> float:
+    if metric.kind is Kind.SECONDS:
+        return iteration_s / metric.unit
+    rate = row.gpus * step.batch / iteration_s
+    if metric.kind is Kind.RATE:
+        return rate / row.gpus if metric.per_gpu else rate
+    gpus = min(row.gpus, metric.over * row.gpus_per_node if metric.over_nodes else metric.over)
+    base = step.samples_per_s
+    if gpus > 1:
+        fewer = replace(row, gpus=gpus, nodes=-(-gpus // row.gpus_per_node))
+        base = gpus * step.batch / _iteration(fewer, engine, step)
+    if metric.kind is Kind.FACTOR:
+        return rate / base
+    return rate / base / (row.gpus / gpus) / metric.unit
