@@ -48,12 +48,12 @@ def rows() -> list[str]:
 
 
 def placed(text: str, name: str, lines: list[str]) -> str:
-    """The page with a table below its mark, in the place of what stood there."""
+    """The page with tables below their mark, in the place of those that stood there."""
     head, mark, tail = text.partition(f"<!-- {name} -->\n")
     rest = tail.lstrip("\n")
     while rest.startswith("|"):
-        rest = rest.partition("\n")[2]
-    return "\n".join([head + mark, *lines, "", rest.lstrip("\n")])
+        rest = rest.partition("\n")[2].lstrip("\n")
+    return "\n".join([head + mark, *lines, "", rest])
 
 
 def main() -> None:

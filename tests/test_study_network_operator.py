@@ -128,7 +128,7 @@ def test_json(result):
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert document == result.to_dict(), "a second run differs"
-    assert set(document) == {"rows", "claims", "figures", "skipped"}
+    assert set(document) == {"rows", "claims", "forecasts", "figures", "skipped"}
     for row in document["rows"]:
         assert set(row) == {"table", "row", "model", "published", "simulated", "error", "unit", "calibrated"}
         assert row["error"] == pytest.approx(row["simulated"] / row["published"] - 1)

@@ -32,6 +32,9 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     \b
     network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
     published          Measurements published of public systems, 2017 to 2020
+    ray-sgd            Ray distributed SGD beside Horovod and Distributed TensorFlow
+    ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
+    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
     """
     from paceline.progress import Bar
     from paceline.studies import run_study

@@ -17,6 +17,9 @@ STUDIES: dict[str, tuple[str, str]] = {
         "paceline.studies.network_operator",
         'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"',
     ),
+    "ray-sgd": ("paceline.studies.ray_sgd", "Ray distributed SGD beside Horovod and Distributed TensorFlow"),
+    "ddl-nccl": ("paceline.studies.ddl_nccl", "Horovod over NCCL and over IBM's DDL on Longhorn"),
+    "cuda-aware-mpi": ("paceline.studies.cuda_aware_mpi", 'A. A. Awan et al., "… TensorFlow and CUDA-Aware MPI"'),
     "published": ("paceline.studies.published", "Measurements published of public systems, 2017 to 2020"),
 }
 # Studies that take a file of measurements.

@@ -32,6 +32,17 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Foreseen:
+    """A value of ours that nobody has published."""
+
+    table: str
+    row: str
+    model: str
+    simulated: float
+    unit: str
+
+
+@dataclass(frozen=True)
 class Tested:
     """A claim of the study, tested by simulation: the verdict and the figures that decide it."""
 
@@ -66,6 +77,7 @@ class Study:
     skipped: Sequence[Skipped] = ()
     simulations: int = 0
     notes: Sequence[str] = field(default_factory=tuple)
+    forecasts: Sequence[Foreseen] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -84,6 +96,7 @@ class Study:
                 for row in self.rows
             ],
             "claims": [{"claim": it.claim, "verdict": it.verdict, "figures": dict(it.figures)} for it in self.claims],
+            "forecasts": [asdict(it) for it in self.forecasts],
             "figures": list(self.figures),
             "skipped": [asdict(it) for it in self.skipped],
         }
@@ -106,6 +119,8 @@ class Study:
                 rows = [row for row in self.rows if row.table == table and row.calibrated == calibrated]
                 lines += _table(f"{table}, {'' if calibrated else 'not '}calibrated on", rows)
             lines += [*_summary([row for row in self.rows if row.calibrated == calibrated], calibrated), ""]
+        for table in dict.fromkeys(it.table for it in self.forecasts):
+            lines += _foreseen(table, [it for it in self.forecasts if it.table == table])
         if self.claims:
             lines += [*_claims(self.claims, width), ""]
         lines += [line for note in self.notes for line in wrapped(f"note: {note}", width)]
@@ -143,6 +158,19 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
         numbers = [f"{row.published:g} {row.unit}".rstrip(), _number(row.simulated, row.unit), f"{row.error:+.1%}"]
         group.append(["" if group else row.row, row.model, *numbers])
     return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
+
+
+def _foreseen(title: str, values: Sequence[Foreseen]) -> list[str]:
+    """A line a row, a column a model."""
+    import click
+
+    models = list(dict.fromkeys(it.model for it in values))
+    columns = [Column("row", left=True), *(Column(model) for model in models)]
+    cells = {(it.row, it.model): _number(it.simulated, it.unit) for it in values}
+    rows = [
+        [row, *(cells.get((row, model), "-") for model in models)] for row in dict.fromkeys(it.row for it in values)
+    ]
+    return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows], highlight_first=False), ""]
 
 
 def _claims(claims: Sequence[Tested], width: int) -> list[str]:

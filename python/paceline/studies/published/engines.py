@@ -45,6 +45,8 @@ class Engine:
     negotiation_s: float = 0.0
 
 
+# No model's gradients are more than this.
+RAY_BUCKET = 1 << 40
 _YEAR = re.compile(r"\b20[12]\d\b")
 # Horovod 0.16.2 of 2019 remembers what ranks have agreed on (the response cache).
 _CACHED_SINCE = 2020
@@ -127,8 +129,8 @@ def _byteps(row: Row) -> Engine:
 
 
 def _ray(row: Row) -> Engine:
-    # A worker's gradients leave the framework when all are there.
-    options = {"servers": row.nodes, "chunk": "whole", "inside": "root", "overlap": False}
+    # A worker's gradients leave the framework as one, when all are there, and each server holds a part.
+    options = {"servers": row.nodes, "inside": "root", "bucket_size": RAY_BUCKET, "overlap": False}
     return Engine("Ray SGD", "sharded-ps", Channel.TCP, options, {"servers": "colocated", **_host("ray.host")}, 4)
 
 

@@ -10,6 +10,7 @@ from paceline._core import Trace, UserError
 from paceline.devices import rates_of
 from paceline.forecast import Run
 from paceline.library import find_strategy, load_cluster, load_trace
+from paceline.studies.calls import with_calls
 from paceline.studies.published.constants import constant
 from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
@@ -112,18 +113,6 @@ def _step(row: Row) -> _Step:
     return _Step(trace.with_batch(batch).scaled_to_rate(rate), batch, rate, tuple(assumed))
 
 
-def _with_calls(trace: Trace, seconds: float) -> Trace:
-    """Every gradient is handed over by a call that takes the backward pass's own time."""
-    document = json.loads(trace.to_json())
-    for worker in document["workers"]:
-        # The forward pass lists durations, the backward pass moments: later ones move by all earlier calls.
-        order = sorted(worker["gradients"], key=lambda gradient: gradient["ready_s"])
-        for calls, gradient in enumerate(order, start=1):
-            gradient["ready_s"] += calls * seconds
-        worker["backward_s"] += len(order) * seconds
-    return Trace.from_json(json.dumps(document).encode(), document["name"])
-
-
 def _iteration(row: Row, engine: Engine, step: _Step) -> float:
     """Seconds, the mean of some draws where there is jitter."""
     network = network_of(row, engine.channel, streams=engine.streams)
@@ -133,7 +122,7 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
         trace = Trace.all_reduce(f"allreduce:{step.gradient_bytes}B")
         options = {name: value for name, value in engine.options.items() if name != "bucket_size"}
         return _run(row, engine, network, trace, options, jitter=0.0).result().iteration_s
-    trace = _with_calls(step.trace, engine.call_s + engine.negotiation_s * row.gpus)
+    trace = with_calls(step.trace, engine.call_s + engine.negotiation_s * row.gpus)
     options = dict(engine.options)
     if row.gpus_per_node > 1 and inside_bps(row.gpu) == constant("inside.pcie-shared"):
         options["compute_speedup"] = 1 / (1 + constant("replicas.share"))

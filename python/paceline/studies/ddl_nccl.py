@@ -1,0 +1,110 @@
+"""The study `ddl-nccl`: Horovod over NCCL and over IBM's DDL on Longhorn, ResNet-50, batch 32, to 24 V100.
+
+Longhorn: 4 V100 and a 100 Gbit/s InfiniBand card a node; TensorFlow 2.1, `--model resnet50 --batch_size 32
+--num_batches 100`; 1 to 4 GPUs by `--num_gpus` without Horovod, then 4, 8, 16, 24 by `--variable_update=horovod` with
+HOROVOD_FUSION_THRESHOLD=16777216. Published are the slopes of linear regressions, images/s a GPU; DDL ran on two nodes
+at most. 2020-05-13.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from paceline._core import Trace
+from paceline.devices import rates_of
+from paceline.forecast import Run
+from paceline.library import load_cluster, load_trace
+from paceline.studies.calls import with_calls
+from paceline.studies.published.constants import constant
+from paceline.studies.report import Compared, Foreseen, Study, Tested
+
+TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
+_MODEL, _BATCH, _PER_NODE = "resnet-50", 32, 4
+_FUSION = 16_777_216
+SINGLE, NCCL, DDL = "one process", "Horovod, NCCL", "Horovod, DDL"
+_GPUS = {SINGLE: (1, 2, 3, 4), NCCL: (4, 8, 16, 24), DDL: (4, 8)}
+# Slopes: one process by `--num_gpus` in either container, then Horovod.
+_PUBLISHED = {
+    ("inside the node", "NCCL's container"): (SINGLE, 294.8),
+    ("inside the node", "DDL's container"): (SINGLE, 300.8),
+    ("between nodes", "NCCL"): (NCCL, 326.0),
+    ("between nodes", "DDL"): (DDL, 330.6),
+}
+
+
+@lru_cache(maxsize=4)
+def _step(system: str) -> Trace:
+    device = rates_of(_MODEL)["V100"]
+    trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(device.samples_per_s)
+    return with_calls(trace, constant("horovod.call" if system == SINGLE else "horovod.call.cached"))
+
+
+@lru_cache(maxsize=64)
+def rate(system: str, gpus: int) -> float:
+    """Images/s."""
+    if gpus == 1:
+        return rates_of(_MODEL)["V100"].samples_per_s
+    strategy = "hierarchical" if system == DDL else "ring"
+    options = {} if system == SINGLE else {"bucket_size": _FUSION}
+    machine = load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE))
+    run = Run(_step(system), machine, {"strategy": strategy, "workers": gpus, **options})
+    return gpus * _BATCH / run.result().iteration_s
+
+
+def slope(system: str) -> float:
+    """Images/s a GPU, by linear regression with an intercept."""
+    gpus = _GPUS[system]
+    return statistics.linear_regression(gpus, [rate(system, count) for count in gpus]).slope
+
+
+def _claims() -> list[Tested]:
+    slopes = {system: slope(system) for system in _GPUS}
+    gain = slopes[DDL] / slopes[NCCL] - 1
+    return [
+        Tested(
+            "DDL is faster than NCCL between nodes (published: +1.4 %).",
+            gain > 0,
+            {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
+        ),
+        Tested(
+            "Under Horovod a GPU adds more than in one process.",
+            slopes[NCCL] > slopes[SINGLE],
+            {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
+        ),
+        Tested(
+            "Throughput grows linearly to 24 GPUs (each GPU at least 95 % of its share on one node).",
+            rate(NCCL, 24) / 24 >= 0.95 * rate(NCCL, 4) / 4,
+            {"4 GPUs, /s each": rate(NCCL, 4) / 4, "24 GPUs, /s each": rate(NCCL, 24) / 24},
+        ),
+    ]
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+    """Simulate everything, and draw the figure if a folder is given."""
+    points = [(system, gpus) for system, all_gpus in _GPUS.items() for gpus in all_gpus]
+    values = []
+    for done, (system, gpus) in enumerate(points):
+        if progress is not None:
+            progress(done, len(points))
+        values.append(Foreseen("throughput", system, f"{gpus} GPUs", rate(system, gpus), "/s"))
+    if progress is not None:
+        progress(len(points), len(points))
+    values.sort(key=lambda it: int(it.model.split()[0]))
+    rows = [
+        Compared(table, row, "ResNet-50", published, slope(system), "/s/GPU", calibrated=False)
+        for (table, row), (system, published) in _PUBLISHED.items()
+    ]
+    drawn: list[str] = []
+    if plots is not None:
+        from paceline.studies.curves import draw
+
+        drawn = [str(draw(values, plots / "ddl-nccl.png", "ResNet-50, batch 32, Longhorn", "images/s"))]
+    notes = (
+        "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study does not say what one GPU did here.",
+        "Without Horovod the two containers ran the same thing: their 2.0 % is what runs differ by, and more than what "
+        "is said to part DDL from NCCL.",
+    )
+    return Study(TITLE, rows, _claims(), drawn, notes=notes, forecasts=values)

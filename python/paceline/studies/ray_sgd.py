@@ -1,0 +1,235 @@
+"""The study `ray-sgd`: Ray's distributed SGD beside Horovod and Distributed TensorFlow, 4 to 64 V100.
+
+p3.16xlarge (8 V100 and 25 Gbit/s a node), ResNet-101, batch 64 a GPU. Published are images/s of one Ray worker with 1
+to 8 GPUs and weak-scaling factors over 4 GPUs on one node; the rest is forecast. The engines are those of `published`,
+with its constants; what is new here is the path inside the node.
+
+The 8 GPUs of a node are a hybrid cube mesh: each has NVLinks to 4 others, and reaches 3 across PCI Express and the bus
+between the sockets. *Simple* reduces to one GPU: with 8 of them three gradients come that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Trace
+from paceline.forecast import Run
+from paceline.library import load_cluster, load_trace
+from paceline.studies.calls import with_calls
+from paceline.studies.published.constants import constant
+from paceline.studies.published.engines import RAY_BUCKET
+from paceline.studies.report import Compared, Foreseen, Study, Tested
+
+TITLE = (
+    "Ray distributed SGD evaluation: ResNet-101, batch 64, p3.16xlarge (8 V100 and 25 Gbit/s a node): images/s, and "
+    "weak scaling over 4 GPUs on one node"
+)
+_MODEL, _BATCH = "resnet-101", 64
+# One Ray worker with one GPU: the base of everything here.
+_ONE_GPU = 218.0
+_ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
+HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
+SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
+# System → factor over 4 GPUs at (GPUs, nodes).
+_FACTORS = {
+    HOROVOD: {(8, 2): 1.9, (16, 4): 1.9},
+    TENSORFLOW: {(8, 2): 1.8, (16, 4): 2.7},
+    RAY: {(8, 2): 1.8, (16, 4): 2.2},
+}
+SIMPLE, NCCL, IDEAL = "simple", "NCCL", "ideal"
+_GPUS = (4, 8, 16, 32, 64)
+# Of p3.16xlarge's hybrid cube mesh.
+_DIRECT_PEERS = 4
+_MESH = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A run: which system, on how many GPUs, how many of them in a node, and how these are reduced."""
+
+    system: str
+    gpus: int
+    per_node: int
+    inside: str = NCCL
+
+    @property
+    def nodes(self) -> int:
+        """Each is full."""
+        return self.gpus // self.per_node
+
+
+def port_bps(gpus: int, inside: str) -> float:
+    """What one GPU of so many in a node receives from the others, in bits per second.
+
+    In *simple* peers send at once, each over its own NVLink; those without one to the root share the bus between the
+    sockets, which then decides. A node's process sends for all its GPUs, so NCCL is a reduction to one, too, that takes
+    as long as its ring: 2 (n - 1) / n of the bytes at its rate.
+    """
+    if inside == NCCL:
+        return gpus * constant("tf.nccl")
+    peers = gpus - 1
+    if gpus < _MESH:
+        return max(1, peers) * constant("inside.nvlink-one")
+    return peers / (peers - _DIRECT_PEERS) * constant("inside.qpi")
+
+
+@lru_cache(maxsize=4)
+def _step(system: str) -> Trace:
+    trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
+    return with_calls(trace, constant("horovod.call" if system == HOROVOD else "ray.call"))
+
+
+def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Strategy, options, cluster."""
+    if layout.system == HOROVOD:
+        flow = min(constant("tcp.stream"), 25e9 * constant("tcp.share"))
+        links = {"bandwidth": f"{flow:.0f}bps", "intra_bandwidth": f"{constant('inside.nvlink-v100'):.0f}bps"}
+        return "ring", {"bucket_size": int(constant("horovod.fused"))}, links
+    options: dict[str, Any] = {"servers": layout.nodes, "inside": "root"}
+    host = constant("ray.host" if layout.system == RAY else "grpc.host")
+    cluster: dict[str, Any] = {"bandwidth": f"{25e9 * constant('tcp.share'):.0f}bps", "servers": "colocated"}
+    cluster["host_bandwidth"] = f"{host:.0f}bps"
+    cluster["intra_bandwidth"] = f"{port_bps(layout.per_node, layout.inside):.0f}bps"
+    if layout.system == RAY:
+        options |= {"bucket_size": RAY_BUCKET, "overlap": False}
+    else:
+        options["chunk"] = "whole"
+    return "sharded-ps", options, cluster
+
+
+@lru_cache(maxsize=256)
+def rate(layout: Layout) -> float:
+    """Images/s."""
+    workers, per_node = layout.gpus, layout.per_node
+    if layout.inside == IDEAL:  # one GPU's gradient stands for the node's
+        workers, per_node = layout.nodes, 1
+    if layout.gpus == 1:
+        return _ONE_GPU
+    strategy, options, cluster = _parts(layout)
+    machine = load_cluster(None, latency=f"{constant('tcp.latency') * 1e6:g}us", gpus_per_node=per_node, **cluster)
+    iteration = Run(_step(layout.system), machine, {"strategy": strategy, "workers": workers, **options}).result()
+    return layout.gpus * _BATCH / iteration.iteration_s
+
+
+def _system(system: str, gpus: int, per_node: int) -> Layout:
+    return Layout(system, gpus, min(gpus, per_node), SIMPLE if system == RAY else NCCL)
+
+
+def factor(system: str, gpus: int, per_node: int = 4) -> float:
+    """Over 4 GPUs on one node."""
+    return rate(_system(system, gpus, per_node)) / rate(_system(system, 4, 4))
+
+
+def _rows() -> list[Compared]:
+    model = "ResNet-101"
+    rows = [
+        Compared(
+            "one Ray worker",
+            f"{gpus} GPUs of a node",
+            model,
+            published,
+            rate(Layout(RAY, gpus, gpus, SIMPLE)),
+            "/s",
+            gpus == 2,
+        )
+        for gpus, published in _ONE_WORKER.items()
+    ]
+    for system, points in _FACTORS.items():
+        for (gpus, nodes), published in points.items():
+            row = f"{system}, {gpus} GPUs on {nodes} nodes"
+            calibrated = system == RAY
+            rows.append(
+                Compared("weak scaling over 4 GPUs", row, model, published, factor(system, gpus), "x", calibrated)
+            )
+    return rows
+
+
+def _forecasts() -> list[Foreseen]:
+    values = []
+    for per_node in (4, 8):
+        for system in SYSTEMS:
+            for gpus in _GPUS:
+                row = f"{system}, {per_node} a node"
+                if gpus >= per_node:
+                    layout = _system(system, gpus, per_node)
+                    values.append(Foreseen("throughput", row, f"{gpus} GPUs", rate(layout), "/s"))
+        for inside in (SIMPLE, NCCL, IDEAL):
+            for gpus in _GPUS:
+                if gpus >= per_node:
+                    row, layout = f"Ray, {inside}, {per_node} a node", Layout(RAY, gpus, per_node, inside)
+                    values.append(Foreseen("inside the node", row, f"{gpus} GPUs", rate(layout), "/s"))
+    return values
+
+
+def _claims() -> list[Tested]:
+    sixteen = {per_node: rate(_system(RAY, 16, per_node)) for per_node in (4, 8)}
+    horovod = {gpus: rate(_system(HOROVOD, gpus, 8)) for gpus in (8, 16)}
+    inside = {(how, gpus): rate(Layout(RAY, gpus, gpus, how)) for how in (SIMPLE, NCCL) for gpus in (4, 8)}
+    ideal = {gpus: _ONE_GPU * gpus for gpus in (4, 8)}
+    near = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(HOROVOD, gpus, 4)) for gpus in (8, 16)}
+    close = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(TENSORFLOW, gpus, 4)) for gpus in (8, 16)}
+    return [
+        Tested(
+            "With 8 GPUs in a node scaling is worse than with 4, although fewer nodes talk.",
+            sixteen[8] < sixteen[4],
+            {"Ray, 16 GPUs, 4 a node, /s": sixteen[4], "8 a node, /s": sixteen[8]},
+        ),
+        Tested(
+            "Horovod with 16 GPUs on 2 nodes is slower than with 8 on one.",
+            horovod[16] < horovod[8],
+            {"8 on one node, /s": horovod[8], "16 on two, /s": horovod[16]},
+        ),
+        Tested(
+            "Ray matches Horovod (within 10 %).",
+            all(abs(ratio - 1) <= 0.1 for ratio in near.values()),
+            {f"Ray / Horovod, {gpus} GPUs": ratio for gpus, ratio in near.items()},
+        ),
+        Tested(
+            "Ray is within 10 % of Distributed TensorFlow.",
+            all(abs(ratio - 1) <= 0.1 for ratio in close.values()),
+            {f"Ray / Distributed TensorFlow, {gpus} GPUs": ratio for gpus, ratio in close.items()},
+        ),
+        Tested(
+            "Inside a node simple beats NCCL with 4 GPUs.",
+            inside[SIMPLE, 4] > inside[NCCL, 4],
+            {"simple, /s": inside[SIMPLE, 4], "NCCL, /s": inside[NCCL, 4]},
+        ),
+        Tested(
+            "Inside a node simple loses to NCCL with 8 GPUs.",
+            inside[SIMPLE, 8] < inside[NCCL, 8],
+            {"simple, /s": inside[SIMPLE, 8], "NCCL, /s": inside[NCCL, 8]},
+        ),
+        Tested(
+            "Both are below ideal.",
+            all(inside[how, gpus] < ideal[gpus] for how, gpus in inside),
+            {f"{how}, {gpus} GPUs, of ideal": value / ideal[gpus] for (how, gpus), value in inside.items()},
+        ),
+    ]
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+    """Simulate everything, and draw the figure if a folder is given."""
+    parts: Sequence[Callable[[], list[Any]]] = (_rows, _forecasts, _claims)
+    made = []
+    for done, part in enumerate(parts):
+        if progress is not None:
+            progress(done, len(parts))
+        made.append(part())
+    if progress is not None:
+        progress(len(parts), len(parts))
+    rows, forecasts, claims = made
+    drawn: list[str] = []
+    if plots is not None:
+        from paceline.studies.curves import draw
+
+        drawn = [str(draw(forecasts, plots / "ray-sgd.png", "ResNet-101, batch 64, p3.16xlarge", "images/s"))]
+    notes = (
+        "Base of everything: 218 images/s of one GPU. Published rows without a figure's number: factors are those of "
+        "the text.",
+        "16 GPUs on 4 nodes did 1.9 to 2.7 times what 4 did; no constant explains that together with 1.8 to 1.9 on 2.",
+    )
+    return Study(TITLE, rows, claims, drawn, notes=notes, forecasts=forecasts)

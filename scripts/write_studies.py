@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/studies.md: what is published beside what is simulated, and the claims.
+
+python scripts/write_studies.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from paceline import human
+from paceline.studies import run_study
+from paceline.studies.report import Study
+from write_published import placed
+
+PAGE = Path(__file__).parent.parent / "docs/studies.md"
+NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
+
+
+def rows(study: Study) -> list[str]:
+    lines = ["| of | row | model | published | simulated | error | |", "| --- " * 7 + "|"]
+    for row in study.rows:
+        simulated = f"{human.digits(row.simulated)} {row.unit}"
+        note = "calibrated on" if row.calibrated else ""
+        values = f"{row.published:g} {row.unit} | {simulated} | {row.error:+.1%} | {note}"
+        lines.append(f"| {row.table} | {row.row} | {row.model} | {values} |")
+    lines += ["", "| claim | | figures |", "| --- | --- | --- |"]
+    for claim in study.claims:
+        figures = "; ".join(f"{name} {human.short(value)}" for name, value in claim.figures.items())
+        lines.append(f"| {claim.claim} | {claim.verdict} | {figures} |")
+    return lines
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in NAMES:
+        text = placed(text, name, rows(cast("Study", run_study(name))))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

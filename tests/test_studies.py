@@ -1,0 +1,99 @@
+"""The studies `ray-sgd`, `ddl-nccl` and `cuda-aware-mpi`: their rows, their claims and their output."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli_study import study
+from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
+from paceline.studies.published.constants import constant
+from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {name: run_study(name) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json(results, name):
+    done = CliRunner().invoke(study, [name, "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told == results[name].to_dict(), "a second run differs"
+    assert told["rows"] and told["claims"] and told["forecasts"]
+    for row in told["rows"]:
+        assert row["error"] == pytest.approx(row["simulated"] / row["published"] - 1)
+    assert {claim["verdict"] for claim in told["claims"]} <= {"holds here", "does not hold here"}
+    assert all(claim["figures"] for claim in told["claims"])
+    assert all(value["simulated"] > 0 for value in told["forecasts"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documentation_says_what_comes_out(results, name):
+    page = (ROOT / "docs" / "studies.md").read_text()
+    for row in results[name].rows:
+        assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
+        assert f"| {row.error:+.1%} |" in page
+    for claim in results[name].claims:
+        assert f"| {claim.claim} | {claim.verdict} |" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    drawn = [Path(figure) for figure in run_study(name, tmp_path).figures]
+    assert drawn and sorted(drawn) == sorted(tmp_path.iterdir())
+    assert all(figure.read_bytes().startswith(b"\x89PNG") for figure in drawn)
+
+
+def test_every_study_is_in_the_help():
+    text = CliRunner().invoke(study, ["--help"]).output
+    assert all(name in text for name in STUDIES)
+
+
+def test_the_path_inside_a_mesh():
+    link, bus = constant("inside.nvlink-one"), constant("inside.qpi")
+    assert port_bps(2, SIMPLE) == link
+    assert port_bps(4, SIMPLE) == 3 * link
+    # Of 7 gradients 3 cross the bus: all take as long as those.
+    assert 7 / port_bps(8, SIMPLE) == pytest.approx(3 / bus)
+    # As long as a ring: 2 (n - 1) / n of the bytes.
+    for gpus in (4, 8):
+        assert 2 * (gpus - 1) / port_bps(gpus, NCCL) == pytest.approx(2 * (gpus - 1) / gpus / constant("tf.nccl"))
+
+
+def test_a_node_is_no_faster_than_its_gpus():
+    for gpus in (2, 4, 8):
+        assert ray_sgd.rate(Layout(ray_sgd.RAY, gpus, gpus, SIMPLE)) < 218 * gpus
+    for system in ray_sgd.SYSTEMS:
+        assert ray_sgd.factor(system, 4) == 1
+        assert 1 < ray_sgd.factor(system, 8) < 2
+
+
+def test_slopes_of_a_line():
+    # Linear to a per cent, so that a slope is what each GPU adds.
+    assert ddl_nccl.slope(ddl_nccl.NCCL) == pytest.approx(ddl_nccl.rate(ddl_nccl.NCCL, 24) / 24, rel=0.01)
+
+
+def test_small_messages_cost_their_steps():
+    ring = 2 * 15 * (constant("nccl.step") + constant("rdma.latency"))
+    assert cuda_aware_mpi.latency("NCCL2", 8) == pytest.approx(ring, rel=0.01)
+    halving = 2 * 4 * (constant("mpi.gpu.step") + constant("rdma.latency"))
+    assert cuda_aware_mpi.latency("CUDA-aware MPI", 8) == pytest.approx(halving, rel=0.01)
+
+
+def test_large_messages_are_bound_by_the_wire():
+    size, wire = 1 << 28, 100e9 * constant("rdma.share")
+    least = 2 * 15 / 16 * size * 8 / wire
+    for name in ("NCCL2", "CUDA-aware MPI"):
+        assert least <= cuda_aware_mpi.latency(name, size) <= 1.02 * least
+
+
+def test_channels_are_ordered():
+    rates = [cuda_aware_mpi.rate(name, "resnet-50", 64) for name in ("gRPC", "gRPC+Verbs", "gRPC+GDR")]
+    assert rates == sorted(rates)
