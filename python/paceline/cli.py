@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "clusters": ("paceline.cli_lists", "clusters", "List the built-in clusters, or show one."),
     "strategies": ("paceline.cli_lists", "strategies", "List the strategies."),
     "import-sends": ("paceline.cli_import", "import_sends", "Make a trace of recorded sends."),
+    "report": ("paceline.cli_report", "report", "Forecasts as one self-contained page."),
     "study": ("paceline.cli_study", "study", "Reproduce a published study, side by side."),
 }
 _LONGEST_MESSAGE = 1000

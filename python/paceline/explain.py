@@ -80,11 +80,16 @@ class Explanation:
             "band": None if self.band is None else vars(self.band),
         }
 
+    def sentences(self) -> list[str]:
+        """What dominates, the knee, and how far off this may be: the changes stand between the last two."""
+        result = self.result
+        dominated = f"{result.strategy} with {human.count(result.workers, 'worker')} is {bound(result)}."
+        return [dominated, _knee_in_words(self.knee), _band_in_words(self)]
+
     def text(self, width: int) -> list[str]:
         """Lines for people."""
-        result = self.result
-        lines = wrapped(f"{result.strategy} with {human.count(result.workers, 'worker')} is {bound(result)}.", width)
-        lines += wrapped(_knee_in_words(self.knee), width)
+        *before, after = [wrapped(sentence, width) for sentence in self.sentences()]
+        lines = [line for paragraph in before for line in paragraph]
         columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
         rows = [
             [
@@ -95,7 +100,7 @@ class Explanation:
             ]
             for change in self.changes
         ]
-        return [*lines, "", *render(columns, [rows], highlight_first=False), "", *wrapped(_band_in_words(self), width)]
+        return [*lines, "", *render(columns, [rows], highlight_first=False), "", *after]
 
 
 def explain(groups: Sequence[Group]) -> Explanation:

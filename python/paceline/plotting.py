@@ -110,7 +110,7 @@ def figure(results: Sequence[Result]) -> Figure:
         swept = [
             axis for axis in _AXES if len({getattr(result, axis[0]) for result in _relevant(results, axis[0])}) > 1
         ]
-        return _lines(results, swept[0], swept[1:]) if swept else _bars(results)
+        return _lines(results, swept[0], swept[1:]) if swept else bars(results)
 
 
 def _relevant(results: Sequence[Result], name: str) -> list[Result]:
@@ -118,12 +118,13 @@ def _relevant(results: Sequence[Result], name: str) -> list[Result]:
     return [result for result in results if name != "servers" or result.servers]
 
 
-def _bars(results: Sequence[Result]) -> Figure:
+def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
+    """Computation and exposed communication of each, fastest first; `width` in inches."""
     from matplotlib.figure import Figure
 
     ordered = sorted(results, key=lambda result: result.iteration_s)
     unit, word = human.time_unit(result.iteration_s for result in ordered)
-    drawn = Figure(figsize=(8, 1.7 + 0.36 * len(ordered)), layout="constrained")
+    drawn = Figure(figsize=(width, 1.7 + 0.36 * len(ordered)), layout="constrained")
     axes = drawn.add_subplot()
     places = range(len(ordered))
     compute = [min(result.compute_s, result.iteration_s) / unit for result in ordered]
@@ -159,19 +160,19 @@ def _lines(
     if len(panels) > _MOST_PANELS:
         raise UserError(f"--plot: {len(panels)} panels do not fit a plot; sweep fewer values")
     computes = any(result.compute_s > 0 for result in results)
-    quantities = [_iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
+    quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
     drawn = Figure(figsize=(11.5, 0.9 + 3.5 * len(panels)), layout="constrained")
     grid: Any = drawn.subplots(len(panels), 2, squeeze=False, sharey="col")
     for row, (title, members) in zip(grid, panels.items(), strict=True):
         for axes, (words, value) in zip(row, quantities, strict=True):
-            _draw(axes, members, name, scale, value)
+            draw_lines(axes, members, name, scale, value)
             if words == _SAMPLES[0]:
-                _draw_ideal(axes, members, name, scale)
+                draw_ideal(axes, members, name, scale)
             axes.set_ylabel(words)
-            _x_axis(axes, [getattr(result, name) / scale for result in _relevant(members, name)], label)
+            x_axis(axes, [getattr(result, name) / scale for result in _relevant(members, name)], label)
             axes.set_title(title, fontsize="medium")
     for column, (_, value) in enumerate(quantities):
-        _y_axis(grid[0][column], [value(result) for result in results])
+        y_axis(grid[0][column], [value(result) for result in results])
     handles, labels = grid[0][1].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside right center", frameon=False)
     drawn.suptitle(_title(results, axis, others))
@@ -207,7 +208,7 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     return {strategy: series[strategy] for strategy in order if strategy in series}
 
 
-def _draw(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
+def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
     """One line per strategy, each thinner than those before, so that lines that coincide are all seen."""
     series = _series(results, name)
     for place, (strategy, members) in enumerate(series.items()):
@@ -227,7 +228,8 @@ def _draw(axes: Axes, results: Sequence[Result], name: str, scale: float, value:
         axes.plot([x for x, _ in known], [y for _, y in known], **style, **marks)
 
 
-def _iteration_time(results: Sequence[Result]) -> tuple[str, Value]:
+def iteration_time(results: Sequence[Result]) -> tuple[str, Value]:
+    """The label of an axis, and what stands on it."""
     unit, word = human.time_unit(result.iteration_s for result in results)
     return f"iteration time ({word})", lambda result: result.iteration_s / unit
 
@@ -240,7 +242,8 @@ _SAMPLES: tuple[str, Value] = ("samples/s, all workers", lambda result: result.s
 _BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
 
 
-def _draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> None:
+def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> None:
+    """What all workers would do without communication."""
     ideal = {
         getattr(result, name) / scale: result.workers * result.batch / result.compute_s
         for result in _relevant(results, name)
@@ -249,7 +252,7 @@ def _draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) 
     axes.plot(sorted(ideal), [ideal[x] for x in sorted(ideal)], color="0.6", linewidth=1, label="linear scaling")
 
 
-def _y_axis(axes: Axes, values: Sequence[float | None]) -> None:
+def y_axis(axes: Axes, values: Sequence[float | None]) -> None:
     """From zero, or logarithmic where values differ tenfold."""
     positive = [value for value in values if value]
     if not positive or len(positive) < len(values) or max(positive) < 10 * min(positive):
@@ -259,7 +262,8 @@ def _y_axis(axes: Axes, values: Sequence[float | None]) -> None:
     plain_ticks(axes.yaxis)
 
 
-def _x_axis(axes: Axes, values: Sequence[float], label: str) -> None:
+def x_axis(axes: Axes, values: Sequence[float], label: str) -> None:
+    """A tick a value, logarithmic where they differ fourfold."""
     from matplotlib.ticker import NullLocator
 
     ticks = sorted(set(values))

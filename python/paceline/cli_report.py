@@ -1,0 +1,53 @@
+"""The command `paceline report`: a specification becomes a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paceline._core import UserError
+from paceline.files import check_writable
+from paceline.terminal import say
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("spec", type=_PATH, metavar="SPEC.toml")
+@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
+@click.option("--png", type=_PATH, metavar="DIR", help="Also every chart as PNG, there.")
+def report(*, spec: Path, output: Path, png: Path | None) -> None:
+    """Forecast what SPEC asks for, and write one page of HTML that needs no network.
+
+    It has scaling curves, a ranking of strategies, what iterations wait for and a timeline. SPEC is TOML: chapters
+    whose fields are the options of `paceline simulate` (docs/report.md).
+
+    \b
+    paceline report examples/report.toml -o report.html
+    """
+    from importlib.util import find_spec
+
+    from paceline.pages.spec import read
+    from paceline.progress import Bar
+
+    if find_spec("matplotlib") is None:
+        raise UserError("report: charts need matplotlib: pip install 'paceline[plot]'")
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--output {output}: is a page: name a file that ends with .html")
+    check_writable("--output", output)
+    if png is not None:
+        try:
+            png.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--png {png}: {error.strerror or error}") from None
+    asked = read(spec)
+    from paceline.pages.chapters import simulated
+    from paceline.pages.document import write
+
+    with Bar("simulating") as bar:
+        try:
+            chapters = simulated(asked, bar)
+        except UserError as error:
+            raise UserError(f"{spec}: {error}") from None
+    say([f"wrote {path}" for path in write(asked, chapters, output, png)])

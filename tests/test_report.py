@@ -1,0 +1,192 @@
+"""`paceline report`: the specification, and the page in a real browser."""
+
+import html
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline._core import UserError
+from paceline.cli_report import report
+from paceline.pages.chapters import simulated
+from paceline.pages.spec import read
+
+pytest.importorskip("matplotlib")
+ROOT = Path(__file__).parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SMALL = """
+title = "A <small> report"
+[[chapter]]
+title = "One & only"
+trace = "resnet-18"
+workers = [2, 4]
+strategy = ["ring", "ps"]
+servers = 2
+bucket_size = "25MB"
+"""
+
+
+def spec(tmp_path, text):
+    path = tmp_path / "spec.toml"
+    path.write_text(text)
+    return path
+
+
+def made(tmp_path, text, *options):
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(report, [str(spec(tmp_path, text)), "-o", str(page), *map(str, options)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return page.read_text(encoding="utf-8"), done.output
+
+
+class Ids(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("href", "src", "xlink:href", "action", "srcset", "data"):
+                self.links.append(value)
+
+
+def test_the_page_loads_nothing(tmp_path):
+    text, _ = made(tmp_path, SMALL)
+    found = Ids(text)
+    assert len(found.ids) == len(set(found.ids))
+    assert all(link.startswith("#") for link in found.links)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert not re.search(r"<script|@import|url\((?!#)", text)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(found.ids)
+
+
+def test_it_holds_what_was_asked_for(tmp_path):
+    text, _ = made(tmp_path, SMALL)
+    assert "<h1>A &lt;small&gt; report</h1>" in text and "One &amp; only" in text
+    for title in (
+        "Throughput: 25 Gbit/s",
+        "Scaling efficiency",
+        "Strategies: 4 workers",
+        "One iteration: ring, 2 workers",
+    ):
+        assert title in text
+    rows = re.findall(r"<tr[^>]*><td class=\"name\">(\w+)</td><td>([^<]*)</td><td>(\d+)</td>", text)
+    assert sorted(rows) == [("ps", "2", "2"), ("ps", "2", "4"), ("ring", "–", "2"), ("ring", "–", "4")]
+    labels = re.findall(r'aria-label="([^"]*)"', text)
+    assert len(labels) == 5 and all(labels)
+
+
+def test_the_same_spec_gives_the_same_bytes(tmp_path):
+    assert made(tmp_path, SMALL) == made(tmp_path, SMALL)
+
+
+def test_explanations_are_those_of_simulate(tmp_path):
+    text, _ = made(tmp_path, SMALL + "explain = true\n")
+    (chapter,) = simulated(read(tmp_path / "spec.toml"))
+    for sentence in chapter.explanation.sentences():
+        assert html.escape(sentence) in text
+    assert "twice the bandwidth" in text
+
+
+def test_pictures(tmp_path):
+    _, told = made(tmp_path, SMALL, "--png", tmp_path / "pictures")
+    pictures = sorted((tmp_path / "pictures").iterdir())
+    assert [path.name.split("-", 2)[2] for path in pictures] == [
+        f"{name}.png" for name in ("breakdown", "efficiency", "ranking", "scaling", "timeline")
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in told for path in pictures)
+
+
+def test_all_reduces_have_no_efficiency(tmp_path):
+    text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
+    assert "All-reduce: 25 Gbit/s" in text and "Scaling efficiency" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "chapter: write one"),
+        ("title = 3\n[[chapter]]\ntrace='resnet-18'", "title: 3 is not text"),
+        ("titel = 'x'", "unknown field 'titel'; did you mean 'title'"),
+        ("[[chapter]]\n", "chapter 1: trace: is missing"),
+        ("[[chapter]]\ntrace='resnet-19'", "chapter 1: unknown trace 'resnet-19'"),
+        ("[[chapter]]\ntrace='resnet-18'\nworker=[2]", "chapter 1: unknown field 'worker'; did you mean 'workers'"),
+        ("[[chapter]]\ntrace='resnet-18'\nworkers=[0]", "chapter 1: Invalid value for '--workers'"),
+        ("[[chapter]]\ntrace='resnet-18'\nworkers=[]", "chapter 1: workers: []"),
+        ("[[chapter]]\ntrace='resnet-18'\nbandwidth='fast'", "chapter 1: Invalid value for '--bandwidth'"),
+        ("[[chapter]]\ntrace='resnet-18'\noverlap='no'", "chapter 1: overlap: 'no' is neither true nor false"),
+        ("[[chapter]]\ntrace='resnet-18'\nexplain=1", "chapter 1: explain: 1"),
+        ("[[chapter]]\ntrace='resnet-18'\nstrategy='rung'", "chapter 1: unknown strategy 'rung'"),
+        ("[[chapter]]\ntrace='resnet-18'\ntimeline={worker=2}", "timeline: unknown field 'worker'"),
+        ("[[chapter]]\ntrace='resnet-18'\ntimeline=3", "timeline: write false"),
+        ("not toml", "is not TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, text, message):
+    path = spec(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert str(error.value).startswith(str(path))
+    assert message in str(error.value)
+
+
+def test_a_timeline_of_a_run_that_is_not_there(tmp_path):
+    path = spec(tmp_path, SMALL + 'timeline = { strategy = "tree" }\n')
+    done = CliRunner().invoke(report, [str(path), "-o", str(tmp_path / "page.html")])
+    assert isinstance(done.exception, UserError)
+    assert f"{path}: chapter 1: timeline: tree: the chapter has no such run" in str(done.exception)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_page_must_be_html(tmp_path):
+    done = CliRunner().invoke(report, [str(spec(tmp_path, SMALL)), "-o", str(tmp_path / "page.pdf")])
+    assert isinstance(done.exception, UserError) and "ends with .html" in str(done.exception)
+
+
+HARNESS = """<!doctype html><title>waiting</title><iframe id=f src=page.html width={width} height=900></iframe><script>
+addEventListener("load", () => {{
+  const page = document.getElementById("f").contentDocument, root = page.documentElement;
+  const pictures = [...page.querySelectorAll("svg")].map(it => it.getBoundingClientRect());
+  const text = [...page.querySelectorAll("svg text, svg use")].map(it => it.getBoundingClientRect().height);
+  document.title = JSON.stringify({{
+    scrolls: root.scrollWidth, width: root.clientWidth, pictures: pictures.map(it => [it.left, it.right, it.height]),
+    heading: page.querySelector("h1").textContent, text: text.length, side: new Set(pictures.map(it => it.left)).size,
+  }});
+}});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+@pytest.mark.parametrize(("width", "columns"), [(1280, 2), (390, 1)])
+def test_in_a_browser(tmp_path, width, columns):
+    import json
+
+    made(tmp_path, SMALL + "explain = true\n")
+    (tmp_path / "harness.html").write_text(HARNESS.format(width=width))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1600,1000", "--virtual-time-budget=10000"]
+    words = [CHROMIUM, *flags, "--dump-dom", (tmp_path / "harness.html").as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    told = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
+    assert told["heading"] == "A <small> report"
+    # Nothing stands out of the screen: tables scroll by themselves.
+    assert told["scrolls"] <= told["width"]
+    assert len(told["pictures"]) == 5
+    for left, right, height in told["pictures"]:
+        assert 0 <= left < right <= told["width"]
+        assert height > 100
+    assert told["side"] == columns
+
+
+def test_the_example(tmp_path):
+    chapters = read(ROOT / "examples" / "report.toml").chapters
+    assert len(chapters) == 3
+    assert [chapter.explained for chapter in chapters] == [True, False, False]
+    assert chapters[1].shown is None
