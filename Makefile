@@ -17,7 +17,7 @@ $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; set PYTHON"; exit 77; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(UV) 'maturin>=1.9,<2' && $(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate \
+	$(UV) 'maturin>=1.9,<2' && $(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore \
 		--group test --group lint --group bench
 	@touch $@
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "strategies": ("paceline.cli_lists", "strategies", "List the strategies."),
     "import-sends": ("paceline.cli_import", "import_sends", "Make a trace of recorded sends."),
     "report": ("paceline.cli_report", "report", "Forecasts as one self-contained page."),
+    "explore": ("paceline.cli_explore", "explore", "A page on which sliders redraw a forecast."),
     "study": ("paceline.cli_study", "study", "Reproduce a published study, side by side."),
 }
 _LONGEST_MESSAGE = 1000

@@ -1,0 +1,146 @@
+"""What is simulated for a state: curves over workers, a ranking, and the timeline of one strategy."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline import plotting
+from paceline._core import Cluster
+from paceline.explore.state import State
+from paceline.forecast import Result, Run
+from paceline.library import Strategy, all_strategies, load_cluster, load_trace
+from paceline.pages.lanes import COLOURS, lanes_of
+from paceline.sweeps import execute, feasible, plan
+
+# A timeline of more workers is not read.
+_TIMELINE_WORKERS = 8
+_MOST_LANES = 16
+
+
+def cluster_of(state: State) -> Cluster:
+    """The preset under the sliders."""
+    machine = load_cluster(
+        state.cluster,
+        bandwidth=f"{state.bandwidth_gbps:g}Gbps",
+        latency=f"{state.latency_us:g}us",
+        gpus_per_node=state.gpus_per_node,
+    )
+    document = json.loads(machine.to_json())
+    document["switch"] = {**document["switch"], "multicast": state.multicast, "aggregation": state.aggregation}
+    document["stragglers"] = [{"rank": 0, "factor": state.straggler}] if state.straggler > 1 else []
+    return Cluster.from_json(json.dumps(document).encode(), state.cluster)
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Where the sliders stand for a cluster."""
+    document = json.loads(load_cluster(name).to_json())
+    from paceline._core import parse_rate, parse_time
+
+    return {
+        "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
+        "latency_us": parse_time(document["latency"]) * 1e6,
+        "gpus_per_node": document["gpus_per_node"],
+        "multicast": document["switch"]["multicast"],
+        "aggregation": document["switch"]["aggregation"],
+    }
+
+
+def answer(state: State) -> dict[str, Any]:
+    """Everything that the page draws. Raises UserError."""
+    begin = time.perf_counter()
+    trace, cluster = load_trace(state.trace), cluster_of(state)
+    able, unable = feasible(list(all_strategies()), cluster)
+    counts = _counts(state.workers)
+    runs = _runs(state, able, cluster, counts)
+    results = execute(runs)
+    last = [result for result in results if result.workers == state.workers]
+    ranked = sorted(last, key=lambda result: result.iteration_s)
+    shown = next((entry for entry in able if entry.name == state.strategy), None) or next(
+        entry for entry in able if entry.name == ranked[0].strategy
+    )
+    told = {
+        "trace": json.loads(trace.summary()),
+        "curves": [_curve(entry, results) for entry in able],
+        "ideal": _ideal(results, counts),
+        "ranking": [_ranked(result) for result in ranked],
+        "timeline": _timeline(state, shown, cluster),
+        "left_out": [entry.name for entry in unable],
+        "colours": {entry.name: plotting.colour_of(entry.name) for entry in able} | COLOURS,
+        "simulations": len(runs) + 1,
+    }
+    return told | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
+
+
+def _counts(workers: int) -> list[int]:
+    """Powers of two up to the number that is asked for, and that."""
+    powers = [2**power for power in range(workers.bit_length()) if 2**power < workers]
+    return [*powers, workers]
+
+
+def _runs(state: State, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]) -> list[Run]:
+    return plan(
+        load_trace(state.trace),
+        [cluster],
+        strategies,
+        workers=counts,
+        servers=[state.servers],
+        compute_speedups=[state.compute_speedup if state.compute_speedup != 1 else None],
+        options={"bucket_size": int(state.bucket_mb * 1e6) or None},
+    )
+
+
+def _curve(strategy: Strategy, results: Sequence[Result]) -> dict[str, Any]:
+    own = [result for result in results if result.strategy == strategy.name]
+    return {
+        "strategy": strategy.name,
+        "workers": [result.workers for result in own],
+        "samples_per_s": [result.samples_per_s for result in own],
+        "efficiency": [result.scaling_efficiency for result in own],
+    }
+
+
+def _ideal(results: Sequence[Result], counts: Sequence[int]) -> list[float | None]:
+    alone = next(result for result in results if result.workers == counts[0])
+    rate = alone.batch / alone.compute_s if alone.compute_s > 0 else None
+    return [None if rate is None else count * rate for count in counts]
+
+
+def _ranked(result: Result) -> dict[str, Any]:
+    compute = min(result.compute_s, result.iteration_s)
+    return {
+        "strategy": result.strategy,
+        "servers": result.servers,
+        "iteration_s": result.iteration_s,
+        "compute_s": compute,
+        "exposed_s": result.iteration_s - compute,
+        "samples_per_s": result.samples_per_s,
+        "efficiency": result.scaling_efficiency,
+        "bound": max(result.critical_path, key=lambda part: part.seconds).part if result.critical_path else "",
+    }
+
+
+def _timeline(state: State, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
+    workers = min(state.workers, _TIMELINE_WORKERS)
+    [run] = _runs(state, [strategy], cluster, [workers])
+    with tempfile.TemporaryDirectory(prefix="paceline-explore-") as folder:
+        path = Path(folder) / "timeline.json"
+        result = replace(run, timeline=path).result()
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    lanes = lanes_of(events)[:_MOST_LANES]
+    return {
+        "strategy": strategy.name,
+        "workers": workers,
+        "iteration_s": result.iteration_s,
+        "lanes": [lane.name for lane in lanes],
+        "spans": [
+            {"lane": lane.name, "category": category, "begin_s": begin, "duration_s": duration}
+            for lane in lanes
+            for category, begin, duration in lane.spans
+        ],
+    }

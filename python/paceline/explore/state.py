@@ -1,0 +1,98 @@
+"""What the sliders say: every field has limits, so that no request takes longer than some seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from paceline._core import UserError, nearest
+from paceline.library import cluster_names, find_strategy, trace_names
+
+MOST_WORKERS = 128
+# Field → least and most.
+LIMITS: dict[str, tuple[float, float]] = {
+    "workers": (1, MOST_WORKERS),
+    "servers": (1, 32),
+    "bandwidth_gbps": (0.1, 3200),
+    "latency_us": (0, 1000),
+    "compute_speedup": (0.1, 20),
+    "bucket_mb": (0, 1024),
+    "gpus_per_node": (1, 16),
+    "straggler": (1, 10),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """Of the page. `bucket_mb` 0: no fusion; `straggler`: how many times as long rank 0 computes."""
+
+    trace: str = "resnet-50"
+    cluster: str = "flat"
+    workers: int = 32
+    servers: int = 1
+    bandwidth_gbps: float = 25.0
+    latency_us: float = 0.0
+    compute_speedup: float = 1.0
+    bucket_mb: float = 25.0
+    gpus_per_node: int = 1
+    straggler: float = 1.0
+    multicast: bool = True
+    aggregation: bool = True
+    strategy: str = ""
+    """Whose timeline is drawn; empty: the fastest's."""
+
+
+def parse(text: bytes) -> State:
+    """Of JSON. Raises UserError naming the field."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError("the request is not JSON") from None
+    if not isinstance(values, dict):
+        raise UserError("the request is not a JSON object")
+    return checked(values)
+
+
+def checked(values: Mapping[str, Any]) -> State:
+    """Every field known and within its limits. Raises UserError naming the field."""
+    known = {entry.name: entry for entry in fields(State)}
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            near = nearest(str(name), list(known))
+            raise UserError(f"unknown field '{str(name)[:80]}'" + (f"; did you mean '{near}'?" if near else ""))
+        made[name] = _value(name, value)
+    return State(**made)
+
+
+def _value(name: str, value: object) -> object:
+    if name in ("multicast", "aggregation"):
+        if not isinstance(value, bool):
+            raise UserError(f"{name}: is neither true nor false")
+        return value
+    if name in LIMITS:
+        return _number(name, value)
+    if not isinstance(value, str):
+        raise UserError(f"{name}: is no text")
+    if name == "strategy":
+        return find_strategy(value).name if value else ""
+    names = trace_names() if name == "trace" else cluster_names()
+    if value not in names:
+        raise UserError(f"{name}: '{value[:80]}' is none of {', '.join(names)}")
+    return value
+
+
+def _number(name: str, value: object) -> float | int:
+    least, most = LIMITS[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{name}: is no number")
+    if not least <= value <= most:
+        raise UserError(f"{name}: {value:g} is not from {least:g} to {most:g}")
+    if name in ("workers", "servers", "gpus_per_node"):
+        if value != int(value):
+            raise UserError(f"{name}: {value:g} is not a whole number")
+        return int(value)
+    return float(value)

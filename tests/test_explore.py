@@ -1,0 +1,199 @@
+"""`paceline explore`: its state, its answers, who is let in, and the page in a real browser."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import paceline
+import pytest
+from paceline._core import UserError
+from paceline.explore.answers import answer, cluster_of, preset
+from paceline.explore.state import LIMITS, State, parse
+
+for module in ("plotly", "starlette", "uvicorn"):
+    pytest.importorskip(module)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits(name):
+    least, most = LIMITS[name]
+    for value in (least, most):
+        assert getattr(parse(json.dumps({name: value}).encode()), name) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(UserError, match=f"{name}: .* is not from"):
+            parse(json.dumps({name: value}).encode())
+    for value in ("3", True, None, [1]):
+        with pytest.raises(UserError, match=f"{name}: is no number"):
+            parse(json.dumps({name: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"worker": 3}', "unknown field 'worker'; did you mean 'workers'"),
+        (b'{"workers": 2.5}', "workers: 2.5 is not a whole number"),
+        (b'{"bandwidth_gbps": NaN}', "bandwidth_gbps: is no number"),
+        (b'{"multicast": 1}', "multicast: is neither"),
+        (b'{"trace": "/etc/passwd"}', "trace: '/etc/passwd' is none of"),
+        (b'{"cluster": "../flat"}', "cluster: '../flat' is none of"),
+        (b'{"strategy": "rung"}', "unknown strategy 'rung'"),
+        (b'{"trace": 3}', "trace: is no text"),
+    ],
+)
+def test_mistakes_are_named(text, message):
+    with pytest.raises(UserError) as error:
+        parse(text)
+    assert message in str(error.value)
+
+
+def test_answers_are_those_of_simulate():
+    state = State(trace="resnet-18", workers=6, servers=2, bandwidth_gbps=3, latency_us=20, straggler=1.5, bucket_mb=10)
+    told = answer(state)
+    assert [it["iteration_s"] for it in told["ranking"]] == sorted(it["iteration_s"] for it in told["ranking"])
+    machine = {"bandwidth": "3Gbps", "latency": "20us", "stragglers": [{"rank": 0, "factor": 1.5}]}
+    for row in told["ranking"]:
+        servers = {"servers": 2} if row["servers"] else {}
+        own = paceline.simulate(
+            "resnet-18", None, row["strategy"], workers=6, bucket_size=10_000_000, **servers, **machine
+        )
+        assert row["iteration_s"] == own.iteration_s
+        assert row["compute_s"] + row["exposed_s"] == pytest.approx(row["iteration_s"])
+    for curve in told["curves"]:
+        assert curve["workers"] == [1, 2, 4, 6]
+    assert told["timeline"]["strategy"] == told["ranking"][0]["strategy"]
+    ends = [span["begin_s"] + span["duration_s"] for span in told["timeline"]["spans"]]
+    assert max(ends) <= told["timeline"]["iteration_s"] * 1.001
+
+
+def test_the_switch_decides_what_is_shown():
+    told = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
+    assert set(told["left_out"]) == {"ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast"}
+    assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
+
+
+def test_another_strategys_timeline():
+    assert answer(State(trace="resnet-18", workers=4, strategy="tree"))["timeline"]["strategy"] == "tree"
+
+
+def test_presets_move_the_sliders():
+    for name in paceline.cluster_names():
+        State(cluster=name, **preset(name))
+        parse(json.dumps({"cluster": name, **preset(name)}).encode())
+    assert preset("p3.16xlarge")["gpus_per_node"] == 8
+    state = State(cluster="p3.16xlarge", **preset("p3.16xlarge"))
+    assert json.loads(cluster_of(state).to_json())["intra_bandwidth"] == "960Gbps"
+
+
+@contextmanager
+def running(*words):
+    command = [sys.executable, "-m", "paceline.cli", "explore", *words, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert not out and not err.strip(), err
+        assert process.returncode in (0, 130)
+
+
+def asked(address, path, *, token, host=None, body=None):
+    root = address.partition("/?")[0]
+    headers = {"X-Paceline-Token": token} if token else {}
+    request = urllib.request.Request(root + path, data=body, headers=headers)
+    if host is not None:
+        request.add_header("Host", host)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, reply.read(), reply.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), error.headers
+
+
+def test_a_stranger_gets_nothing():
+    with running("resnet-18") as address:
+        assert address.startswith("http://127.0.0.1:")
+        token = address.partition("token=")[2]
+        assert len(token) >= 32
+        for path in ("/", "/static/app.js", "/static/plotly.js", "/cluster?name=flat", "/forecast", "/nothing"):
+            for wrong in ("", "x", token[:-1], token + "x"):
+                status, text, _ = asked(address, path, token=wrong, body=b"{}" if path == "/forecast" else None)
+                assert (status, token in text.decode()) == (403, False), path
+        # A name that leads here but is not this machine's own: DNS rebinding.
+        assert asked(address, "/", token=token, host="evil.example:80")[0] == 400
+        status, text, headers = asked(address, "/", token=token)
+        assert status == 200 and b"resnet-18" in text
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe-eval" not in headers["Content-Security-Policy"]
+        assert asked(address, "/static/..%2fserver.py", token=token)[0] == 404
+        status, text, _ = asked(address, "/forecast", token=token, body=b'{"workers": 999}')
+        assert (status, json.loads(text)) == (400, {"error": "workers: 999 is not from 1 to 128"})
+        assert asked(address, "/forecast", token=token, body=b"x" * 20_000)[0] == 413
+        status, text, _ = asked(address, "/forecast", token=token, body=b'{"trace": "resnet-18", "workers": 4}')
+        assert status == 200 and json.loads(text)["simulations"] > 10
+
+
+def test_a_port_that_is_taken():
+    with running() as address:
+        port = address.split(":")[2].partition("/")[0]
+        words = [sys.executable, "-m", "paceline.cli", "explore", "--port", port]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert f"--port {port}: address already in use; give another, or 0 for any" in done.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser(width):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += ["--disable-background-networking", "--disable-component-update"]
+    with running("resnet-18", "--cluster", "10g-ethernet") as address, sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        outside, wrong = [], []
+        root = address.partition("/?")[0]
+        page.on("request", lambda it: None if it.url.startswith((root, "data:", "blob:")) else outside.append(it.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda it: wrong.append(it.text) if it.type == "error" else None)
+        page.goto(address)
+        status = page.locator("#status")
+        sync_api.expect(status).to_contain_text("simulations", timeout=30_000)
+        sync_api.expect(page.locator("#ranking .ytick text").first).to_contain_text("ps")
+        assert page.locator("#timeline .trace").count() >= 4
+
+        # Keys move sliders, what moves redraws, and the link carries it.
+        before = page.locator("#ranking").inner_html()
+        page.locator("input[name=workers]").focus()
+        page.keyboard.press("ArrowLeft")
+        sync_api.expect(page.locator("#ranking-title")).to_have_text("16 workers, fastest first")
+        assert "workers=16" in page.url
+        assert page.locator("#ranking").inner_html() != before
+        page.locator("input[name=multicast]").check()
+        sync_api.expect(page.locator("#ranking")).to_contain_text("ps-multicast")
+        page.locator("select[name=strategy]").select_option("tree")
+        sync_api.expect(page.locator("#timeline-title")).to_contain_text("tree, 8 workers")
+
+        other = browser.new_page(viewport={"width": width, "height": 900})
+        other.goto(page.url)
+        sync_api.expect(other.locator("#timeline-title")).to_contain_text("tree, 8 workers", timeout=30_000)
+        assert other.locator("input[name=multicast]").is_checked()
+        sync_api.expect(other.locator("#ranking-title")).to_have_text("16 workers, fastest first")
+
+        # A preset moves the sliders.
+        page.locator("select[name=cluster]").select_option("p3.16xlarge")
+        sync_api.expect(page.locator("label:has(input[name=bandwidth_gbps]) output")).to_have_text("25 Gbit/s")
+        sync_api.expect(page.locator("#left-out")).to_contain_text("ps-aggregation")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert not outside and not wrong
+        browser.close()
