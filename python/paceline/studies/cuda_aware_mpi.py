@@ -18,6 +18,7 @@ from paceline.devices import rates_of
 from paceline.forecast import Run
 from paceline.library import load_cluster, load_trace
 from paceline.studies.calls import with_calls
+from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
 from paceline.studies.report import Compared, Foreseen, Study, Tested
 
@@ -34,13 +35,12 @@ _BATCHES = (16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Design:
-    """An engine between nodes of one GPU. `step_s`: what a message costs at its sender; `call_s`: an all-reduce."""
+    """An engine between nodes of one GPU. `step`: the constant of what a message costs at its sender."""
 
     strategy: str
     options: dict[str, Any] = field(default_factory=dict)
     host: str | None = None
     step: str | None = None
-    call: str = "horovod.call"
 
 
 DESIGNS = {
@@ -86,14 +86,11 @@ def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
     if design.strategy == "sharded-ps":
         options["servers"] = gpus
     else:
-        trace = with_calls(trace, constant(design.call) + constant("horovod.negotiation") * gpus)
+        trace = with_calls(trace, constant("call"), constant("horovod.negotiation") * gpus)
         options["bucket_size"] = int(constant("horovod.fused"))
-    machine = load_cluster("piz-daint", **_cluster(design, "piz-daint"))
-    return (
-        gpus
-        * (batch or 64)
-        / Run(trace, machine, {"strategy": design.strategy, "workers": gpus, **options}).result().iteration_s
-    )
+    machine = load_cluster("piz-daint", jitter={"sigma": constant("jitter.rdma")}, **_cluster(design, "piz-daint"))
+    run = Run(trace, machine, {"strategy": design.strategy, "workers": gpus, **options})
+    return gpus * (batch or 64) / mean_iteration_s(run)
 
 
 def efficiency(name: str, model: str, gpus: int) -> float:

@@ -18,6 +18,7 @@ from paceline.devices import rates_of
 from paceline.forecast import Run
 from paceline.library import load_cluster, load_trace
 from paceline.studies.calls import with_calls
+from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
 from paceline.studies.report import Compared, Foreseen, Study, Tested
 
@@ -35,11 +36,11 @@ _PUBLISHED = {
 }
 
 
-@lru_cache(maxsize=4)
-def _step(system: str) -> Trace:
+@lru_cache(maxsize=1)
+def _step() -> Trace:
     device = rates_of(_MODEL)["V100"]
     trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(device.samples_per_s)
-    return with_calls(trace, constant("horovod.call" if system == SINGLE else "horovod.call.cached"))
+    return with_calls(trace, constant("call"))
 
 
 @lru_cache(maxsize=64)
@@ -49,9 +50,10 @@ def rate(system: str, gpus: int) -> float:
         return rates_of(_MODEL)["V100"].samples_per_s
     strategy = "hierarchical" if system == DDL else "ring"
     options = {} if system == SINGLE else {"bucket_size": _FUSION}
-    machine = load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE))
-    run = Run(_step(system), machine, {"strategy": strategy, "workers": gpus, **options})
-    return gpus * _BATCH / run.result().iteration_s
+    jitter = {"jitter": {"sigma": constant("jitter.rdma")}} if gpus > _PER_NODE else {}
+    machine = load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE), **jitter)
+    run = Run(_step(), machine, {"strategy": strategy, "workers": gpus, **options})
+    return gpus * _BATCH / mean_iteration_s(run)
 
 
 def slope(system: str) -> float:

@@ -20,6 +20,7 @@ from paceline._core import Trace
 from paceline.forecast import Run
 from paceline.library import load_cluster, load_trace
 from paceline.studies.calls import with_calls
+from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
 from paceline.studies.published.engines import RAY_BUCKET
 from paceline.studies.report import Compared, Foreseen, Study, Tested
@@ -77,10 +78,10 @@ def port_bps(gpus: int, inside: str) -> float:
     return peers / (peers - _DIRECT_PEERS) * constant("inside.qpi")
 
 
-@lru_cache(maxsize=4)
-def _step(system: str) -> Trace:
+@lru_cache(maxsize=1)
+def _step() -> Trace:
     trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
-    return with_calls(trace, constant("horovod.call" if system == HOROVOD else "ray.call"))
+    return with_calls(trace, constant("call"))
 
 
 def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -110,9 +111,11 @@ def rate(layout: Layout) -> float:
     if layout.gpus == 1:
         return _ONE_GPU
     strategy, options, cluster = _parts(layout)
+    if layout.nodes > 1:
+        cluster["jitter"] = {"sigma": constant("jitter.tcp")}
     machine = load_cluster(None, latency=f"{constant('tcp.latency') * 1e6:g}us", gpus_per_node=per_node, **cluster)
-    iteration = Run(_step(layout.system), machine, {"strategy": strategy, "workers": workers, **options}).result()
-    return layout.gpus * _BATCH / iteration.iteration_s
+    run = Run(_step(), machine, {"strategy": strategy, "workers": workers, **options})
+    return layout.gpus * _BATCH / mean_iteration_s(run)
 
 
 def _system(system: str, gpus: int, per_node: int) -> Layout:

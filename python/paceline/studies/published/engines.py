@@ -59,7 +59,7 @@ def _horovod(row: Row, name: str, strategy: str, channel: Channel, **more: Any) 
         strategy=strategy,
         channel=channel,
         options={"bucket_size": int(constant("horovod.fused")), **more.pop("options", {})},
-        call_s=constant("horovod.call.cached" if cached else "horovod.call"),
+        call_s=constant("call"),
         negotiation_s=0.0 if cached else constant("horovod.negotiation"),
         **more,
     )
@@ -95,7 +95,7 @@ def _baidu(row: Row) -> Engine:
 
 def _ddp(row: Row) -> Engine:
     bucket = {"bucket_size": int(constant("ddp.bucket"))}
-    return Engine("DistributedDataParallel, NCCL", "ring", channel_of(row), bucket, call_s=constant("ddp.call"))
+    return Engine("DistributedDataParallel, NCCL", "ring", channel_of(row), bucket, call_s=constant("call"))
 
 
 def _replicas(row: Row) -> Engine:

@@ -11,6 +11,7 @@ from paceline.devices import rates_of
 from paceline.forecast import Run
 from paceline.library import find_strategy, load_cluster, load_trace
 from paceline.studies.calls import with_calls
+from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
 from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
@@ -26,9 +27,6 @@ _MODELS = {
 }
 # tf_cnn_benchmarks takes 64 where it is not told.
 _BATCH = 64
-# Iterations with jitter are drawn so many times; of many workers the slowest varies little.
-_DRAWS = 5
-_FEW = 128
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _step(row: Row) -> _Step:
 
 
 def _iteration(row: Row, engine: Engine, step: _Step) -> float:
-    """Seconds, the mean of some draws where there is jitter."""
+    """Seconds."""
     network = network_of(row, engine.channel, streams=engine.streams)
     if row.gpus == 1:
         return step.compute_s
@@ -122,14 +120,12 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
         trace = Trace.all_reduce(f"allreduce:{step.gradient_bytes}B")
         options = {name: value for name, value in engine.options.items() if name != "bucket_size"}
         return _run(row, engine, network, trace, options, jitter=0.0).result().iteration_s
-    trace = with_calls(step.trace, engine.call_s + engine.negotiation_s * row.gpus)
+    trace = with_calls(step.trace, engine.call_s, engine.negotiation_s * row.gpus)
     options = dict(engine.options)
     if row.gpus_per_node > 1 and inside_bps(row.gpu) == constant("inside.pcie-shared"):
         options["compute_speedup"] = 1 / (1 + constant("replicas.share"))
-    jitter = constant("jitter") if row.nodes > 1 else 0.0
-    run = _run(row, engine, network, trace, options, jitter=jitter)
-    draws = [run.changed(seed=seed) for seed in range(_DRAWS if row.gpus <= _FEW else 1)] if jitter else [run]
-    return sum(draw.result().iteration_s for draw in draws) / len(draws)
+    jitter = constant(f"jitter.{network.channel.value.lower()}") if row.nodes > 1 else 0.0
+    return mean_iteration_s(_run(row, engine, network, trace, options, jitter=jitter))
 
 
 def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float) -> Run:
