@@ -21,6 +21,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25em .9em; text-align: right; border-bottom: 1px solid #ddd; }
 th { text-align: right; vertical-align: bottom; } .name { text-align: left; }
 """
+_HEADS = ["servers", "workers", "bandwidth", "iteration", "samples/s", "scaling efficiency", "exposed communication"]
+HEADER = '<th class="name">strategy</th>' + "".join(f"<th>{head}</th>" for head in _HEADS)
 
 
 def page(results: Sequence[Result], drawn: Figure) -> str:
@@ -29,18 +31,17 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
     save(drawn, out, "svg")
     svg = out.getvalue().decode()
     title = html.escape(f"{results[0].trace} — a forecast by paceline")
-    rows = "\n".join(_row(result) for result in results)
-    heads = ["workers", "bandwidth", "iteration", "samples/s", "scaling efficiency", "exposed communication"]
-    header = '<th class="name">strategy</th><th>servers</th>' + "".join(f"<th>{head}</th>" for head in heads)
+    rows = "\n".join(row(result) for result in results)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{title}</title><style>{_STYLE}</style></head>\n"
         f"<body><h1>{title}</h1>\n{svg[svg.index('<svg') :]}\n"
-        f"<table><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table></body></html>\n"
+        f"<table><thead><tr>{HEADER}</tr></thead><tbody>\n{rows}\n</tbody></table></body></html>\n"
     )
 
 
-def _row(result: Result) -> str:
+def row(result: Result, attributes: str = "") -> str:
+    """A line of the table of results: strategy, servers, workers, bandwidth, times."""
     cells = [
         str(result.servers or "–"),
         str(result.workers),
@@ -51,4 +52,4 @@ def _row(result: Result) -> str:
         human.duration(result.exposed_communication_s),
     ]
     name = f'<td class="name">{html.escape(result.strategy)}</td>'
-    return f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline import __version__, human, plotting
 from paceline.files import replaced
-from paceline.forecast import Result
+from paceline.page import HEADER, row
 from paceline.pages.chapters import Simulated
 from paceline.pages.charts import Chart, charts
 from paceline.pages.spec import Spec
@@ -116,27 +116,10 @@ def _explained(chapter: Simulated) -> str:
 
 
 def _table(chapter: Simulated) -> str:
-    heads = ["servers", "workers", "bandwidth", "iteration", "samples/s", "efficiency", "exposed communication"]
-    header = '<th class="name">strategy</th>' + "".join(f"<th>{head}</th>" for head in heads)
     rows = [
-        _row(result, best=place == 0) for group in chapter.groups for place, result in enumerate(group.fastest_first())
+        row(result, "" if place else ' class="best"')
+        for group in chapter.groups
+        for place, result in enumerate(group.fastest_first())
     ]
-    return (
-        f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>\n'
-        + "\n".join(rows)
-        + "\n</tbody></table></div>"
-    )
-
-
-def _row(result: Result, *, best: bool) -> str:
-    cells = [
-        str(result.servers or "–"),
-        str(result.workers),
-        human.rate(result.bandwidth_bps),
-        human.duration(result.iteration_s),
-        "–" if result.samples_per_s is None else human.digits(result.samples_per_s),
-        "–" if result.scaling_efficiency is None else human.percent(result.scaling_efficiency),
-        human.duration(result.exposed_communication_s),
-    ]
-    name = f'<td class="name">{html.escape(result.strategy)}</td>'
-    return f"<tr{' class=best' if best else ''}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    lines = "\n".join(rows)
+    return f'<div class="scroll"><table><thead><tr>{HEADER}</tr></thead><tbody>\n{lines}\n</tbody></table></div>'

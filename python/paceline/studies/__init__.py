@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -24,6 +24,18 @@ STUDIES: dict[str, tuple[str, str]] = {
 }
 # Studies that take a file of measurements.
 WITH_DATA = frozenset({"published"})
+
+
+def made_in_turn(parts: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:
+    """What each part gives, told of before and after each."""
+    made: list[list[Any]] = []
+    for done, part in enumerate(parts):
+        if progress is not None:
+            progress(done, len(parts))
+        made.append(part())
+    if progress is not None:
+        progress(len(parts), len(parts))
+    return made
 
 
 class Told(Protocol):

@@ -17,6 +17,7 @@ from paceline._core import Trace
 from paceline.devices import rates_of
 from paceline.forecast import Run
 from paceline.library import load_cluster, load_trace
+from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
@@ -173,15 +174,7 @@ def _claims() -> list[Tested]:
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
     """Simulate everything, and draw the figures if a folder is given."""
-    made: list[Any] = []
-    parts: tuple[Callable[[], list[Any]], ...] = (_rows, _forecasts, _claims)
-    for done, part in enumerate(parts):
-        if progress is not None:
-            progress(done, len(parts))
-        made.append(part())
-    if progress is not None:
-        progress(len(parts), len(parts))
-    rows, values, claims = made
+    rows, values, claims = made_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
         from paceline.studies.curves import draw

@@ -10,7 +10,7 @@ between the sockets. *Simple* reduces to one GPU: with 8 of them three gradients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from paceline._core import Trace
 from paceline.forecast import Run
 from paceline.library import load_cluster, load_trace
+from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
@@ -216,15 +217,7 @@ def _claims() -> list[Tested]:
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
     """Simulate everything, and draw the figure if a folder is given."""
-    parts: Sequence[Callable[[], list[Any]]] = (_rows, _forecasts, _claims)
-    made = []
-    for done, part in enumerate(parts):
-        if progress is not None:
-            progress(done, len(parts))
-        made.append(part())
-    if progress is not None:
-        progress(len(parts), len(parts))
-    rows, forecasts, claims = made
+    rows, forecasts, claims = made_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
         from paceline.studies.curves import draw
