@@ -198,3 +198,8 @@ def test_a_message_that_cannot_be_written_leaves_its_exit_code():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "paceline.cli", "simulate", "--strategy", "rnig"]
         assert subprocess.run(command, stderr=full, check=False).returncode == 2
+
+
+def test_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "paceline", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"paceline {paceline.__version__}\n"
