@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli import COMMANDS, main
