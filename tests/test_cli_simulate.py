@@ -362,7 +362,10 @@ def test_ring_of_a_thousand_workers_meets_the_closed_form():
 
 
 def test_a_published_rate_of_a_device():
-    [run] = runs("resnet-50", "--device", "A100", "--workers", 1, "--strategy", "ring")
+    told = call("resnet-50", "--device", "A100", "--workers", 1, "--strategy", "ring", "--json")
+    # What was measured, and where: devices' rates are of other batches and programs.
+    assert "note: --device: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
+    [run] = json.loads(told.stdout)
     assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
     assert "no rate of resnet-50 on 'A10' is known (did you mean 'A100'?)" in refused("resnet-50", "--device", "A10")
     assert "no device's rate is known for tiny" in refused(TINY, "--device", "V100")

@@ -41,6 +41,8 @@ def test_limits(name):
         (b"[" * 100_000, "not JSON"),
         (b"[]", "not a JSON object"),
         (b'{"worker": 3}', "unknown field 'worker'; did you mean 'workers'"),
+        (b'{"workers": 1' + b"0" * 400 + b"}", "workers: is not from 1 to 128"),
+        (b'{"bandwidth_gbps": Infinity}', "bandwidth_gbps: is not from 0.1 to 3200"),
         (b'{"workers": 2.5}', "workers: 2.5 is not a whole number"),
         (b'{"bandwidth_gbps": NaN}', "bandwidth_gbps: is no number"),
         (b'{"multicast": 1}', "multicast: is neither"),
@@ -79,6 +81,11 @@ def test_the_switch_decides_what_is_shown():
     told = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
     assert set(told["left_out"]) == {"ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast"}
     assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
+
+
+def test_what_would_take_long_is_refused():
+    with pytest.raises(UserError, match="611 buckets on 128 workers take longer than a slider should"):
+        answer(State(trace="resnet-200", workers=128, bucket_mb=0))
 
 
 def test_another_strategys_timeline():

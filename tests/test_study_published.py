@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +15,8 @@ from paceline.studies.published import run
 from paceline.studies.published.constants import all_constants, constant
 from paceline.studies.published.data import BUILT_IN, COLUMNS, Kind, parse_metric, read
 from paceline.studies.published.engines import CannotForecastError, engine_of, servers_of
-from paceline.studies.published.network import Channel, channel_of
-from paceline.studies.published.rows import forecast
+from paceline.studies.published.network import Channel, channel_of, network_of
+from paceline.studies.published.rows import forecast, fused_bytes
 
 GOAL = 0.08
 ROW = {
@@ -258,3 +259,58 @@ def test_the_figure(tmp_path, result):
 
     (path,) = draw_all(result.rows, tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"net_gbps_per_node": ""}, "net_gbps_per_node is empty, and there are 2 nodes"),
+        ({"gpus": "1", "nodes": "1", "metric": "s (collectives only)"}, "one GPU has no collectives"),
+        ({"metric": "x over 32 GPUs"}, "over more GPUs than the row has"),
+        ({"base_1gpu_img_s": "1e-300"}, "takes longer than a day"),
+    ],
+)
+def test_what_cannot_be_forecast_is_skipped(tmp_path, changes, reason):
+    found = run(data=written(tmp_path, ROW | changes, ROW))
+    assert len(found.rows) == 1
+    assert reason in found.skipped[0].reason
+    assert "1 of 2 rows are forecast" in "\n".join(found.text(100))
+
+
+@pytest.mark.parametrize(
+    ("changes", "assumed"),
+    [
+        ({"sync": "", "system": "Horovod"}, "RDMA between nodes"),
+        ({"gpu": "MI250X"}, "PCI Express between the GPUs of a node (MI250X)"),
+        ({"system": "Horovod", "gpu": "V100"}, "Horovod without a response cache"),
+        ({"system": "BytePS", "sync": "ps-byteps", "ps": "bananas"}, "a server a node (ps 'bananas' is no number)"),
+        ({"system": "BytePS", "sync": "ps-byteps", "ps": "0"}, "a server a node (ps '0' is no number)"),
+    ],
+)
+def test_what_is_assumed_is_told(tmp_path, changes, assumed):
+    (row,) = read(written(tmp_path, ROW | changes, header=[*ROW, "ps"]))
+    assert assumed in "; ".join(forecast(row).assumed)
+
+
+def test_nothing_is_assumed_where_all_is_said(tmp_path):
+    assert forecast(one(tmp_path, system="torch DDP")).assumed == ()
+
+
+def test_devices_without_end_are_refused():
+    with pytest.raises(UserError, match="/dev/zero: is larger than 16384 KiB"):
+        run(data=Path("/dev/zero"))
+
+
+def test_a_stream_gets_no_less_of_a_faster_link(tmp_path):
+    links = (10, 20, 25, 26, 40, 60, 100)
+    rows = [one(tmp_path, sync="nccl-ring-tcp", net_gbps_per_node=str(link)) for link in links]
+    flows = [network_of(row, Channel.TCP, streams=1).flow_bps for row in rows]
+    assert flows == sorted(flows)
+    assert flows[3] < 1.05 * flows[2]
+    assert flows[2] == constant("tcp.stream")
+
+
+def test_horovod_fuses_more_where_steps_take_longer():
+    assert fused_bytes(1e9, 0.0, 8) == constant("horovod.fused")
+    assert fused_bytes(100e9, 10e-6, 512) == constant("horovod.fusion")
+    assert fused_bytes(25e9, 37e-6, 128) == int(25e9 / 8 * 254 * 37e-6)

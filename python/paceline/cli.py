@@ -91,7 +91,7 @@ class Commands(click.Group):
         except InternalError as error:
             return _fail(f"internal error: {error}; this is a defect of paceline, please report it", 1)
         except click.Abort:
-            _leave_threads(130)
+            leave_threads(130)
             return 130
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has seen enough
@@ -112,7 +112,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _leave_threads(code: int) -> None:
+def leave_threads(code: int) -> None:
     """Simulations that still run would keep the interpreter from ending."""
     if threading.active_count() > 1:
         sys.stdout.flush()

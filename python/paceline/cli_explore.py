@@ -26,6 +26,7 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
     """
     if missing := [name for name in ("plotly", "starlette", "uvicorn") if find_spec(name) is None]:
         raise UserError(f"explore: needs {', '.join(missing)}: pip install 'paceline[explore]'")
+    from paceline.cli import leave_threads
     from paceline.explore.answers import preset
     from paceline.explore.server import HOST, listener, serve
     from paceline.explore.state import checked
@@ -39,6 +40,7 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
         if opens:
             click.launch(address)
         serve(bound, token, first)
+    leave_threads(130)  # a forecast may still run, and nobody waits for it
 
 
 def _built_in(trace: str) -> str:

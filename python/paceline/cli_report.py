@@ -34,7 +34,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     if find_spec("matplotlib") is None:
         raise UserError("report: charts need matplotlib: pip install 'paceline[plot]'")
     if output.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--output {output}: is a page: name a file that ends with .html")
+        raise UserError(f"--output {output}: name a file that ends with .html")
     check_writable("--output", output)
     if png is not None:
         try:

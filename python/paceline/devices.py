@@ -74,6 +74,12 @@ def adjusted(
 
 def on_device(trace: Trace, device: str, prefix: str = "") -> Trace:
     """The trace at the published rate of a device, with that rate's batch. Raises UserError, which lists devices."""
+    rate = device_rate(trace, device, prefix)
+    return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)
+
+
+def device_rate(trace: Trace, device: str, prefix: str = "") -> Rate:
+    """The published rate of the trace's model on a device. Raises UserError, which lists devices."""
     model = json.loads(trace.summary())["name"]
     known = rates_of(model)
     if device not in known:
@@ -85,5 +91,4 @@ def on_device(trace: Trace, device: str, prefix: str = "") -> Trace:
             f"{prefix}device: no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or "
             "give samples/s and batch"
         )
-    rate = known[device]
-    return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)
+    return known[device]

@@ -282,7 +282,7 @@ def _band(result: Result) -> Band | None:
     if not errors:
         return None
     # error is simulated / measured - 1.
-    measured = sorted(result.iteration_s / (1 + error) for error in errors)
+    measured = sorted(max(result.iteration_s / (1 + error), result.compute_s) for error in errors)
     least, most = min(measured[0], result.iteration_s), max(measured[-1], result.iteration_s)
     worst = max(errors, key=abs)
     return Band(least, most, len(errors), worst, said["where"])

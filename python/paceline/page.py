@@ -47,7 +47,7 @@ def row(result: Result, attributes: str = "") -> str:
         str(result.workers),
         human.rate(result.bandwidth_bps),
         human.duration(result.iteration_s),
-        "–" if result.samples_per_s is None else human.digits(result.samples_per_s),
+        "–" if result.samples_per_s is None or not result.compute_s else human.digits(result.samples_per_s),
         "–" if result.scaling_efficiency is None else human.percent(result.scaling_efficiency),
         human.duration(result.exposed_communication_s),
     ]

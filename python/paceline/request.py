@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline import human
 from paceline._core import Cluster, Trace, UserError, parse_size
-from paceline.devices import adjusted
+from paceline.devices import adjusted, device_rate
 from paceline.files import check_writable
 from paceline.forecast import KNOBS, Run, refuse_without_compute
 from paceline.library import Strategy, all_strategies, find_strategy, load_cluster, load_trace
@@ -99,6 +99,8 @@ def prepare(request: Request) -> Prepared:
         raise UserError(
             f"--timeline: shows one run, and {len(runs)} are asked for: give one value of {_several(request, asked)}"
         )
+    if request.device is not None:
+        notes.append(f"--device: {device_rate(trace, request.device).cited}")
     return Prepared(runs, notes)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import plotting
-from paceline._core import Cluster
+from paceline._core import Cluster, Trace, UserError
 from paceline.explore.state import State
 from paceline.forecast import Result, Run
 from paceline.library import Strategy, all_strategies, load_cluster, load_trace
@@ -21,6 +21,8 @@ from paceline.sweeps import execute, feasible, plan
 # A timeline of more workers is not read.
 _TIMELINE_WORKERS = 8
 _MOST_LANES = 16
+# Buckets × workers²: about what a ring sends; three millions take a second.
+_MOST_MESSAGES = 3_000_000
 
 
 def cluster_of(state: State) -> Cluster:
@@ -57,6 +59,7 @@ def answer(state: State) -> dict[str, Any]:
     trace, cluster = load_trace(state.trace), cluster_of(state)
     able, unable = feasible(list(all_strategies()), cluster)
     counts = _counts(state.workers)
+    _refuse_slow(state, trace)
     runs = _runs(state, able, cluster, counts)
     results = execute(runs)
     last = [result for result in results if result.workers == state.workers]
@@ -75,6 +78,15 @@ def answer(state: State) -> dict[str, Any]:
         "simulations": len(runs) + 1,
     }
     return told | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
+
+
+def _refuse_slow(state: State, trace: Trace) -> None:
+    buckets = len(trace.buckets(int(state.bucket_mb * 1e6) or None))
+    if buckets * state.workers**2 > _MOST_MESSAGES:
+        raise UserError(
+            f"{buckets} buckets on {state.workers} workers take longer than a slider should: a larger bucket size, "
+            "fewer workers, or paceline simulate, which has no such limit"
+        )
 
 
 def _counts(workers: int) -> list[int]:

@@ -143,7 +143,7 @@ def serve(bound: socket.socket, token: str, first: State) -> None:
     """Answer until Ctrl-C."""
     config = uvicorn.Config(
         application(token, first),
-        log_level="warning",
+        log_level="critical",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,6 +11,7 @@ from paceline._core import UserError, nearest
 from paceline.library import cluster_names, find_strategy, trace_names
 
 MOST_WORKERS = 128
+_MOST = 1e15
 # Field → least and most.
 LIMITS: dict[str, tuple[float, float]] = {
     "workers": (1, MOST_WORKERS),
@@ -87,8 +87,10 @@ def _value(name: str, value: object) -> object:
 
 def _number(name: str, value: object) -> float | int:
     least, most = LIMITS[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (not a number)
         raise UserError(f"{name}: is no number")
+    if abs(value) > _MOST:
+        raise UserError(f"{name}: is not from {least:g} to {most:g}")
     if not least <= value <= most:
         raise UserError(f"{name}: {value:g} is not from {least:g} to {most:g}")
     if name in ("workers", "servers", "gpus_per_node"):

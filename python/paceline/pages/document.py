@@ -36,6 +36,8 @@ nav a { margin-right: 1em; }
 def write(spec: Spec, chapters: Sequence[Simulated], page: Path, pictures: Path | None) -> list[Path]:
     """Write the page, and every chart as PNG into a folder if one is given; gives the files."""
     drawn = [list(charts(chapter)) for chapter in chapters]
+    # Before any picture: what is drawn twice has other names in it the second time.
+    text = _document(spec, chapters, drawn)
     written = []
     if pictures is not None:
         for number, own in enumerate(drawn, start=1):
@@ -45,7 +47,7 @@ def write(spec: Spec, chapters: Sequence[Simulated], page: Path, pictures: Path 
                     plotting.save(chart.drawn, temporary, "png")
                 written.append(path)
     with replaced(page) as temporary:
-        temporary.write_text(_document(spec, chapters, drawn), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return [page, *written]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from paceline._core import UserError, nearest
+from paceline.files import read_small
 from paceline.request import Prepared, Request, prepare
 
 _MOST_BYTES = 1 << 20
@@ -45,9 +46,7 @@ class Spec:
 def read(path: Path) -> Spec:
     """Read and check everything that can be checked without simulating. Raises UserError naming file and field."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UserError(f"{path}: is too large for a report's specification; at most {_MOST_BYTES} bytes")
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

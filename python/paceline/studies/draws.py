@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from paceline.forecast import Run
+from paceline.sweeps import execute
 
 # Of many workers the slowest varies little.
 _DRAWS = 5
@@ -13,7 +14,9 @@ _FEW = 128
 
 def mean_iteration_s(run: Run) -> float:
     """Seconds of an iteration; where the cluster has jitter, of several with other seeds."""
-    if "jitter" not in json.loads(run.cluster.to_json()):
-        return run.result().iteration_s
-    seeds = range(_DRAWS if run.workers <= _FEW else 1)
-    return sum(run.changed(seed=seed).result().iteration_s for seed in seeds) / len(seeds)
+    draws = [run]
+    if "jitter" in json.loads(run.cluster.to_json()):
+        draws = [run.changed(seed=seed) for seed in range(_DRAWS if run.workers <= _FEW else 1)]
+    # On all cores; and Ctrl-C need not wait for them.
+    results = execute(draws)
+    return sum(result.iteration_s for result in results) / len(results)

@@ -47,6 +47,8 @@ _GPUS = (4, 8, 16, 32, 64)
 # Of p3.16xlarge's hybrid cube mesh.
 _DIRECT_PEERS = 4
 _MESH = 8
+# Inside a node of *ideal* nothing moves.
+_NO_LIMIT = 1e14
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
     host = constant("ray.host" if layout.system == RAY else "grpc.host")
     cluster: dict[str, Any] = {"bandwidth": f"{25e9 * constant('tcp.share'):.0f}bps", "servers": "colocated"}
     cluster["host_bandwidth"] = f"{host:.0f}bps"
-    cluster["intra_bandwidth"] = f"{port_bps(layout.per_node, layout.inside):.0f}bps"
+    inside = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
+    cluster["intra_bandwidth"] = f"{inside:.0f}bps"
     if layout.system == RAY:
         options |= {"bucket_size": RAY_BUCKET, "overlap": False}
     else:
@@ -173,7 +176,7 @@ def _claims() -> list[Tested]:
     sixteen = {per_node: rate(_system(RAY, 16, per_node)) for per_node in (4, 8)}
     horovod = {gpus: rate(_system(HOROVOD, gpus, 8)) for gpus in (8, 16)}
     inside = {(how, gpus): rate(Layout(RAY, gpus, gpus, how)) for how in (SIMPLE, NCCL) for gpus in (4, 8)}
-    ideal = {gpus: _ONE_GPU * gpus for gpus in (4, 8)}
+    ideal = {gpus: rate(Layout(RAY, gpus, gpus, IDEAL)) for gpus in (4, 8)}
     near = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(HOROVOD, gpus, 4)) for gpus in (8, 16)}
     close = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(TENSORFLOW, gpus, 4)) for gpus in (8, 16)}
     return [

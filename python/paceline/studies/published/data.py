@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from paceline._core import UserError, nearest
+from paceline.files import read_small
 
 BUILT_IN = Path(__file__).parent / "published.csv"
 COLUMNS = (
@@ -96,14 +97,11 @@ class Row:
 def read(path: Path) -> list[Row]:
     """All rows. Raises UserError naming file, line, column and remedy."""
     try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise UserError(f"{path}: {size} bytes are too many for a table of measurements; at most {_MOST_BYTES}")
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
     # A file that ends in the middle of a quoted field is an error, too.
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.studies.published.constants import constant
 from paceline.studies.published.data import Row
-from paceline.studies.published.network import Channel, channel_of
+from paceline.studies.published.network import Channel, channel_of, knows_inside, says_channel
 
 
 class CannotForecastError(Exception):
@@ -43,6 +43,9 @@ class Engine:
     streams: int = 1
     call_s: float = 0.0
     negotiation_s: float = 0.0
+    # Tensors are fused as they come, and not to a size.
+    fuses: bool = False
+    assumed: tuple[str, ...] = ()
 
 
 # No model's gradients are more than this.
@@ -50,17 +53,22 @@ RAY_BUCKET = 1 << 40
 _YEAR = re.compile(r"\b20[12]\d\b")
 # Horovod 0.16.2 of 2019 remembers what ranks have agreed on (the response cache).
 _CACHED_SINCE = 2020
+# GPUs that are younger than that.
+_SINCE_THEN = ("a100", "a800", "h100", "h200", "a10", "l4", "b200")
 
 
 def _horovod(row: Row, name: str, strategy: str, channel: Channel, **more: Any) -> Engine:  # noqa: ANN401
-    cached = max((int(year) for year in _YEAR.findall(row.source)), default=0) >= _CACHED_SINCE
+    year = max((int(year) for year in _YEAR.findall(row.source)), default=0)
+    cached = year >= _CACHED_SINCE if year else any(gpu in row.gpu.lower() for gpu in _SINCE_THEN)
     return Engine(
         name=f"Horovod, {name}",
         strategy=strategy,
         channel=channel,
-        options={"bucket_size": int(constant("horovod.fused")), **more.pop("options", {})},
+        options=more.pop("options", {}),
         call_s=constant("call"),
         negotiation_s=0.0 if cached else constant("horovod.negotiation"),
+        fuses=True,
+        assumed=() if year or cached else ("Horovod without a response cache (before 0.16.2, 2019)",),
         **more,
     )
 
@@ -158,18 +166,37 @@ def engine_of(row: Row) -> Engine:
     words = f"{row.sync} {row.system}".lower()
     for pattern, make in _RULES:
         if re.search(pattern, words):
-            return make(row)
+            engine = make(row)
+            return replace(engine, assumed=(*engine.assumed, *_guesses(row, engine)))
     raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/published.md lists them")
 
 
+def _guesses(row: Row, engine: Engine) -> list[str]:
+    """What the row leaves open and the engine takes."""
+    made = []
+    if row.nodes > 1 and not says_channel(row):
+        made.append(f"{engine.channel.value} between nodes")
+    if (
+        "servers" in engine.options
+        and row.servers
+        and not _PLAIN.match(row.servers)
+        and not row.servers.startswith("=")
+    ):
+        made.append(f"a server a node (ps '{row.servers[:40]}' is no number)")
+    if row.gpus_per_node > 1 and not knows_inside(row.gpu):
+        made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
+    return made
+
+
+_PLAIN = re.compile(r"[1-9]\d*$")
 _AT = re.compile(r"at (\d+) nodes? (.+)", re.IGNORECASE)
 _OF_MODEL = re.compile(r"(\d+) \(([^)]+)\)")
 
 
 def servers_of(row: Row) -> int:
     """`3`, `= workers; at 8 nodes 6 (Inc) / 4 (R152)`; one on each node where nothing is said."""
-    if plain := re.match(r"\d+$", row.servers):
-        return max(1, min(int(plain[0]), 1024))
+    if plain := _PLAIN.match(row.servers):
+        return min(int(plain[0]), 1024)
     if (at := _AT.search(row.servers)) and int(at[1]) == row.nodes:
         for count, model in _OF_MODEL.findall(at[2]):
             if _abbreviates(model.lower(), row.model.lower()):

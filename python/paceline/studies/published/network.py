@@ -44,11 +44,17 @@ class Network:
 
 def inside_bps(gpu: str) -> float:
     """A GPU's rate to the others of its node, each way, in bits per second."""
+    return constant(_inside(gpu) or "inside.pcie")
+
+
+def knows_inside(gpu: str) -> bool:
+    """Whether the GPU's name tells the path inside its node."""
+    return _inside(gpu) is not None
+
+
+def _inside(gpu: str) -> str | None:
     words = gpu.lower()
-    for names, name in _INSIDE:
-        if any(word in words for word in names):
-            return constant(name)
-    return constant("inside.pcie")
+    return next((name for names, name in _INSIDE if any(word in words for word in names)), None)
 
 
 def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
@@ -66,15 +72,32 @@ def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
         return Network(channel, link, link * constant("tcp.share.jumbo"), constant("tcp.latency"), inside)
     flow = link * constant("tcp.share")
     if streams == 1:
-        flow = min(flow, constant("tcp.stream.100g" if link > constant("tcp.slow-to") else "tcp.stream"))
+        flow = min(flow, _stream_bps(link))
     return Network(channel, link, flow, constant("tcp.latency"), inside)
+
+
+def _stream_bps(link: float) -> float:
+    """Of a single TCP stream: measured on 25 and on 100 Gbit/s, between them on a line."""
+    slow, fast = constant("tcp.slow-to"), 100e9
+    share = min(1.0, max(0.0, (link - slow) / (fast - slow)))
+    return constant("tcp.stream") + share * (constant("tcp.stream.100g") - constant("tcp.stream"))
+
+
+_SAY_RDMA = ("rdma", "verbs", "gdr", "infiniband", "roce", "ddl")
+_SAY_TCP = ("tcp", "grpc", "gloo")
+
+
+def says_channel(row: Row) -> bool:
+    """Whether `sync` or `system` names the channel."""
+    words = f"{row.sync} {row.system}".lower()
+    return any(word in words for word in (*_SAY_RDMA, *_SAY_TCP))
 
 
 def channel_of(row: Row) -> Channel:
     """As `sync` or `system` say; else TCP up to 25 Gbit/s and RDMA above, which is what such links were bought for."""
     words = f"{row.sync} {row.system}".lower()
-    if any(word in words for word in ("rdma", "verbs", "gdr", "infiniband", "roce", "ddl")):
+    if any(word in words for word in _SAY_RDMA):
         return Channel.RDMA
-    if "tcp" in words or "grpc" in words or "gloo" in words:
+    if any(word in words for word in _SAY_TCP):
         return Channel.TCP
     return Channel.RDMA if (row.link_bps or 0) > constant("tcp.slow-to") else Channel.TCP

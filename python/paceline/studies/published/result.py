@@ -70,6 +70,7 @@ class Published:
                     f"{found['inside_bounds']} within the ring's bounds"
                 )
         if self.skipped:
+            lines.append(f"{len(self.rows)} of {len(self.rows) + len(self.skipped)} rows are forecast")
             lines += ["", click.style("Not forecast", bold=True)]
             for it in self.skipped:
                 what = (

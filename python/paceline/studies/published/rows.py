@@ -76,16 +76,22 @@ def forecast(row: Row) -> Forecast:
         raise CannotForecastError(
             f"metric '{row.metric_text[:80]}' is none that is known; docs/published.md lists them"
         )
+    if row.nodes > 1 and row.link_bps is None:
+        raise CannotForecastError(f"net_gbps_per_node is empty, and there are {row.nodes} nodes")
+    if row.metric.collectives_only and row.gpus == 1:
+        raise CannotForecastError("one GPU has no collectives")
+    if row.metric.over > row.gpus:
+        raise CannotForecastError(f"metric '{row.metric_text[:80]}' is over more GPUs than the row has")
     engine = engine_of(row)
-    step = _step(row)
     try:
+        step = _step(row)
         iteration = _iteration(row, engine, step)
         iterations = (iteration, *_bounds(row, step))
         value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
     except UserError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    return Forecast(row, engine.name, value, low, high, iteration, step.assumed)
+    return Forecast(row, engine.name, value, low, high, iteration, (*step.assumed, *engine.assumed))
 
 
 def _step(row: Row) -> _Step:
@@ -122,10 +128,18 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
         return _run(row, engine, network, trace, options, jitter=0.0).result().iteration_s
     trace = with_calls(step.trace, engine.call_s, engine.negotiation_s * row.gpus)
     options = dict(engine.options)
+    if engine.fuses:
+        options["bucket_size"] = fused_bytes(network.flow_bps, network.latency_s, row.gpus)
     if row.gpus_per_node > 1 and inside_bps(row.gpu) == constant("inside.pcie-shared"):
         options["compute_speedup"] = 1 / (1 + constant("replicas.share"))
     jitter = constant(f"jitter.{network.channel.value.lower()}") if row.nodes > 1 else 0.0
     return mean_iteration_s(_run(row, engine, network, trace, options, jitter=jitter))
+
+
+def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
+    """How much Horovod fuses: what a cycle brings, or more where an all-reduce waits long for a ring's steps."""
+    meanwhile = flow_bps / 8 * 2 * (ranks - 1) * latency_s
+    return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), meanwhile)))
 
 
 def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float) -> Run:
