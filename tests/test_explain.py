@@ -85,3 +85,14 @@ def test_one_of_explain_and_csv():
     result = CliRunner().invoke(main, ["simulate", "resnet-50", "--explain", "--csv"])
     assert result.exit_code == 2
     assert "--explain and --csv exclude each other" in result.stderr
+
+
+def test_what_would_do_harm_is_no_help():
+    _, changes = explained(
+        "resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--strategy", "ring,hierarchical"
+    )
+    harm = changes["aggregation in the switch"]
+    assert (harm["iteration_s"], harm["gain"]) == (None, None)
+    assert harm["note"].startswith("nothing is faster: ps-aggregation would take ")
+    gains = [change["gain"] for change in changes.values() if change["gain"] is not None]
+    assert gains and min(gains) >= 0.995

@@ -23,6 +23,8 @@ ENOUGH = 0.5
 _MOST_WORKERS = 4096
 _MOST_MESSAGES = 6_000_000
 """A simulation of more takes over a second."""
+# What gains less than this is no help, and not worth a figure among those that do.
+_HARM = 0.995
 _BUCKETS = tuple(2**power for power in range(16, 28))
 _VALIDATED = Path(__file__).parent / "validated.json"
 
@@ -246,6 +248,10 @@ def _best(what: str, runs: Sequence[Run], note: str, result: Result) -> Change:
         return Change(what, None, None, note or ("too many messages to try" if runs else "no strategy can use it"))
     best_run, best = min(results, key=lambda pair: pair[1].iteration_s)
     gain = result.iteration_s / best.iteration_s if best.iteration_s > 0 else None
+    if gain is not None and gain < _HARM:
+        slower = _named(what, best_run, best)
+        takes = f"{slower + ' ' if slower else ''}would take {human.duration(best.iteration_s)}"
+        return Change(what, None, None, f"nothing is faster: {takes}")
     return Change(what, best.iteration_s, gain, note or _named(what, best_run, best))
 
 
