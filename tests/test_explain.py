@@ -96,3 +96,9 @@ def test_what_would_do_harm_is_no_help():
     assert harm["note"].startswith("nothing is faster: ps-aggregation would take ")
     gains = [change["gain"] for change in changes.values() if change["gain"] is not None]
     assert gains and min(gains) >= 0.995
+
+
+def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
+    text = " ".join(call("allreduce:100MB", "--workers", "8,16", "--strategy", "ring", "--explain").split())
+    assert "Nothing is computed" in text
+    assert "another one brings more than half" not in text and "trace's own error" not in text

@@ -23,6 +23,7 @@ ENOUGH = 0.5
 _MOST_WORKERS = 4096
 _MOST_MESSAGES = 6_000_000
 """A simulation of more takes over a second."""
+_NO_COMPUTATION = "nothing is computed"
 # What gains less than this is no help, and not worth a figure among those that do.
 _HARM = 0.995
 _BUCKETS = tuple(2**power for power in range(16, 28))
@@ -123,7 +124,7 @@ def _knee(run: Run) -> Knee:
     [alone] = execute([_sized(run, 1)])
     single = alone.samples_per_s
     if not single:
-        return Knee(None, 1, "nothing is computed")
+        return Knee(None, 1, _NO_COMPUTATION)
 
     def brings_enough(workers: int) -> bool:
         here, more = execute([_sized(run, workers), _sized(run, 2 * workers)])
@@ -161,6 +162,8 @@ def _bound_at(run: Run, workers: int) -> str:
 
 
 def _knee_in_words(knee: Knee) -> str:
+    if knee.bound == _NO_COMPUTATION:
+        return "Nothing is computed, so that there is no number of workers from which on another one brings little."
     if knee.workers is None:
         return f"Up to {human.count(knee.tried, 'worker')} another one brings more than half of what the first brought."
     return (
@@ -301,5 +304,6 @@ def _band_in_words(explanation: Explanation) -> str:
     between = f"between {human.duration(band.least_s)} and {human.duration(band.most_s)}"
     return (
         f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "
-        f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}. The trace's own error comes on top."
+        f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
+        + (" The trace's own error comes on top." if result.compute_s > 0 else "")
     )
