@@ -41,8 +41,7 @@ def rows() -> list[str]:
         row = it.row
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         mark = "" if row.well_posed else " *"
-        where = "inside" if it.inside else ("below" if row.measured < it.low else "above")
-        values = f"{row.measured:g} | {human.digits(it.value)} | {it.error:+.1%}{mark} | {where}"
+        values = f"{row.measured:g} | {human.digits(it.value)} | {it.error:+.1%}{mark} | {it.lies}"
         lines.append(f"| {row.id} | {row.system} | {row.model} | {gpus} | {values} |")
     return lines
 

@@ -1,7 +1,6 @@
 """`paceline explore`: its state, its answers, who is let in, and the page in a real browser."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +10,13 @@ from contextlib import contextmanager
 
 import paceline
 import pytest
+from browser import CHROMIUM, FLAGS, needs_chromium
 from paceline._core import UserError
 from paceline.explore.answers import answer, cluster_of, preset
 from paceline.explore.state import LIMITS, State, parse
 
 for module in ("plotly", "starlette", "uvicorn"):
     pytest.importorskip(module)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -159,14 +158,12 @@ def test_a_port_that_is_taken():
         assert f"--port {port}: address already in use; give another, or 0 for any" in done.stderr
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+@needs_chromium
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser(width):
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    flags += ["--disable-background-networking", "--disable-component-update"]
     with running("resnet-18", "--cluster", "10g-ethernet") as address, sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": width, "height": 900})
         outside, wrong = [], []
         root = address.partition("/?")[0]

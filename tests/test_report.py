@@ -2,12 +2,12 @@
 
 import html
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
 from paceline._core import UserError
 from paceline.cli_report import report
@@ -16,7 +16,6 @@ from paceline.pages.spec import read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SMALL = """
 title = "A <small> report"
 [[chapter]]
@@ -163,15 +162,14 @@ addEventListener("load", () => {{
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+@needs_chromium
 @pytest.mark.parametrize(("width", "columns"), [(1280, 2), (390, 1)])
 def test_in_a_browser(tmp_path, width, columns):
     import json
 
     made(tmp_path, SMALL + "explain = true\n")
     (tmp_path / "harness.html").write_text(HARNESS.format(width=width))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files"]
+    flags = [*FLAGS, "--headless", "--allow-file-access-from-files"]
     flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1600,1000", "--virtual-time-budget=10000"]
     words = [CHROMIUM, *flags, "--dump-dom", (tmp_path / "harness.html").as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

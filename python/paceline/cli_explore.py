@@ -30,8 +30,9 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
     from paceline.explore.answers import preset
     from paceline.explore.server import HOST, listener, serve
     from paceline.explore.state import checked
+    from paceline.library import built_in_trace
 
-    named = checked({"trace": _built_in(trace), "cluster": cluster})
+    named = checked({"trace": built_in_trace(trace), "cluster": cluster})
     first = checked({"trace": named.trace, "cluster": named.cluster, **preset(named.cluster)})
     token = secrets.token_urlsafe(24)
     with listener(port) as bound:
@@ -41,10 +42,3 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
             click.launch(address)
         serve(bound, token, first)
     leave_threads(130)  # a forecast may still run, and nobody waits for it
-
-
-def _built_in(trace: str) -> str:
-    """`resnet50` is `resnet-50`."""
-    from paceline.library import trace_names
-
-    return next((name for name in trace_names() if name.replace("-", "") == trace.lower().replace("-", "")), trace)

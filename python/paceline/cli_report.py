@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from paceline._core import UserError
-from paceline.files import check_writable
+from paceline.files import check_writable, make_folder
 from paceline.terminal import say
 
 _PATH = click.Path(path_type=Path)
@@ -26,21 +26,16 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     \b
     paceline report examples/report.toml -o report.html
     """
-    from importlib.util import find_spec
-
     from paceline.pages.spec import read
+    from paceline.plotting import need_matplotlib
     from paceline.progress import Bar
 
-    if find_spec("matplotlib") is None:
-        raise UserError("report: charts need matplotlib: pip install 'paceline[plot]'")
+    need_matplotlib("report: charts")
     if output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--output {output}: name a file that ends with .html")
     check_writable("--output", output)
     if png is not None:
-        try:
-            png.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--png {png}: {error.strerror or error}") from None
+        make_folder("--png", png)
     asked = read(spec)
     from paceline.pages.chapters import simulated
     from paceline.pages.document import write

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from paceline._core import UserError
 from paceline.terminal import say, width
 
 
@@ -36,13 +35,16 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
     cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
     """
+    from paceline.files import make_folder
+    from paceline.plotting import need_matplotlib
     from paceline.progress import Bar
     from paceline.studies import run_study
 
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
     if plots is not None:
-        _prepare(plots)
+        need_matplotlib("--plots: plots")
+        make_folder("--plots", plots)
     with Bar("simulating") as bar:
         result = run_study(name, plots, bar, data)
     if as_json:
@@ -51,14 +53,3 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
         click.echo(result.to_csv(), nl=False)
     else:
         say(result.text(width()))
-
-
-def _prepare(folder: Path) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise UserError("--plots: plots need matplotlib: pip install 'paceline[plot]'")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--plots {folder}: {error.strerror or error}") from None

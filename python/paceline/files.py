@@ -55,6 +55,14 @@ def check_writable(option: str, path: Path) -> None:
     raise UserError(f"{option} {path}: {problem}")
 
 
+def make_folder(option: str, path: Path) -> None:
+    """Where files will be written. Raises UserError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror or error}") from None
+
+
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """A path to write to that takes the file's place when the block ends well, and is removed when it does not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -140,6 +141,15 @@ class Run:
         """Simulate it, without the GIL. Raises UserError."""
         text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), self.timeline)
         return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
+
+
+def traced(run: Run) -> tuple[Result, list[dict[str, Any]]]:
+    """Simulate it, and give its timeline, too: events in Chrome's format. Raises UserError."""
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        path = Path(folder) / "timeline.json"
+        result = replace(run, timeline=path).result()
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return result, events
 
 
 def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:

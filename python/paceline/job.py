@@ -141,20 +141,24 @@ def join(**settings: object) -> Job:
     strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
     not come, and UserError, a ValueError, for what cannot be.
     """
+    tell_launcher()
     known = Settings.from_environment(None, **settings)
     if known.placed():
         raise UserError(
             f"placement {known.placement}: the arrays of this job have no names; take even, or "
             "paceline.torch's DistributedOptimizer"
         )
-    return join_named(**settings)
+    return _join(known)
 
 
 def join_named(**settings: object) -> Job:
     """As join, for callers that have a server for each tensor by name, where a file says so."""
     tell_launcher()
+    return _join(Settings.from_environment(None, **settings))
+
+
+def _join(known: Settings) -> Job:
     place = rank_environment()
-    known = Settings.from_environment(None, **settings)
     rendezvous = known.rendezvous or place.rendezvous
     exchange: Callable[[bytes], list[bytes]] | None = None
     secret = known.secret

@@ -67,6 +67,11 @@ def cluster_names() -> list[str]:
     return list(_built_in(_CLUSTERS))
 
 
+def built_in_trace(word: str) -> str:
+    """The name of the built-in trace that a word means; the word itself if there is none."""
+    return next((name for name in trace_names() if _key(name) == _key(word)), word)
+
+
 def load_trace(source: str | Path | Trace) -> Trace:
     """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises UserError."""
     if isinstance(source, Trace):

@@ -42,12 +42,17 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
 )
 
 
-def check_plot(path: Path) -> None:
-    """Raises UserError where nothing could be drawn to this file."""
+def need_matplotlib(what: str) -> None:
+    """Raises UserError where it is not installed."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise UserError("--plot: plots need matplotlib: pip install 'paceline[plot]'")
+        raise UserError(f"{what} need matplotlib: pip install 'paceline[plot]'")
+
+
+def check_plot(path: Path) -> None:
+    """Raises UserError where nothing could be drawn to this file."""
+    need_matplotlib("--plot: plots")
     check_writable("--plot", path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--plot {path}: name a file that ends with {human.listed([*SUFFIXES], 'or')}")

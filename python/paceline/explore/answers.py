@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from paceline import plotting
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace, UserError, parse_rate, parse_time
 from paceline.explore.state import State
-from paceline.forecast import Result, Run
+from paceline.forecast import Result, Run, traced
 from paceline.library import Strategy, all_strategies, load_cluster, load_trace
-from paceline.pages.lanes import COLOURS, lanes_of
+from paceline.pages.lanes import COLOURS, MOST_LANES, lanes_of
 from paceline.sweeps import execute, feasible, plan
 
 # A timeline of more workers is not read.
 _TIMELINE_WORKERS = 8
-_MOST_LANES = 16
 # Buckets × workers²: about what a ring sends; three millions take a second.
 _MOST_MESSAGES = 3_000_000
 
@@ -42,8 +38,6 @@ def cluster_of(state: State) -> Cluster:
 def preset(name: str) -> dict[str, Any]:
     """Where the sliders stand for a cluster."""
     document = json.loads(load_cluster(name).to_json())
-    from paceline._core import parse_rate, parse_time
-
     return {
         "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
         "latency_us": parse_time(document["latency"]) * 1e6,
@@ -60,7 +54,7 @@ def answer(state: State) -> dict[str, Any]:
     able, unable = feasible(list(all_strategies()), cluster)
     counts = _counts(state.workers)
     _refuse_slow(state, trace)
-    runs = _runs(state, able, cluster, counts)
+    runs = _runs(state, trace, able, cluster, counts)
     results = execute(runs)
     last = [result for result in results if result.workers == state.workers]
     ranked = sorted(last, key=lambda result: result.iteration_s)
@@ -72,7 +66,7 @@ def answer(state: State) -> dict[str, Any]:
         "curves": [_curve(entry, results) for entry in able],
         "ideal": _ideal(results, counts),
         "ranking": [_ranked(result) for result in ranked],
-        "timeline": _timeline(state, shown, cluster),
+        "timeline": _timeline(state, trace, shown, cluster),
         "left_out": [entry.name for entry in unable],
         "colours": {entry.name: plotting.colour_of(entry.name) for entry in able} | COLOURS,
         "simulations": len(runs) + 1,
@@ -95,9 +89,11 @@ def _counts(workers: int) -> list[int]:
     return [*powers, workers]
 
 
-def _runs(state: State, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]) -> list[Run]:
+def _runs(
+    state: State, trace: Trace, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]
+) -> list[Run]:
     return plan(
-        load_trace(state.trace),
+        trace,
         [cluster],
         strategies,
         workers=counts,
@@ -137,14 +133,11 @@ def _ranked(result: Result) -> dict[str, Any]:
     }
 
 
-def _timeline(state: State, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
+def _timeline(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
     workers = min(state.workers, _TIMELINE_WORKERS)
-    [run] = _runs(state, [strategy], cluster, [workers])
-    with tempfile.TemporaryDirectory(prefix="paceline-explore-") as folder:
-        path = Path(folder) / "timeline.json"
-        result = replace(run, timeline=path).result()
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    lanes = lanes_of(events)[:_MOST_LANES]
+    [run] = _runs(state, trace, [strategy], cluster, [workers])
+    result, events = traced(run)
+    lanes = lanes_of(events)[:MOST_LANES]
     return {
         "strategy": strategy.name,
         "workers": workers,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from paceline import human, report
 from paceline._core import UserError
 from paceline.advice import advise
 from paceline.explain import Explanation, explain
-from paceline.forecast import Result, Run
+from paceline.forecast import Result, traced
 from paceline.library import find_strategy
 from paceline.pages.spec import Chapter, Spec
 from paceline.sweeps import execute
@@ -79,12 +76,4 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
         wanted = human.listed([str(word) for word in (strategy, workers) if word is not None])
         raise UserError(f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own")
     run, result = min(pairs, key=lambda pair: pair[1].iteration_s)
-    return result, _events(run)
-
-
-def _events(run: Run) -> list[Any]:
-    with tempfile.TemporaryDirectory(prefix="paceline-report-") as folder:
-        path = Path(folder) / "timeline.json"
-        replace(run, timeline=path).result()
-        found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return found
+    return result, traced(run)[1]

@@ -112,7 +112,7 @@ def _explained(chapter: Simulated) -> str:
     head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
     sentences = told.sentences()
     return (
-        f"{_paragraphs(sentences[:-1])}<div class=scroll><table><thead><tr>{head}</tr></thead>"
+        f'{_paragraphs(sentences[:-1])}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{_paragraphs(sentences[-1:])}"
     )
 

@@ -11,7 +11,7 @@ from paceline import human
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_LANES = 16
+MOST_LANES = 16
 COLOURS = {
     "forward": "#88CCEE",
     "backward": "#332288",
@@ -74,7 +74,7 @@ def draw(events: Sequence[dict[str, Any]], width: float) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    lanes = lanes_of(events)[:_MOST_LANES]
+    lanes = lanes_of(events)[:MOST_LANES]
     ends = [begin + duration for lane in lanes for _, begin, duration in lane.spans]
     unit, word = human.time_unit([max(ends, default=1.0)])
     drawn = Figure(figsize=(width, 1.2 + 0.24 * len(lanes)), layout="constrained")

@@ -20,7 +20,7 @@ from paceline.library import load_cluster, load_trace
 from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import constant
+from paceline.studies.published.constants import as_rate, as_time, constant
 from paceline.studies.report import Compared, Foreseen, Study, Tested
 
 TITLE = (
@@ -58,12 +58,12 @@ ALL_REDUCES = ("NCCL2", "CUDA-aware MPI", "MPI through the host")
 def _cluster(design: Design, base: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if base == "infiniband":
-        fields["bandwidth"] = f"{100e9 * constant('rdma.share'):.0f}bps"
-        fields["latency"] = f"{constant('rdma.latency') * 1e6:g}us"
+        fields["bandwidth"] = as_rate(100e9 * constant("rdma.share"))
+        fields["latency"] = as_time(constant("rdma.latency"))
     if design.host is not None:
-        fields["host_bandwidth"] = f"{constant(design.host):.0f}bps"
+        fields["host_bandwidth"] = as_rate(constant(design.host))
     if design.step is not None:
-        fields["message_overhead"] = f"{constant(design.step) * 1e6:g}us"
+        fields["message_overhead"] = as_time(constant(design.step))
     if design.strategy == "sharded-ps":
         fields["servers"] = "colocated"
     return fields

@@ -22,7 +22,7 @@ from paceline.library import load_cluster, load_trace
 from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import constant
+from paceline.studies.published.constants import as_rate, as_time, constant
 from paceline.studies.published.engines import RAY_BUCKET
 from paceline.studies.report import Compared, Foreseen, Study, Tested
 
@@ -91,14 +91,14 @@ def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Strategy, options, cluster."""
     if layout.system == HOROVOD:
         flow = min(constant("tcp.stream"), 25e9 * constant("tcp.share"))
-        links = {"bandwidth": f"{flow:.0f}bps", "intra_bandwidth": f"{constant('inside.nvlink-v100'):.0f}bps"}
+        links = {"bandwidth": as_rate(flow), "intra_bandwidth": as_rate(constant("inside.nvlink-v100"))}
         return "ring", {"bucket_size": int(constant("horovod.fused"))}, links
     options: dict[str, Any] = {"servers": layout.nodes, "inside": "root"}
     host = constant("ray.host" if layout.system == RAY else "grpc.host")
-    cluster: dict[str, Any] = {"bandwidth": f"{25e9 * constant('tcp.share'):.0f}bps", "servers": "colocated"}
-    cluster["host_bandwidth"] = f"{host:.0f}bps"
+    cluster: dict[str, Any] = {"bandwidth": as_rate(25e9 * constant("tcp.share")), "servers": "colocated"}
+    cluster["host_bandwidth"] = as_rate(host)
     inside = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
-    cluster["intra_bandwidth"] = f"{inside:.0f}bps"
+    cluster["intra_bandwidth"] = as_rate(inside)
     if layout.system == RAY:
         options |= {"bucket_size": RAY_BUCKET, "overlap": False}
     else:
@@ -117,7 +117,7 @@ def rate(layout: Layout) -> float:
     strategy, options, cluster = _parts(layout)
     if layout.nodes > 1:
         cluster["jitter"] = {"sigma": constant("jitter.tcp")}
-    machine = load_cluster(None, latency=f"{constant('tcp.latency') * 1e6:g}us", gpus_per_node=per_node, **cluster)
+    machine = load_cluster(None, latency=as_time(constant("tcp.latency")), gpus_per_node=per_node, **cluster)
     run = Run(_step(), machine, {"strategy": strategy, "workers": workers, **options})
     return layout.gpus * _BATCH / mean_iteration_s(run)
 

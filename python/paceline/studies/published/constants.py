@@ -30,3 +30,13 @@ def all_constants() -> dict[str, Constant]:
 def constant(name: str) -> float:
     """In SI units: seconds, bits per second, or a share."""
     return all_constants()[name].value
+
+
+def as_rate(bits_per_s: float) -> str:
+    """As cluster files have it."""
+    return f"{bits_per_s:.0f}bps"
+
+
+def as_time(seconds: float) -> str:
+    """As cluster files have it."""
+    return f"{seconds * 1e6:g}us"

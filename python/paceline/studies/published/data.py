@@ -52,7 +52,6 @@ class Metric:
     """Of a row. `unit` is what 1 in the row's own metric is: 0.01 for %, 0.001 for ms."""
 
     kind: Kind
-    text: str
     over: int = 1
     over_nodes: bool = False
     per_gpu: bool = False
@@ -226,15 +225,15 @@ def parse_metric(text: str) -> Metric | None:
     base = int(over[1]) if over is not None and over[1].isdigit() else 1
     nodes = over is not None and over[2] == "node"
     if re.search(r"(img|images|imgs|samples|sequences|examples)\s*(/|per)\s*s", words):
-        return Metric(Kind.RATE, text, per_gpu=re.search(r"(/|per)\s*gpu", words) is not None)
+        return Metric(Kind.RATE, per_gpu=re.search(r"(/|per)\s*gpu", words) is not None)
     if re.search(r"over|\bvs\b", words) and (over is None or base < 1):
         return None  # over another system
     if "efficien" in words:
-        return Metric(Kind.EFFICIENCY, text, base, nodes, unit=0.01 if "%" in words or "percent" in words else 1.0)
+        return Metric(Kind.EFFICIENCY, base, nodes, unit=0.01 if "%" in words or "percent" in words else 1.0)
     if re.match(r"(x\b|times\b|factor|speed-?up)", words):
-        return Metric(Kind.FACTOR, text, base, nodes)
+        return Metric(Kind.FACTOR, base, nodes)
     if unit := re.match(r"(s|sec|seconds|ms|milliseconds)\b", words):
         milli = unit[1] in ("ms", "milliseconds")
         only = "collective" in words or "allreduce" in words or "all-reduce" in words
-        return Metric(Kind.SECONDS, text, collectives_only=only, unit=1e-3 if milli else 1.0)
+        return Metric(Kind.SECONDS, collectives_only=only, unit=1e-3 if milli else 1.0)
     return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.studies.published.constants import constant
+from paceline.studies.published.constants import as_rate, constant
 from paceline.studies.published.data import Row
 from paceline.studies.published.network import Channel, channel_of, knows_inside, says_channel
 
@@ -74,7 +74,7 @@ def _horovod(row: Row, name: str, strategy: str, channel: Channel, **more: Any) 
 
 
 def _host(name: str) -> dict[str, str]:
-    return {"host_bandwidth": f"{constant(name):.0f}bps"}
+    return {"host_bandwidth": as_rate(constant(name))}
 
 
 def _nccl(row: Row) -> Engine:
@@ -109,14 +109,14 @@ def _ddp(row: Row) -> Engine:
 def _replicas(row: Row) -> Engine:
     if row.nodes > 1:
         raise CannotForecastError("replicas of one process are on one node, and the row has several")
-    inside = {"intra_bandwidth": f"{constant('tf.nccl'):.0f}bps"}
+    inside = {"intra_bandwidth": as_rate(constant("tf.nccl"))}
     return Engine("replicas, NCCL", "ring", channel_of(row), {"overlap": False}, inside)
 
 
 def _host_replicas(row: Row) -> Engine:
     if row.nodes > 1:
         return _tensorflow(row)
-    inside = {"intra_bandwidth": f"{constant('inside.pcie'):.0f}bps", "servers": "colocated"}
+    inside = {"intra_bandwidth": as_rate(constant("inside.pcie")), "servers": "colocated"}
     return Engine("replicas, parameters on the host", "sharded-ps", channel_of(row), {"inside": "root"}, inside)
 
 

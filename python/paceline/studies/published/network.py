@@ -47,6 +47,11 @@ def inside_bps(gpu: str) -> float:
     return constant(_inside(gpu) or "inside.pcie")
 
 
+def shares_pci_express(gpu: str) -> bool:
+    """Whether the GPUs of a node share a PCI Express tree, and boards."""
+    return _inside(gpu) == "inside.pcie-shared"
+
+
 def knows_inside(gpu: str) -> bool:
     """Whether the GPU's name tells the path inside its node."""
     return _inside(gpu) is not None

@@ -134,7 +134,6 @@ def _table(rows: Sequence[Forecast]) -> list[str]:
             f"{human.digits(it.value)} {unit}".rstrip(),
             f"{it.error:+.1%}{mark}",
         ]
-        where = "inside" if it.inside else ("below" if row.measured < it.low else "above")
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
-        group.append(["" if group else row.system, row.model, gpus, *values, where])
+        group.append(["" if group else row.system, row.model, gpus, *values, it.lies])
     return render(columns, list(groups.values()), highlight_first=False)

@@ -12,10 +12,10 @@ from paceline.forecast import Run
 from paceline.library import find_strategy, load_cluster, load_trace
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import constant
+from paceline.studies.published.constants import as_rate, as_time, constant
 from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
-from paceline.studies.published.network import Network, inside_bps, network_of
+from paceline.studies.published.network import Network, inside_bps, network_of, shares_pci_express
 
 # Names that the built-in traces do not have.
 _MODELS = {
@@ -49,7 +49,14 @@ class Forecast:
     @property
     def inside(self) -> bool:
         """Whether the published value lies within the bounds."""
-        return self.low <= self.row.measured <= self.high
+        return self.lies == "inside"
+
+    @property
+    def lies(self) -> str:
+        """Where the published value lies: `inside` the bounds, `below` or `above` them."""
+        if self.row.measured < self.low:
+            return "below"
+        return "above" if self.row.measured > self.high else "inside"
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
     options = dict(engine.options)
     if engine.fuses:
         options["bucket_size"] = fused_bytes(network.flow_bps, network.latency_s, row.gpus)
-    if row.gpus_per_node > 1 and inside_bps(row.gpu) == constant("inside.pcie-shared"):
+    if row.gpus_per_node > 1 and shares_pci_express(row.gpu):
         options["compute_speedup"] = 1 / (1 + constant("replicas.share"))
     jitter = constant(f"jitter.{network.channel.value.lower()}") if row.nodes > 1 else 0.0
     return mean_iteration_s(_run(row, engine, network, trace, options, jitter=jitter))
@@ -145,10 +152,10 @@ def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
 def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float) -> Run:
     strategy = find_strategy(engine.strategy)
     fields: dict[str, Any] = {
-        "bandwidth": f"{network.flow_bps:.0f}bps",
-        "latency": f"{network.latency_s * 1e6:g}us",
+        "bandwidth": as_rate(network.flow_bps),
+        "latency": as_time(network.latency_s),
         "gpus_per_node": row.gpus_per_node,
-        "intra_bandwidth": f"{network.inside_bps:.0f}bps",
+        "intra_bandwidth": as_rate(network.inside_bps),
         **({"jitter": {"sigma": jitter}} if jitter else {}),
         **engine.cluster,
     }
