@@ -372,3 +372,19 @@ def test_a_published_rate_of_a_device():
     assert "leave it out" in refused("resnet-50", "--device", "V100", "--batch", 4)
     shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output
     assert "938 samples/s at batch 256" in " ".join(shown.split())
+
+
+def test_native_is_a_tree_for_little_and_the_ring_for_much():
+    def times(size):
+        rows = runs(f"allreduce:{size}", "--cluster", "longhorn", "--workers", 256, "--strategy", "ring,native,tree")
+        return {row["strategy"]: row["iteration_s"] for row in rows}
+
+    little, much = times("16KiB"), times("256MiB")
+    assert little["native"] < 0.5 * little["ring"]
+    assert much["native"] == pytest.approx(much["ring"], rel=0.1)
+
+
+def test_native_is_forecast_only():
+    result = CliRunner().invoke(main, ["run", "-np", "2", "--strategy", "native", "--", "python", "-c", "pass"])
+    assert result.exit_code == 2
+    assert "library's all-reduce" in result.stderr

@@ -116,7 +116,7 @@ def strategies(as_json: bool) -> None:
             "aliases": list(strategy.aliases),
             "summary": strategy.summary,
             "options": [f"--{knob}" for knob in KNOBS if knob in strategy.knobs],
-            "needs": sorted(strategy.knobs - set(KNOBS)),
+            "needs": sorted({"multicast", "aggregation"} & strategy.knobs),
         }
         for strategy in all_strategies()
     ]

@@ -24,6 +24,11 @@ class Strategy:
     summary: str
     knobs: frozenset[str]
 
+    @property
+    def is_a_librarys(self) -> bool:
+        """Whether it is the all-reduce of a library underneath, which chooses by what its links carry."""
+        return "rates" in self.knobs
+
 
 @lru_cache(maxsize=1)
 def all_strategies() -> tuple[Strategy, ...]:

@@ -249,9 +249,15 @@ def _check_knob(strategy: str, name: str, source: str) -> None:
 
 def _strategy(value: object, source: str) -> str:
     try:
-        return find_strategy(_text(value, source)).name
+        strategy = find_strategy(_text(value, source))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
+    if strategy.is_a_librarys:
+        raise UserError(
+            f"{source}: {strategy.name} is a library's all-reduce, and shared memory and TCP have none underneath; "
+            "choose ring or tree (simulate forecasts it)"
+        )
+    return strategy.name
 
 
 def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:

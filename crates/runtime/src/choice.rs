@@ -68,9 +68,16 @@ impl Plan {
     /// The strategy of this name, cut as the job's settings say.
     ///
     /// # Errors
-    /// An unknown name.
+    /// An unknown name, or one of a library that is not here.
     pub fn named(name: &str, settings: &Settings) -> Result<Plan> {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
+        if entry.uses(Knob::Rates) {
+            return Err(RunError::Usage(format!(
+                "strategy: {} is the all-reduce of a library underneath, and shared memory and TCP have none; choose ring \
+                 or tree",
+                entry.name
+            )));
+        }
         let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk)).map(|cut| match cut {
             Cut::Bytes(bytes) => CutBytes::Bytes(bytes),
             Cut::Named(NamedCut::Whole) => CutBytes::Whole,

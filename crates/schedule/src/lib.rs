@@ -22,7 +22,8 @@ pub mod step;
 pub mod strategies;
 
 pub use plan::{
-    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Topology, build, find, look_up, registry,
+    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build, find, look_up,
+    registry,
 };
-pub use schedule::{Link, Roles, Schedule, Volume};
+pub use schedule::{Least, Link, Roles, Schedule, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

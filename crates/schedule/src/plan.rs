@@ -114,6 +114,24 @@ pub enum Inside {
     Ring,
 }
 
+/// What the links carry, for a library that chooses by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rates {
+    /// Of a node's card, bytes/s.
+    pub between: u64,
+    /// Of a rank's link inside the node, bytes/s.
+    pub inside: u64,
+    /// Bytes of an element.
+    pub element: u64,
+}
+
+impl Default for Rates {
+    /// Cards of 100 Gbit/s and slots of PCI Express 3.0 x16, float32: what NCCL's tables are written for.
+    fn default() -> Rates {
+        Rates { between: 12_500_000_000, inside: 12_500_000_000, element: 4 }
+    }
+}
+
 /// The user's choices. `None` is the strategy's own default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Knobs {
@@ -127,6 +145,8 @@ pub struct Knobs {
     pub barrier: bool,
     /// For `hierarchical`.
     pub inside: Inside,
+    /// For `native`; known where the network is.
+    pub rates: Option<Rates>,
 }
 
 impl Default for Knobs {
@@ -137,6 +157,7 @@ impl Default for Knobs {
             distribution: Distribution::RoundRobin,
             barrier: true,
             inside: Inside::Ring,
+            rates: None,
         }
     }
 }
@@ -160,6 +181,8 @@ pub enum Knob {
     Multicast,
     /// The network must add.
     Aggregation,
+    /// What it does depends on what the links carry.
+    Rates,
 }
 
 impl Knob {
@@ -175,6 +198,7 @@ impl Knob {
             Knob::Inside => "inside",
             Knob::Multicast => "multicast",
             Knob::Aggregation => "aggregation",
+            Knob::Rates => "rates",
         }
     }
 }

@@ -45,6 +45,15 @@ pub struct Link {
     pub s_per_element: f64,
 }
 
+/// Latencies that a network of any speed does not undercut, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Least {
+    /// From one node to another.
+    pub between_s: f64,
+    /// From one rank of a node to another.
+    pub inside_s: f64,
+}
+
 /// A strategy for a given topology and given knobs.
 ///
 /// `step` is called once for every step of every role: it costs a few nanoseconds and must not allocate.
@@ -84,6 +93,11 @@ pub trait Schedule: Send + Sync {
     /// Seconds that one bucket alone takes on a homogeneous network with one rank per node, if there is a closed
     /// form. Property-tested against the program in the simulator.
     fn closed_form(&self, _bucket: &Bucket, _link: Link) -> Option<f64> {
+        None
+    }
+
+    /// What a message of this bucket takes at least, where a library's publications say: between nodes and inside one.
+    fn least_latency(&self, _bucket: &Bucket) -> Option<Least> {
         None
     }
 

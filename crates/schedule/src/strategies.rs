@@ -2,6 +2,7 @@
 //! property tests run over [`ALL`].
 mod halving_doubling;
 mod hierarchical;
+mod native;
 mod node;
 mod ps;
 mod recursive_doubling;
@@ -24,4 +25,5 @@ pub(crate) const ALL: &[&Entry] = &[
     &tree::TREE,
     &hierarchical::HIERARCHICAL,
     &sharded_ps::SHARDED_PS,
+    &native::NATIVE,
 ];

@@ -4,8 +4,8 @@ mod reference;
 use std::sync::Arc;
 
 use paceline_schedule::{
-    Bucket, Chunk, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Schedule, Topology, Volume, build,
-    registry,
+    Bucket, Chunk, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Schedule, Topology, Volume,
+    build, registry,
 };
 use proptest::prelude::*;
 use reference::{Executor, Random};
@@ -81,6 +81,10 @@ fn variants(entry: &Entry) -> Vec<Variant> {
     if entry.uses(Knob::Aggregation) {
         widen(&mut all, &|v| v.1 = Some(3));
     }
+    if entry.uses(Knob::Rates) {
+        // So slow that buckets of a few elements count as large.
+        widen(&mut all, &|v| v.2.rates = Some(Rates { between: 1_000_000, inside: 10_000, element: 4 }));
+    }
     let mut chunked = all.clone();
     for chunk in [Chunk::Whole, Chunk::PerWorker, Chunk::Elements(3)] {
         chunked.extend(all.iter().cloned().map(|mut v| {
@@ -109,7 +113,10 @@ fn variants(entry: &Entry) -> Vec<Variant> {
 fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usize) {
     for workers in workers {
         for entry in registry() {
-            for ranks_per_node in [1, 2, 3, 4, 8].into_iter().take(if entry.uses(Knob::Inside) { 5 } else { 1 }) {
+            for ranks_per_node in [1, 2, 3, 4, 8]
+                .into_iter()
+                .take(if entry.uses(Knob::Inside) || entry.uses(Knob::Rates) { 5 } else { 1 })
+            {
                 for (n, (servers, switch_radix, knobs)) in (0..).zip(variants(entry)) {
                     let topology = Topology { workers, ranks_per_node, servers, switch_radix };
                     let name = format!("{} {topology:?} {knobs:?}", entry.name);

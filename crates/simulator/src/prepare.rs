@@ -1,7 +1,11 @@
 //! From trace, cluster and options to what the event loop works on: buckets, layers and gradients in its own terms.
+use std::borrow::Cow;
+
 use paceline_model::trace::WorkerTrace;
-use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::{Bucket, Chunk, Entry, Knob, Knobs, Placement, Schedule, Topology, buckets, build, look_up};
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_schedule::{
+    Bucket, Chunk, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets, build, look_up,
+};
 
 use crate::lanes::Lanes;
 use crate::options::{ChunkBytes, Network, Options, Pull, SimulationError};
@@ -54,7 +58,13 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();
     let grouped = group(trace, options, with_servers);
-    let knobs = knobs(options, element_bytes, grouped.len())?;
+    let mut knobs = knobs(options, element_bytes, grouped.len())?;
+    let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
+    knobs.rates = Some(Rates {
+        between: bytes_per_s(cluster.bandwidth),
+        inside: bytes_per_s(cluster.intra_bandwidth),
+        element: element_bytes,
+    });
     let topology = Topology {
         workers: options.workers,
         ranks_per_node: cluster.gpus_per_node,
@@ -152,6 +162,19 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
     Ok(())
 }
 
+/// The cluster with the latencies that the strategy's library has at least: those of the largest bucket.
+pub(crate) fn with_least_latency<'a>(cluster: &'a Cluster, prepared: &Prepared) -> Cow<'a, Cluster> {
+    let largest = prepared.buckets.iter().max_by_key(|bucket| bucket.len);
+    let Some(least) = largest.and_then(|bucket| prepared.schedule.least_latency(bucket)) else {
+        return Cow::Borrowed(cluster);
+    };
+    Cow::Owned(Cluster {
+        latency: cluster.latency.max(Time::from_seconds(least.between_s)),
+        intra_latency: cluster.intra_latency.max(Time::from_seconds(least.inside_s)),
+        ..cluster.clone()
+    })
+}
+
 /// Time is 64 bits of picoseconds, 213 days: what could come near it is refused rather than computed wrongly. The bound
 /// is generous: all workers' bytes through one link twice, and compute at its slowest.
 fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
@@ -229,6 +252,7 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
         distribution: options.distribution,
         barrier: options.barrier,
         inside: options.inside,
+        ..Knobs::default()
     })
 }
 

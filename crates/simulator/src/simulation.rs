@@ -11,7 +11,7 @@ use crate::network::switch::Memory;
 use crate::network::topology::Wires;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
-use crate::prepare::Prepared;
+use crate::prepare::{Prepared, with_least_latency};
 use crate::worker::{Phase, Worker};
 
 /// A moment from which or to which iterations are measured, and the chain of causes behind it.
@@ -72,7 +72,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let roles = prepared.schedule.roles();
         let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
         let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
-        let wires = Wires::new(cluster, roles, fluid);
+        let wires = Wires::new(&with_least_latency(cluster, prepared), roles, fluid);
         Simulation {
             prepared,
             cluster,

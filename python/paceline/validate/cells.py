@@ -181,8 +181,10 @@ def _ranks_per_host(strategy: Strategy, workers: int) -> int:
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:
-    """Each once; `all` are all. Raises UserError."""
+    """Each once; `all` are all that run over sockets and shared memory. Raises UserError."""
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
-    return list(chosen)
+    if ALL not in names and any(strategy.is_a_librarys for strategy in chosen):
+        raise UserError("--strategy: native is a library's all-reduce and is not run here; choose among the others")
+    return [strategy for strategy in chosen if not strategy.is_a_librarys]

@@ -20,7 +20,7 @@ pub(crate) const TREE: Entry = Entry {
 
 /// Without pieces a tree is no pipeline. 128 Ki elements are 512 KiB of float32, the size of NCCL's slices
 /// (`NCCL_BUFFSIZE` 4 MiB in `NCCL_STEPS` 8).
-const DEFAULT_CHUNK: Chunk = Chunk::Elements(128 * 1024);
+pub(super) const DEFAULT_CHUNK: Chunk = Chunk::Elements(128 * 1024);
 
 struct Tree {
     workers: u32,
@@ -34,6 +34,48 @@ struct Place {
     children: [Option<u32>; 2],
     /// Which child of its parent it is.
     index: u16,
+}
+
+/// Slots of a member: sums of two children, and the result.
+pub(super) const SLOTS: u16 = 3;
+
+/// One member's part in the sum of a piece over a tree; also used between the nodes of `native`.
+pub(super) struct TreePart<R> {
+    place: Place,
+    pub piece: Piece,
+    /// The role of a member.
+    role: R,
+}
+
+impl<R: Fn(u32) -> u32> TreePart<R> {
+    /// Of member `position` of `size`, in the first or the second tree.
+    pub fn new(position: u32, size: u32, second: bool, piece: Piece, role: R) -> TreePart<R> {
+        TreePart { place: place(position, size, second), piece, role }
+    }
+
+    /// Step `pc`, or what is left of `pc` after the tree's last step.
+    pub fn step(&self, mut pc: u32) -> Result<Step, u32> {
+        let (Place { parent, children, index }, piece) = (&self.place, self.piece);
+        let peer = |member: u32| Peers::one((self.role)(member));
+        for (slot, child) in (0..).zip(children) {
+            if let Some(child) = *child {
+                at!(pc, Ok(Step::Recv { from: peer(child), slot, op: Op::Reduce, piece }));
+            }
+        }
+        if let Some(parent) = *parent {
+            at!(pc, Ok(Step::Send { to: peer(parent), multicast: false, slot: *index, piece }));
+            at!(pc, Ok(Step::Recv { from: peer(parent), slot: 2, op: Op::Assign, piece }));
+        }
+        for child in children.iter().flatten() {
+            at!(pc, Ok(Step::Send { to: peer(*child), multicast: false, slot: 2, piece }));
+        }
+        Err(pc)
+    }
+}
+
+/// Edges from the deepest leaf of the first tree to its root: that leaf is below the largest power of two.
+pub(super) fn depth(size: u32) -> u64 {
+    if size < 2 { 0 } else { u64::from(size.next_power_of_two().ilog2()) }
 }
 
 /// The first tree: 0 is the root with one child; the others stand in order, odd ranks are leaves. The parent of
@@ -103,36 +145,23 @@ impl Schedule for Tree {
     }
 
     fn slots(&self) -> u16 {
-        3
+        SLOTS
     }
 
-    fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
-        let Place { parent, children, index } = place(role, self.workers, (bucket.id ^ lane) & 1 == 1);
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
         let piece = self.piece(bucket, lane);
-        for (slot, child) in (0..).zip(children) {
-            if let Some(child) = child {
-                at!(pc, Step::Recv { from: Peers::one(child), slot, op: Op::Reduce, piece });
-            }
-        }
-        if let Some(parent) = parent {
-            at!(pc, Step::Send { to: Peers::one(parent), multicast: false, slot: index, piece });
-            at!(pc, Step::Recv { from: Peers::one(parent), slot: 2, op: Op::Assign, piece });
-        }
-        for child in children.into_iter().flatten() {
-            at!(pc, Step::Send { to: Peers::one(child), multicast: false, slot: 2, piece });
-        }
-        Step::Done
+        TreePart::new(role, self.workers, (bucket.id ^ lane) & 1 == 1, piece, |rank| rank)
+            .step(pc)
+            .unwrap_or(Step::Done)
     }
 
     fn volume(&self, bucket: &Bucket) -> Volume {
         let edges = u64::from(self.workers) - 1;
         let lanes = u64::from(self.lanes(bucket));
-        // The deepest leaf of the first tree is a rank below the largest power of two.
-        let depth = if edges == 0 { 0 } else { u64::from(self.workers.next_power_of_two().ilog2()) };
         Volume {
             messages: 2 * edges * lanes,
             worker_elements: 2 * edges * bucket.len,
-            hops: if lanes == 0 { 0 } else { 2 * depth },
+            hops: if lanes == 0 { 0 } else { 2 * depth(self.workers) },
             ..Volume::default()
         }
     }

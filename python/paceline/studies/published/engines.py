@@ -2,11 +2,11 @@
 
 | engine | is |
 | --- | --- |
-| Horovod, NCCL | one flat ring over all GPUs, tensors fused, a coordinator on rank 0 |
+| Horovod, NCCL | one flat ring over all GPUs, or trees (`native`), tensors fused, a coordinator on rank 0 |
 | Horovod, MPI | the same through the host's memory, where a rank copies and adds |
 | CUDA-aware MPI | recursive halving and doubling on GPU buffers |
 | Horovod, DDL | rings inside the node, then between nodes |
-| DistributedDataParallel | NCCL's ring over buckets of 25 MB |
+| DistributedDataParallel | NCCL's ring or trees over buckets of 25 MB |
 | Gloo | a ring through the host's memory |
 | Distributed TensorFlow | reduction inside the node, then servers that hold whole variables, over gRPC or Verbs |
 | BytePS | reduction inside the node, then servers of their own that share every tensor |
@@ -78,7 +78,7 @@ def _host(name: str) -> dict[str, str]:
 
 
 def _nccl(row: Row) -> Engine:
-    return _horovod(row, "NCCL", "ring", channel_of(row))
+    return _horovod(row, "NCCL", "native", channel_of(row))
 
 
 def _mpi_cpu(row: Row) -> Engine:
@@ -103,7 +103,7 @@ def _baidu(row: Row) -> Engine:
 
 def _ddp(row: Row) -> Engine:
     bucket = {"bucket_size": int(constant("ddp.bucket"))}
-    return Engine("DistributedDataParallel, NCCL", "ring", channel_of(row), bucket, call_s=constant("call"))
+    return Engine("DistributedDataParallel, NCCL", "native", channel_of(row), bucket, call_s=constant("call"))
 
 
 def _replicas(row: Row) -> Engine:

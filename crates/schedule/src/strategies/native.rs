@@ -1,0 +1,265 @@
+//! The all-reduce of the library underneath: NCCL's choice, for each size, between one ring over all ranks and trees.
+//!
+//! The choice is NCCL's own model of its time, latency + bytes / bandwidth, with the figures of its `src/graph/tuning.cc`
+//! (2.8, repository NVIDIA/nccl at 01afd20a77b5), for the protocols LL (8-byte stores with a flag, low latency, a quarter
+//! of the bandwidth) and Simple. LL128 is left out: it is on for NVLink machines of two generations only. A tree is a
+//! chain inside each node and a double binary tree between the nodes (S. Jeaugey, "Massively scale your deep learning
+//! training with NCCL 2.4", 2019).
+use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
+use crate::schedule::{Least, Roles, Schedule, Volume};
+use crate::step::{Bucket, Step, at};
+use crate::strategies::node::{NodePart, hops};
+use crate::strategies::ring;
+use crate::strategies::tree::{self, TreePart};
+
+pub(crate) const NATIVE: Entry = Entry {
+    name: "native",
+    aliases: &["nccl"],
+    summary: "what NCCL takes: trees for little, one ring over all ranks for much",
+    knobs: &[Knob::Rates],
+    build,
+};
+
+fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+    let rates = knobs.rates.unwrap_or_default();
+    Ok(Box::new(Native {
+        topology: topology.clone(),
+        rates,
+        ring: (ring::RING.build)(topology, &Knobs::default())?,
+        ring_from: ring_from(topology, rates) / rates.element,
+    }))
+}
+
+/// How ranks are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Tree,
+    Ring,
+}
+
+/// How bytes are handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Ll,
+    Simple,
+}
+
+/// A way to do an all-reduce: `tuning.cc` has a line for each.
+type Way = (Algorithm, Protocol);
+
+const WAYS: [Way; 4] = [
+    (Algorithm::Tree, Protocol::Ll),
+    (Algorithm::Tree, Protocol::Simple),
+    (Algorithm::Ring, Protocol::Ll),
+    (Algorithm::Ring, Protocol::Simple),
+];
+
+/// `baseLat`, microseconds of an all-reduce before the first byte moves.
+fn base_us(way: Way) -> f64 {
+    match way {
+        (Algorithm::Tree, Protocol::Ll) => 4.4,
+        (Algorithm::Tree, Protocol::Simple) => 0.0,
+        (Algorithm::Ring, Protocol::Ll) => 3.6,
+        (Algorithm::Ring, Protocol::Simple) => 8.4,
+    }
+}
+
+/// `hwLat` of NVLink, PCI and NET, microseconds of a step. That of (tree, Simple) holds the time of a chunk of 256 kB.
+fn step_us(way: Way) -> [f64; 3] {
+    match way {
+        (Algorithm::Tree, Protocol::Ll) => [0.52, 1.0, 5.0],
+        (Algorithm::Tree, Protocol::Simple) => [28.0, 28.0, 50.0],
+        (Algorithm::Ring, Protocol::Ll) => [0.47, 1.0, 2.7],
+        (Algorithm::Ring, Protocol::Simple) => [3.4, 5.7, 9.6],
+    }
+}
+
+/// Steps inside a node take longer under LL where there are several nodes.
+const LL_INSIDE: f64 = 1.8;
+
+/// `treeCorrectionFactor`: the share of its bandwidth that a tree gets, for 64 B, 128 B, … 128 MB.
+fn tree_share(protocol: Protocol, bytes: u64) -> f64 {
+    const LL: [f64; 22] =
+        [1., 1., 1., 1., 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1., 1., 1.];
+    const SIMPLE: [f64; 22] =
+        [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8, 0.9];
+    let shares = if protocol == Protocol::Ll { LL } else { SIMPLE };
+    shares.get((bytes >> 6).checked_ilog2().unwrap_or(0) as usize).copied().unwrap_or(1.0)
+}
+
+/// Above what a slot of PCI Express 3.0 x16 carries, GPUs are taken to be joined by NVLink. Bytes/s.
+const PCI_MOST: u64 = 16_000_000_000;
+
+/// Seconds of NCCL's model.
+fn seconds(topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
+    let (algorithm, protocol) = way;
+    let (ranks, nodes) = (f64::from(topology.workers), f64::from(topology.nodes()));
+    let (mut inside, between) = steps(rates, way);
+    if nodes > 1.0 && protocol == Protocol::Ll {
+        inside *= LL_INSIDE;
+    }
+    let card = if nodes > 1.0 { rates.between } else { rates.inside } as f64;
+    let (latency, bandwidth) = match algorithm {
+        Algorithm::Ring => {
+            let between_steps = 2.0 * (nodes - 1.0);
+            let latency = (2.0 * (ranks - 1.0) - between_steps) * inside + between_steps * between;
+            let share = if protocol == Protocol::Ll { 0.25 } else { 1.0 };
+            // Its plateau: from some size on the steps of Simple take longer.
+            let longer = protocol == Protocol::Simple && nodes > 1.0 && bytes as f64 >= ranks / 16.0 * 65536.0;
+            let all = base_us(way) + latency;
+            (if longer { 1.9 * all } else { all }, card * share * ranks / (2.0 * (ranks - 1.0)))
+        }
+        Algorithm::Tree => {
+            let latency = 2.0 * ((ranks / nodes).floor() - 1.0) * inside + 2.0 * nodes.log2().floor() * between;
+            let share = 0.9 * if protocol == Protocol::Ll { 1.0 / 3.8 } else { 1.0 } * tree_share(protocol, bytes);
+            (base_us(way) + latency, card * share * 0.5)
+        }
+    };
+    latency * 1e-6 + bytes as f64 / bandwidth
+}
+
+/// Microseconds of a step inside the node and between nodes.
+fn steps(rates: Rates, way: Way) -> (f64, f64) {
+    let [nvlink, pci, net] = step_us(way);
+    (if rates.inside > PCI_MOST { nvlink } else { pci }, net)
+}
+
+/// What NCCL takes.
+fn choose(topology: &Topology, rates: Rates, bytes: u64) -> Way {
+    let time = |way: &Way| seconds(topology, rates, *way, bytes);
+    WAYS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(WAYS[0])
+}
+
+/// From how many bytes on it is the ring: the first power of two above the last for which it is a tree, since its
+/// tables go by powers of two.
+fn ring_from(topology: &Topology, rates: Rates) -> u64 {
+    let is_tree = |log: &u32| choose(topology, rates, 1 << log).0 == Algorithm::Tree;
+    if topology.workers < 2 { 0 } else { (6..=40).rev().find(is_tree).map_or(0, |log| 2 << log) }
+}
+
+struct Native {
+    topology: Topology,
+    rates: Rates,
+    ring: Box<dyn Schedule>,
+    /// Elements.
+    ring_from: u64,
+}
+
+const TO_ROOT: u16 = tree::SLOTS;
+const FROM_ROOT: u16 = tree::SLOTS + 1;
+
+impl Native {
+    fn is_ring(&self, bucket: &Bucket) -> bool {
+        bucket.len >= self.ring_from
+    }
+
+    fn tree_lanes(&self, bucket: &Bucket) -> u32 {
+        tree::DEFAULT_CHUNK.count(bucket.len, self.topology.workers)
+    }
+
+    /// A chain inside the node to the rank that is in the tree between the nodes, and back. The two trees go through
+    /// two ranks, and so through two cards where a node has them.
+    fn tree_step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
+        let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
+        let piece = tree::DEFAULT_CHUNK.piece(bucket, self.topology.workers, lane);
+        let second = Chunk::Whole.turn(bucket, lane) & 1;
+        let node = role / per_node;
+        let owner_of = |node: u32| node * per_node + second % self.topology.ranks_on(node);
+        let (base, size, owner) = (node * per_node, self.topology.ranks_on(node), owner_of(node));
+        let slots = (TO_ROOT, FROM_ROOT);
+        let part = NodePart { base, size, owner, inside: Inside::Ring, up: piece, down: piece, slots };
+        if role != owner {
+            return part.member(role, pc);
+        }
+        if let Some(gather) = part.gather() {
+            at!(pc, gather);
+        }
+        match TreePart::new(node, nodes, second == 1, piece, owner_of).step(pc) {
+            Ok(step) => return step,
+            Err(left) => pc = left,
+        }
+        if let Some(give) = part.give() {
+            at!(pc, give);
+        }
+        Step::Done
+    }
+}
+
+impl Schedule for Native {
+    fn roles(&self) -> Roles {
+        self.ring.roles()
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        if self.is_ring(bucket) { self.ring.lanes(bucket) } else { self.tree_lanes(bucket) }
+    }
+
+    fn slots(&self) -> u16 {
+        FROM_ROOT + 1
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
+        if self.is_ring(bucket) {
+            self.ring.step(bucket, role, lane, pc)
+        } else {
+            self.tree_step(bucket, role, lane, pc)
+        }
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        if self.is_ring(bucket) {
+            return self.ring.volume(bucket);
+        }
+        let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
+        let lanes = u64::from(self.tree_lanes(bucket));
+        // Chains have an edge for each rank but one of a node, trees one for each node but one; all go both ways.
+        let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
+        let per_node = self.topology.ranks_per_node.min(self.topology.workers);
+        let chain = hops(per_node, Inside::Ring) + 2 * tree::depth(self.topology.nodes());
+        Volume {
+            messages: lanes * sends,
+            worker_elements: bucket.len * sends,
+            hops: if lanes == 0 { 0 } else { chain },
+            ..Volume::default()
+        }
+    }
+
+    fn least_latency(&self, bucket: &Bucket) -> Option<Least> {
+        let (algorithm, protocol) = choose(&self.topology, self.rates, bucket.len * self.rates.element);
+        // A tree's step under Simple is that of a ring, and its chunk's time, which the links take here.
+        let way = if protocol == Protocol::Simple { (Algorithm::Ring, protocol) } else { (algorithm, protocol) };
+        let (inside_us, between_us) = steps(self.rates, way);
+        Some(Least { between_s: between_us * 1e-6, inside_s: inside_us * 1e-6 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology(workers: u32, ranks_per_node: u32) -> Topology {
+        Topology { ranks_per_node, ..Topology::flat(workers) }
+    }
+
+    /// What NCCL prints with `NCCL_DEBUG_SUBSYS=TUNING` follows from the same table; here by hand.
+    #[test]
+    fn latencies_are_those_of_the_table() {
+        let infinite = Rates { between: u64::MAX, inside: u64::MAX, element: 4 };
+        let us = |workers, per_node, way| seconds(&topology(workers, per_node), infinite, way, 64) * 1e6;
+        let (tree, ring) = ((Algorithm::Tree, Protocol::Ll), (Algorithm::Ring, Protocol::Ll));
+        // 4 nodes of 8: chains of 7 steps at 0.52 us times 1.8, a tree of depth 2 at 5 us, both ways.
+        assert!((us(32, 8, tree) - (4.4 + 14.0 * 0.52 * 1.8 + 4.0 * 5.0)).abs() < 1e-6);
+        // 62 steps, 6 of them between nodes.
+        assert!((us(32, 8, ring) - (3.6 + 56.0 * 0.47 * 1.8 + 6.0 * 2.7)).abs() < 1e-6);
+        // One node: no factor.
+        assert!((us(8, 8, ring) - (3.6 + 14.0 * 0.47)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn more_ranks_move_the_ring_to_larger_buckets() {
+        let from: Vec<u64> = [2, 8, 64, 512].map(|nodes| ring_from(&topology(8 * nodes, 8), Rates::default())).to_vec();
+        assert!(from.is_sorted(), "{from:?}");
+        assert!(from[3] > from[0], "{from:?}");
+        assert_eq!(ring_from(&topology(1, 1), Rates::default()), 0);
+    }
+}
