@@ -1,6 +1,7 @@
 //! The Python module `paceline._core`: convert, call, release the GIL. Nothing is decided here.
 //!
 //! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
+mod coordination;
 mod coordinator;
 mod job;
 mod spec;
@@ -259,6 +260,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(coordination::coordinate, module)?)?;
+    module.add_function(wrap_pyfunction!(coordination::coordinators, module)?)?;
+    module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;

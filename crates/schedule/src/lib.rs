@@ -25,5 +25,5 @@ pub use plan::{
     Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build, find, look_up,
     registry,
 };
-pub use schedule::{Least, Link, Roles, Schedule, Volume};
+pub use schedule::{Least, Link, Links, Roles, Schedule, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

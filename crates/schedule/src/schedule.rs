@@ -45,6 +45,15 @@ pub struct Link {
     pub s_per_element: f64,
 }
 
+/// Nodes of several ranks that share a card, for the closed forms of time.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    /// A node's card.
+    pub between: Link,
+    /// A rank's link inside its node.
+    pub inside: Link,
+}
+
 /// Latencies that a network of any speed does not undercut, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
@@ -93,6 +102,12 @@ pub trait Schedule: Send + Sync {
     /// Seconds that one bucket alone takes on a homogeneous network with one rank per node, if there is a closed
     /// form. Property-tested against the program in the simulator.
     fn closed_form(&self, _bucket: &Bucket, _link: Link) -> Option<f64> {
+        None
+    }
+
+    /// Seconds that one bucket alone takes on nodes of several ranks, for numbers of them that no event simulation
+    /// reaches. An approximation where pipelines fill and drain; docs/models.md says how far it is off.
+    fn closed_form_on_nodes(&self, _bucket: &Bucket, _links: Links) -> Option<f64> {
         None
     }
 

@@ -12,7 +12,9 @@
 //! | `replay` | a worker's part, for a real process in its place |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
+//! | [`coordination`] | coordinators at any scale: a model of its own |
 mod agenda;
+pub mod coordination;
 mod event;
 mod lanes;
 mod network;

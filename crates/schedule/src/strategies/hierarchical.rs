@@ -6,7 +6,7 @@
 //! cards and all inner links are busy (M. Cho et al., "BlueConnect", MLSys 2019; Horovod's
 //! HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j mod their number.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
-use crate::schedule::{Roles, Schedule, Volume};
+use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
 use crate::strategies::node::{NodePart, hops};
 use crate::strategies::ring::RingPart;
@@ -128,6 +128,21 @@ impl Schedule for Hierarchical {
             hops: if lanes == 0 { 0 } else { inside + 2 * (nodes - 1) },
             ..Volume::default()
         }
+    }
+
+    /// Inside every node a piece goes along all ranks and back, between nodes around the ring twice. Pieces follow each
+    /// other, so the busiest of the links decides, or else a piece's way.
+    fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
+        let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));
+        if self.chunk != Chunk::PerWorker || self.inside != Inside::Ring {
+            return None;
+        }
+        let len = bucket.len as f64;
+        let way = |hops: f64, link: Link| hops * (link.latency_s + len / (ranks * nodes) * link.s_per_element);
+        let ring = 2.0 * (nodes - 1.0) * links.between.latency_s;
+        let between = ring + 2.0 * (nodes - 1.0) / nodes * len * links.between.s_per_element;
+        let inside = 2.0 * (ranks - 1.0) / ranks * len * links.inside.s_per_element;
+        Some(between.max(inside + ring) + way(2.0 * (ranks - 1.0), links.inside))
     }
 
     fn note(&self) -> Option<String> {

@@ -6,7 +6,7 @@
 //! chain inside each node and a double binary tree between the nodes (S. Jeaugey, "Massively scale your deep learning
 //! training with NCCL 2.4", 2019).
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
-use crate::schedule::{Least, Roles, Schedule, Volume};
+use crate::schedule::{Least, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
 use crate::strategies::node::{NodePart, hops};
 use crate::strategies::ring;
@@ -222,6 +222,22 @@ impl Schedule for Native {
             hops: if lanes == 0 { 0 } else { chain },
             ..Volume::default()
         }
+    }
+
+    /// Of the tree: what its cards take, or its chains if they are slower, and a piece's way through the other one.
+    fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
+        if self.is_ring(bucket) {
+            return self.ring.closed_form_on_nodes(bucket, links);
+        }
+        let Chunk::Elements(piece) = tree::DEFAULT_CHUNK else { return None };
+        let chain = f64::from(self.topology.ranks_per_node.min(self.topology.workers) - 1);
+        let len = bucket.len as f64;
+        let hop = links.inside.latency_s + len.min(piece as f64) * links.inside.s_per_element;
+        let along = 2.0 * chain * hop;
+        let inside = if chain > 0.0 { 2.0 * len * links.inside.s_per_element } else { 0.0 };
+        let between = tree::seconds(bucket.len, piece, self.topology.nodes(), links.between);
+        let over = if between > 0.0 { 2.0 * len * links.between.s_per_element } else { 0.0 };
+        Some(between + along + (inside - over).max(0.0))
     }
 
     fn least_latency(&self, bucket: &Bucket) -> Option<Least> {

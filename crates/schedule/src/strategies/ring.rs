@@ -6,7 +6,7 @@
 //! `ring-multicast` replaces the second round: the worker that completed a piece multicasts it (M. A. Chang et al.,
 //! "How to Train your DNN: The Network Operator Edition").
 use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
-use crate::schedule::{Link, Roles, Schedule, Volume};
+use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 
 pub(crate) const RING: Entry = Entry {
@@ -27,11 +27,17 @@ pub(crate) const RING_MULTICAST: Entry = Entry {
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
 fn build(topology: &Topology, knobs: &Knobs, multicast: bool) -> Result<Box<dyn Schedule>, PlanError> {
-    Ok(Box::new(Ring { workers: topology.workers, chunk: knobs.chunk.unwrap_or(Chunk::PerWorker), multicast }))
+    Ok(Box::new(Ring {
+        workers: topology.workers,
+        nodes: topology.nodes(),
+        chunk: knobs.chunk.unwrap_or(Chunk::PerWorker),
+        multicast,
+    }))
 }
 
 struct Ring {
     workers: u32,
+    nodes: u32,
     chunk: Chunk,
     multicast: bool,
 }
@@ -154,5 +160,21 @@ impl Schedule for Ring {
             (_, false) => 2.0 * hops * (hop + link.latency_s),
             (_, true) => 2.0 * hops * hop + (hops + 1.0) * link.latency_s,
         })
+    }
+
+    /// Every link passes 2(W-1) pieces on. Either the slowest is always busy, or all wait for a piece's way round the
+    /// ring, of which as many hops leave a node as there are nodes.
+    fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
+        if self.chunk != Chunk::PerWorker || self.multicast {
+            return None;
+        }
+        let (workers, nodes) = (f64::from(self.workers), f64::from(self.nodes));
+        let hop = |link: Link| link.latency_s + bucket.len as f64 / workers * link.s_per_element;
+        let leaving = if nodes > 1.0 { nodes } else { 0.0 };
+        let round = leaving * hop(links.between) + (workers - leaving) * hop(links.inside);
+        let between = if nodes > 1.0 { links.between.s_per_element } else { 0.0 };
+        let inside = if workers > nodes { links.inside.s_per_element } else { 0.0 };
+        let busiest = bucket.len as f64 * between.max(inside);
+        Some(2.0 * (workers - 1.0) / workers * round.max(busiest))
     }
 }

@@ -5,7 +5,7 @@
 //! Parallel Computing 35 (2009); NCCL uses the same trees (S. Jeaugey, "Massively scale your deep learning training
 //! with NCCL 2.4", 2019). Latency grows with log W, bandwidth is nearly that of a ring once many pieces are in flight.
 use crate::plan::{Chunk, Entry, Knob};
-use crate::schedule::{Roles, Schedule, Volume};
+use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 
 pub(crate) const TREE: Entry = Entry {
@@ -14,7 +14,11 @@ pub(crate) const TREE: Entry = Entry {
     summary: "two binary trees, pipelined: sums go up, results come down",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| {
-        Ok(Box::new(Tree { workers: topology.workers, chunk: knobs.chunk.unwrap_or(DEFAULT_CHUNK) }))
+        Ok(Box::new(Tree {
+            workers: topology.workers,
+            one_per_node: topology.ranks_per_node == 1,
+            chunk: knobs.chunk.unwrap_or(DEFAULT_CHUNK),
+        }))
     },
 };
 
@@ -24,6 +28,7 @@ pub(super) const DEFAULT_CHUNK: Chunk = Chunk::Elements(128 * 1024);
 
 struct Tree {
     workers: u32,
+    one_per_node: bool,
     chunk: Chunk,
 }
 
@@ -122,6 +127,16 @@ fn place(rank: u32, size: u32, second: bool) -> Place {
     }
 }
 
+/// Seconds of `len` elements in pieces through two trees over `nodes`: every card receives and sends all elements twice
+/// (an inner node of one tree is a leaf of the other), and the first piece goes up and down once more.
+pub(super) fn seconds(len: u64, piece: u64, nodes: u32, link: Link) -> f64 {
+    if nodes < 2 {
+        return 0.0;
+    }
+    let hop = link.latency_s + piece.min(len) as f64 * link.s_per_element;
+    2.0 * len as f64 * link.s_per_element + 2.0 * depth(nodes) as f64 * hop
+}
+
 impl Tree {
     fn piece(&self, bucket: &Bucket, lane: u32) -> Piece {
         match self.chunk {
@@ -164,6 +179,12 @@ impl Schedule for Tree {
             hops: if lanes == 0 { 0 } else { 2 * depth(self.workers) },
             ..Volume::default()
         }
+    }
+
+    /// Of ranks with a card each: where several share one, which messages cross it depends on how ranks and trees meet.
+    fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
+        let Chunk::Elements(piece) = self.chunk else { return None };
+        self.one_per_node.then(|| seconds(bucket.len, piece, self.workers, links.between))
     }
 }
 

@@ -1,0 +1,72 @@
+//! Forecasts under a coordinator.
+use paceline_simulator::coordination::{
+    Constants, CoordinatedOptions, coordinate as run, coordinators as all, find_coordinator,
+};
+use pyo3::prelude::*;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{Cluster, InternalError, Trace, user_error};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spec {
+    coordinator: String,
+    strategy: String,
+    workers: u32,
+    iterations: u32,
+    seed: u64,
+    overlap: bool,
+    contention_s: Option<f64>,
+    #[serde(default)]
+    constants: Constants,
+}
+
+/// Simulates training under a coordinator, without the GIL. Gives the outcome as JSON.
+#[pyfunction]
+pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
+    let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;
+    let coordinator =
+        find_coordinator(&spec.coordinator).ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
+    let options = CoordinatedOptions {
+        coordinator,
+        strategy: spec.strategy,
+        workers: spec.workers,
+        iterations: spec.iterations,
+        seed: spec.seed,
+        overlap: spec.overlap,
+        contention_s: spec.contention_s,
+        constants: spec.constants,
+    };
+    let result = py.detach(|| run(&trace.0, &cluster.0, &options)).map_err(user_error)?;
+    serde_json::to_string(&result).map_err(|e| InternalError::new_err(e.to_string()))
+}
+
+/// All coordinators as JSON: name, aliases, summary; the first is the one that others are compared with.
+#[pyfunction]
+pub(crate) fn coordinators() -> String {
+    let list: Vec<_> = all()
+        .iter()
+        .map(|it| json!({"name": it.name, "aliases": it.aliases, "summary": it.summary}))
+        .collect();
+    json!(list).to_string()
+}
+
+/// Every constant of the model as JSON: name, unit, default, range, meaning, source.
+#[pyfunction]
+pub(crate) fn coordinator_constants() -> String {
+    let list: Vec<_> = Constants::TABLE
+        .iter()
+        .map(|it| {
+            json!({
+                "name": it.name,
+                "unit": it.unit,
+                "default": it.default,
+                "range": [it.range.0, it.range.1],
+                "meaning": it.meaning,
+                "source": it.source,
+            })
+        })
+        .collect();
+    json!(list).to_string()
+}

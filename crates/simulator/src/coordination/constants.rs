@@ -1,0 +1,109 @@
+//! Every constant of the model: name, unit, value, and where the value is from. Documentation prints this table.
+use serde::Deserialize;
+
+/// A constant as documentation shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    /// As files of constants call it.
+    pub name: &'static str,
+    /// Empty for a pure number.
+    pub unit: &'static str,
+    /// Unless a file of constants says otherwise.
+    pub default: f64,
+    /// Values that make sense.
+    pub range: (f64, f64),
+    /// What it is.
+    pub meaning: &'static str,
+    /// Where the value is from.
+    pub source: &'static str,
+}
+
+/// Declares the struct, its defaults and its table at once, so that they cannot differ.
+macro_rules! constants {
+    ($($name:ident: $default:literal $unit:literal in $least:literal..=$most:literal, $meaning:literal, $source:literal;)*) => {
+        /// The model's constants; docs/coordinator-model.md shows each with its source.
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Constants {
+            $(#[doc = $meaning] pub $name: f64,)*
+        }
+
+        impl Default for Constants {
+            fn default() -> Constants {
+                Constants { $($name: $default,)* }
+            }
+        }
+
+        impl Constants {
+            /// Every constant, in the order in which the model uses them.
+            pub const TABLE: &'static [Constant] = &[$(Constant {
+                name: stringify!($name),
+                unit: $unit,
+                default: $default,
+                range: ($least, $most),
+                meaning: $meaning,
+                source: $source,
+            },)*];
+
+            /// Values in the order of the table.
+            #[must_use]
+            pub fn values(&self) -> Vec<f64> {
+                vec![$(self.$name),*]
+            }
+        }
+    };
+}
+
+constants! {
+    cycle_ms: 5.0 "ms" in 0.01..=10_000.0, "a coordinator sleeps until this long after its last wake-up",
+        "HOROVOD_CYCLE_TIME of the published runs (5 ms; 1 ms is Horovod's default today)";
+    fusion_mib: 64.0 "MiB" in 0.001..=1_000_000.0, "tensors are fused up to this",
+        "HOROVOD_FUSION_THRESHOLD of the published runs (128 MiB today); --bucket-size sets it";
+    consensus_step_ms: 0.006 "ms" in 0.0..=1_000.0, "the all-reduce of the cache's bits takes this times log2 of the processes",
+        "an all-reduce of 8 bytes takes log2 N exchanges; `paceline probe` measures one";
+    turn_ms: 0.2 "ms" in 0.0..=1_000.0, "what a turn without waiting takes; an exchange that ends within it is seen in the same turn",
+        "assumed: twice what the exchange of 24,576 processes takes";
+    contention_share: 0.44 "" in 0.0..=1.0, "share of an iteration on one node in which input pipeline and graph scheduling are both active",
+        "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
+    preemption_per_ms: 0.0047 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
+        "calibrated: what of a process's lateness remains without a coordinator (ResNet-50, 24,576 GPUs)";
+    preemption_mean_ms: 4.3 "ms" in 0.0..=1_000.0, "their mean length; exponential",
+        "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
+    oversleep_probability: 0.0005 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
+        "calibrated: gain of a common sleep (Pumma et al.)";
+    oversleep_mean_ms: 4.0 "ms" in 0.0..=1_000.0, "by how much; exponential, so that one of many thousand is late by tens of ms, as published",
+        "calibrated, as above";
+    spin_preemption_per_ms: 0.02 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
+        "calibrated: gain of a graph's order (Pumma et al.)";
+    spin_preemption_mean_ms: 7.0 "ms" in 0.0..=1_000.0, "their mean length; exponential, at most as long as the spin",
+        "calibrated, as above";
+    cores: 7.0 "" in 2.0..=1_000.0, "cores of a process",
+        "the published runs: 42 usable cores of a node of Summit for 6 processes";
+    pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores that are left to the input pipeline when they are partitioned",
+        "assumed: one core each for coordinator and scheduling; the pipeline is active longer by cores / this";
+    copy_launch_ms: 0.005 "ms" in 0.0..=1_000.0, "a copy of a tensor into or out of the fusion buffer takes at least this",
+        "launch of a CUDA copy, about 5 us";
+    copy_gb_per_s: 400.0 "GB/s" in 0.001..=1_000_000.0, "and its bytes go at this rate",
+        "a V100 reads and writes 900 GB/s, a copy does both";
+    congestion: 0.3 "" in 0.0..=10.0, "with every doubling of the nodes a byte takes this share of its first time more in the network",
+        "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
+    collective_step_ms: 0.3 "ms" in 0.0..=1_000.0, "an all-reduce takes this times (1 + log2 of the nodes) besides",
+        "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
+}
+
+impl Constants {
+    /// # Errors
+    /// The first constant that is outside of its range, by name.
+    pub fn check(&self) -> Result<(), String> {
+        for (constant, value) in Constants::TABLE.iter().zip(self.values()) {
+            let (least, most) = constant.range;
+            if !(least..=most).contains(&value) {
+                return Err(format!("{}: {value} is not between {least} and {most}", constant.name));
+            }
+        }
+        if self.pipeline_cores > self.cores {
+            return Err(format!("pipeline_cores: {} are more than cores, {}", self.pipeline_cores, self.cores));
+        }
+        Ok(())
+    }
+}

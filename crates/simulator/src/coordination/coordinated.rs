@@ -1,0 +1,168 @@
+//! A run of many iterations: what is asked for, and the result.
+use paceline_model::{Cluster, Trace};
+use serde::Serialize;
+
+use super::collective::Collective;
+use super::constants::Constants;
+use super::draws::Draws;
+use super::iteration::iterate;
+use super::policy::{Coordinator, Setting};
+use super::workload::Workload;
+use crate::options::SimulationError;
+
+/// What is simulated, beyond trace and cluster.
+#[derive(Clone)]
+pub struct CoordinatedOptions {
+    /// Who decides what is reduced when.
+    pub coordinator: &'static Coordinator,
+    /// Name or alias of the collective's strategy.
+    pub strategy: String,
+    /// Processes, one per GPU.
+    pub workers: u32,
+    /// Over which the result is the mean.
+    pub iterations: u32,
+    /// Of all that is drawn.
+    pub seed: u64,
+    /// Whether gradients are handed over while the backward pass still runs.
+    pub overlap: bool,
+    /// How long pipeline and scheduling are both active; none: the constants' share of an iteration on one node.
+    pub contention_s: Option<f64>,
+    /// The model's.
+    pub constants: Constants,
+}
+
+/// Where an iteration goes, in seconds: exclusive parts, on average over processes and iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// What a process that nothing delays computes.
+    pub compute_s: f64,
+    /// Until a collective begins: others that are not ready, late wake-ups, cycles, agreement.
+    pub coordinator_s: f64,
+    /// Into the fusion buffer and out of it.
+    pub copy_s: f64,
+    /// Inside the collective: the network, and processes that come later than others.
+    pub collective_s: f64,
+}
+
+/// The result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Coordinated {
+    /// As the registry calls it.
+    pub coordinator: &'static str,
+    /// Processes.
+    pub workers: u32,
+    /// Mean.
+    pub iteration_s: f64,
+    /// Of the mean.
+    pub breakdown: Breakdown,
+    /// By how much the latest process is late, in seconds, on average; it is waited for in one part or another.
+    pub latest_s: f64,
+    /// How long input pipeline and scheduling are both active, in seconds.
+    pub contention_s: f64,
+    /// Buckets, were all tensors ready at once.
+    pub buckets: usize,
+    /// Of all of them.
+    pub messages: u64,
+    /// Bytes a worker sends in an iteration.
+    pub bytes_sent_per_worker: f64,
+}
+
+/// More than this takes longer than anyone waits; fewer draws say as much.
+const MOST_ITERATIONS: u32 = 1_000_000;
+
+/// Simulates one run.
+///
+/// # Errors
+/// Options that cannot be, with the remedy.
+pub fn coordinate(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &CoordinatedOptions,
+) -> Result<Coordinated, SimulationError> {
+    check(trace, cluster, options)?;
+    let constants = &options.constants;
+    let element_bytes = trace.dtype.size();
+    let workload = Workload::new(trace, options.overlap, constants);
+    let mut collective = Collective::new(&options.strategy, options.workers, cluster, element_bytes, constants)?;
+    let contention = match options.contention_s {
+        Some(seconds) => seconds * 1e3,
+        None => {
+            constants.contention_share * workload.on_one_node(&options.strategy, cluster, element_bytes, constants)?
+        }
+    };
+    let stretch = options.coordinator.stretch(constants);
+    let setting = Setting {
+        processes: options.workers,
+        compute: workload.compute,
+        // No tensor moves before the computation's end, and with it contention ends.
+        contention: (contention * stretch).min(workload.compute),
+        consensus: constants.consensus_step_ms * f64::from(options.workers).log2(),
+        constants: constants.clone(),
+    };
+    let (mut coordinator, mut copy, mut network, mut late) = (0.0, 0.0, 0.0, 0.0);
+    // One process agrees with itself, and reduces nothing.
+    let iterations = if options.workers > 1 { options.iterations } else { 0 };
+    for iteration in 0..iterations {
+        let mut draws = Draws::new(options.seed, iteration);
+        let spent = iterate(options.coordinator, &setting, &workload, &mut collective, &mut draws)?;
+        coordinator += spent.coordinator;
+        copy += spent.copy;
+        network += spent.collective;
+        late += spent.late;
+    }
+    let mean = |sum: f64| sum / f64::from(iterations.max(1)) * 1e-3;
+    let breakdown = Breakdown {
+        compute_s: (workload.compute + workload.optimizer) * 1e-3,
+        coordinator_s: mean(coordinator),
+        copy_s: mean(copy),
+        collective_s: mean(network),
+    };
+    let buckets = workload.fuse(&workload.tensors);
+    let volumes: Vec<_> = buckets.iter().map(|bucket| collective.volume(bucket.bytes)).collect();
+    let elements: u64 = volumes.iter().map(|volume| volume.worker_elements).sum();
+    Ok(Coordinated {
+        coordinator: options.coordinator.name,
+        workers: options.workers,
+        iteration_s: breakdown.compute_s + breakdown.coordinator_s + breakdown.copy_s + breakdown.collective_s,
+        breakdown,
+        latest_s: mean(late),
+        contention_s: setting.contention * 1e-3,
+        buckets: buckets.len(),
+        messages: volumes.iter().map(|volume| volume.messages).sum(),
+        bytes_sent_per_worker: elements as f64 * element_bytes as f64 / f64::from(options.workers),
+    })
+}
+
+fn check(trace: &Trace, cluster: &Cluster, options: &CoordinatedOptions) -> Result<(), SimulationError> {
+    let wrong = |message: String| Err(SimulationError(message));
+    options.constants.check().map_err(SimulationError)?;
+    if options.workers == 0 {
+        return wrong("workers: there must be at least one".into());
+    }
+    if !(1..=MOST_ITERATIONS).contains(&options.iterations) {
+        return wrong(format!("iterations: give a number from 1 to {MOST_ITERATIONS}"));
+    }
+    if trace.tensors.iter().all(|tensor| tensor.bytes == 0) || trace.workers[0].gradients.is_empty() {
+        return wrong(format!("{}: has no gradients, so there is nothing to coordinate", trace.name));
+    }
+    if let Some(seconds) = options.contention_s
+        && !(0.0..=86_400.0).contains(&seconds)
+    {
+        return wrong(format!("contention: {seconds} s is not between 0 and a day"));
+    }
+    if cluster.jitter.is_some() || !cluster.stragglers.is_empty() {
+        return wrong(format!(
+            "cluster '{}': its jitter and stragglers have no effect under a coordinator, whose processes are late by its \
+             own constants; take them out of the file",
+            cluster.name
+        ));
+    }
+    if cluster.racks.is_some() || cluster.host_bandwidth.is_some() || cluster.reduction_bandwidth.is_some() {
+        return wrong(format!(
+            "cluster '{}': racks, host_bandwidth and reduction_bandwidth are not in the closed forms that a coordinator's \
+             collectives take; take them out of the file",
+            cluster.name
+        ));
+    }
+    Ok(())
+}

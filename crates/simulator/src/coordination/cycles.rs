@@ -1,0 +1,116 @@
+//! Coordinators that wait for each other in every cycle: each sleeps until a cycle after its last wake-up, or not at all
+//! if that is over; then all agree in an all-reduce, which ends when the last has come. Who comes early spins in it.
+//!
+//! Whoever wakes late thereby has a later turn from then on: the others find their cycle over and skip the sleep, it
+//! sleeps in full, and they wait for it again, until the iteration's collective keeps all threads busy for longer than a
+//! cycle and so brings them together.
+use super::draws::{Draws, Spin};
+use super::policy::{Agreement, Setting};
+
+/// How long a thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sleep {
+    /// By its own last cycle.
+    Own,
+    /// As little as the one that sleeps least.
+    Smallest,
+}
+
+/// All coordinators together; times are ms from the start of the iteration.
+pub(super) struct Cycles<'a> {
+    setting: &'a Setting,
+    sleep: Sleep,
+    /// Whether wake-ups may be late.
+    late: bool,
+    /// Of the all-reduces of a cycle.
+    agreement: f64,
+    /// When the last agreement ended.
+    agreed: f64,
+    /// When threads last woke: nearly all, and those that differ.
+    woke: f64,
+    others: Vec<f64>,
+    spins: Vec<Spin>,
+    /// When the last spin began and ended.
+    spun: (f64, f64),
+}
+
+impl<'a> Cycles<'a> {
+    /// `votes`: all-reduces a cycle.
+    pub fn new(setting: &'a Setting, sleep: Sleep, late: bool, votes: f64, draws: &mut Draws) -> Cycles<'a> {
+        Cycles {
+            setting,
+            sleep,
+            late,
+            agreement: votes * setting.consensus,
+            agreed: 0.0,
+            // An iteration begins anywhere in a cycle.
+            woke: -setting.constants.cycle_ms * draws.unit(),
+            others: Vec::new(),
+            spins: Vec::new(),
+            spun: (f64::NEG_INFINITY, f64::NEG_INFINITY),
+        }
+    }
+
+    /// Spins until now.
+    pub fn spins(&self) -> &[Spin] {
+        &self.spins
+    }
+
+    /// The next cycle.
+    pub fn next(&mut self, draws: &mut Draws) -> Agreement {
+        let woke = self.wake(draws);
+        let last = self.others.iter().copied().fold(woke, f64::max);
+        if last > woke {
+            self.spin(woke, last);
+        }
+        (self.woke, self.agreed) = (woke, last + self.agreement);
+        if self.sleep == Sleep::Smallest {
+            self.others.clear();
+        }
+        Agreement { seen: woke, earliest: woke, issued: self.agreed, last: self.agreed }
+    }
+
+    /// When nearly all wake; `others` then holds those that wake at another time.
+    fn wake(&mut self, draws: &mut Draws) -> f64 {
+        let constants = &self.setting.constants;
+        let due = |woke: f64| (woke + constants.cycle_ms).max(self.agreed);
+        let target = due(self.woke);
+        let may_be_late = |at: f64| self.late && at > self.agreed && at < self.setting.contention;
+        let mut later = Vec::with_capacity(self.others.len());
+        for &other in &self.others {
+            let own = due(other);
+            let late = may_be_late(own) && draws.chance(constants.oversleep_probability);
+            let at = if late { own + draws.exponential(constants.oversleep_mean_ms) } else { own };
+            if at > target {
+                later.push(at);
+            }
+        }
+        if may_be_late(target) {
+            let alike = self.setting.processes - self.others.len() as u32;
+            for _ in 0..draws.successes(alike, constants.oversleep_probability) {
+                later.push(target + draws.exponential(constants.oversleep_mean_ms));
+            }
+        }
+        self.others = later;
+        target
+    }
+
+    fn spin(&mut self, from: f64, to: f64) {
+        // Without a sleep in between it is one spin; what comes after the computation preempts nothing.
+        let end = to.min(self.setting.compute);
+        let contended = (to.min(self.setting.contention) - from).max(0.0);
+        let goes_on = from <= self.spun.1 + self.agreement;
+        match self.spins.last_mut() {
+            Some(spin) if goes_on => {
+                spin.length = (end - self.spun.0).max(spin.length);
+                spin.contended += contended;
+            }
+            _ if contended > 0.0 => {
+                self.spins.push(Spin { contended, length: end - from });
+                self.spun.0 = from;
+            }
+            _ => return,
+        }
+        self.spun.1 = to;
+    }
+}

@@ -1,0 +1,150 @@
+//! Late wake-ups and preemptions. Only processes that have one cost anything: from one to the next is a single draw,
+//! so tens of thousands of processes are a few hundred draws.
+use crate::random::Random;
+
+/// A time in which a coordinator waits and keeps a core busy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spin {
+    /// While the process's other threads need the cores, ms.
+    pub contended: f64,
+    /// All of it, ms.
+    pub length: f64,
+}
+
+/// What preempts a process's scheduling.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Preemptions<'a> {
+    /// Per ms of contention, and how long it is, ms.
+    pub rate: f64,
+    pub contention: f64,
+    pub mean: f64,
+    /// Per ms of the process's own spinning.
+    pub spin_rate: f64,
+    pub spin_mean: f64,
+    pub spins: &'a [Spin],
+}
+
+/// A seeded stream.
+pub(super) struct Draws(Random);
+
+impl Draws {
+    /// Each iteration has a stream of its own, so that the same iteration of two policies meets the same luck.
+    pub fn new(seed: u64, iteration: u32) -> Draws {
+        let mut random = Random::new(seed ^ 0x5bd1_e995_9e37_79b9);
+        let first = random.next();
+        Draws(Random::new(first.wrapping_add(u64::from(iteration).wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+    }
+
+    /// In (0, 1].
+    pub fn unit(&mut self) -> f64 {
+        self.0.unit()
+    }
+
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.unit() <= probability
+    }
+
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.unit().ln()
+    }
+
+    /// How many of `count` independent trials succeed: geometric gaps from one success to the next.
+    pub fn successes(&mut self, count: u32, probability: f64) -> u32 {
+        if probability <= 0.0 {
+            return 0;
+        }
+        if probability >= 1.0 {
+            return count;
+        }
+        let per_gap = 1.0 / (-probability).ln_1p();
+        let (mut tried, mut found) = (0.0, 0);
+        loop {
+            tried += (self.unit().ln() * per_gap).floor() + 1.0;
+            if tried > f64::from(count) {
+                return found;
+            }
+            found += 1;
+        }
+    }
+
+    /// By how much the latest of `processes` is late, ms: for each the sum of its preemptions, a Poisson process over
+    /// its contention. All processes' contentions stand one behind the other, so one's preemptions are neighbours.
+    pub fn latest(&mut self, processes: u32, by: &Preemptions<'_>) -> f64 {
+        let own = by.rate * by.contention;
+        let spun: f64 = by.spins.iter().map(|spin| by.spin_rate * spin.contended).sum();
+        let each = own + spun;
+        if each <= 0.0 {
+            return 0.0;
+        }
+        let (mut at, mut process, mut sum, mut latest) = (0.0, -1.0, 0.0, 0.0f64);
+        loop {
+            at += self.exponential(1.0) / each;
+            if at >= f64::from(processes) {
+                return latest;
+            }
+            if at.floor() > process {
+                (process, sum) = (at.floor(), 0.0);
+            }
+            // The place within the process's contention says which of its causes it was.
+            let place = (at - process) * each;
+            sum += if place < own {
+                self.exponential(by.mean)
+            } else {
+                self.exponential(by.spin_mean).min(spin_at(by, place - own))
+            };
+            latest = latest.max(sum);
+        }
+    }
+}
+
+/// How long the spin at this place of all spins is.
+fn spin_at(by: &Preemptions<'_>, mut place: f64) -> f64 {
+    for spin in by.spins {
+        place -= by.spin_rate * spin.contended;
+        if place < 0.0 {
+            return spin.length;
+        }
+    }
+    // Rounding may leave a rest behind the last one.
+    by.spins.last().map_or(0.0, |spin| spin.length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn successes_are_binomial() {
+        for (count, probability) in [(24_576, 0.0005), (50, 0.2), (6, 0.9)] {
+            let mut draws = Draws::new(1, 0);
+            let found: Vec<f64> = (0..20_000).map(|_| f64::from(draws.successes(count, probability))).collect();
+            let mean = found.iter().sum::<f64>() / found.len() as f64;
+            let variance = found.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / found.len() as f64;
+            let expected = f64::from(count) * probability;
+            assert!((mean / expected - 1.0).abs() < 0.02, "{mean} {expected}");
+            assert!((variance / (expected * (1.0 - probability)) - 1.0).abs() < 0.05, "{variance}");
+        }
+        assert_eq!(Draws::new(1, 0).successes(9, 0.0), 0);
+        assert_eq!(Draws::new(1, 0).successes(9, 1.0), 9);
+    }
+
+    /// The latest of n exponentials with mean m is m times the n-th harmonic number on average.
+    #[test]
+    fn the_latest_is_that_of_so_many_exponentials() {
+        let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spin_mean: 0.0, spins: &[] };
+        let mut draws = Draws::new(5, 0);
+        let mean = (0..2000).map(|_| draws.latest(20_000, &by)).sum::<f64>() / 2000.0;
+        // 2,000 preemptions, few on the same process: a little above 4 (ln 2000 + 0.577) = 32.7.
+        assert!((32.0..38.0).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn a_spin_delays_nobody_by_more_than_itself() {
+        let spins = [Spin { contended: 1.0, length: 3.0 }];
+        let by = Preemptions { rate: 0.0, contention: 10.0, mean: 4.0, spin_rate: 0.01, spin_mean: 7.0, spins: &spins };
+        let mut draws = Draws::new(5, 0);
+        for _ in 0..200 {
+            assert!(draws.latest(40, &by) <= 6.0);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One iteration: from the first layer to the last sum.
+use super::collective::{Collective, copies_ms};
+use super::draws::{Draws, Preemptions};
+use super::policy::{Agreement, Coordinator, Setting};
+use super::workload::{Fused, Workload};
+use crate::options::SimulationError;
+
+/// Where the time of an iteration went, ms, beside the computation; every moment counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    /// Until processes begin a collective.
+    pub coordinator: f64,
+    pub copy: f64,
+    /// The network, and in it the wait for processes that come later.
+    pub collective: f64,
+    /// By how much the latest process was late, ms; not a part of the iteration.
+    pub late: f64,
+}
+
+/// The part of what follows the computation that is told already.
+struct Clock {
+    compute: f64,
+    now: f64,
+}
+
+impl Clock {
+    /// How much of the time until `end` is new.
+    fn until(&mut self, end: f64) -> f64 {
+        let new = (end - self.now.max(self.compute)).max(0.0);
+        self.now = self.now.max(end);
+        new
+    }
+}
+
+/// Simulates one.
+pub(super) fn iterate(
+    coordinator: &Coordinator,
+    setting: &Setting,
+    workload: &Workload,
+    collective: &mut Collective,
+    draws: &mut Draws,
+) -> Result<Spent, SimulationError> {
+    // What processes are late by must be drawn before anyone can know what is ready, so cycles run ahead to the end of
+    // the computation; later ones preempt nothing.
+    let mut policy = coordinator.begin(setting, draws);
+    let mut agreements = Vec::new();
+    while agreements.last().is_none_or(|it: &Agreement| it.seen < setting.compute) {
+        match policy.next(draws) {
+            Some(agreement) => agreements.push(agreement),
+            None => break,
+        }
+    }
+    let constants = &setting.constants;
+    let late = draws.latest(
+        setting.processes,
+        &Preemptions {
+            rate: constants.preemption_per_ms,
+            contention: setting.contention,
+            mean: constants.preemption_mean_ms,
+            spin_rate: constants.spin_preemption_per_ms,
+            spin_mean: constants.spin_preemption_mean_ms,
+            spins: policy.spins(),
+        },
+    );
+    let mut spent = Spent { late, ..Spent::default() };
+    let mut clock = Clock { compute: setting.compute, now: 0.0 };
+    if agreements.is_empty() {
+        in_order(workload, late, |begin, bucket| issue(&mut spent, &mut clock, setting, collective, begin, bucket))?;
+        return Ok(spent);
+    }
+    let mut agreements = agreements.into_iter();
+    let mut rest = workload.tensors.as_slice();
+    while !rest.is_empty() {
+        let Some(at) = agreements.next().or_else(|| policy.next(draws)) else { break };
+        let ready = rest.partition_point(|tensor| tensor.ready + late <= at.seen && tensor.ready <= at.earliest);
+        let (now, later) = rest.split_at(ready);
+        rest = later;
+        for bucket in workload.fuse(now) {
+            issue(&mut spent, &mut clock, setting, collective, (at.issued, at.last), bucket)?;
+        }
+    }
+    Ok(spent)
+}
+
+/// Buckets in the order of the graph: each begins, in a process, when its last tensor is ready there.
+fn in_order(
+    workload: &Workload,
+    late: f64,
+    mut issue: impl FnMut((f64, f64), Fused) -> Result<(), SimulationError>,
+) -> Result<(), SimulationError> {
+    let mut end = 0;
+    for bucket in workload.fuse(&workload.tensors) {
+        end += bucket.tensors;
+        let ready = workload.tensors[end - 1].ready;
+        issue((ready, ready + late), bucket)?;
+    }
+    Ok(())
+}
+
+/// One bucket, begun by processes at `begin` (on average, and the last of them) or when the one before it is done.
+fn issue(
+    spent: &mut Spent,
+    clock: &mut Clock,
+    setting: &Setting,
+    collective: &mut Collective,
+    (issued, last): (f64, f64),
+    bucket: Fused,
+) -> Result<(), SimulationError> {
+    let copies = copies_ms(bucket.tensors, bucket.bytes, &setting.constants);
+    spent.coordinator += clock.until(issued);
+    // Each process copies when it begins; the last one's copies are those that everybody waits for.
+    let start = clock.now.max(last);
+    spent.collective += clock.until(start);
+    spent.copy += clock.until(start + copies);
+    spent.collective += clock.until(start + copies + collective.ms(bucket.bytes)?);
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! NBCS: the all-reduce of the cache's bits does not block. Each thread begins one in a turn, tests it in every turn, and
+//! begins the next when it is complete; in between it sleeps its cycle, so nobody spins. What is agreed is known a turn
+//! later where threads are not in step, and they begin the collective each in a turn of its own.
+use super::{Agreement, Coordinator, Policy, Setting};
+use crate::coordination::draws::{Draws, Spin};
+
+pub(super) const NONBLOCKING: Coordinator = Coordinator {
+    name: "nonblocking",
+    aliases: &["nbcs"],
+    summary: "the all-reduce does not block: it is tested every cycle, and nobody spins",
+    stretch: |_| 1.0,
+    begin: |setting, draws| {
+        let turn = setting.constants.cycle_ms * (1.0 - draws.unit());
+        Box::new(Nonblocking { setting, turn, others: Vec::new() })
+    },
+};
+
+struct Nonblocking<'a> {
+    setting: &'a Setting,
+    /// The turn in which threads begin the next all-reduce: nearly all, and those that differ. ms.
+    turn: f64,
+    others: Vec<f64>,
+}
+
+impl Nonblocking<'_> {
+    /// The next turn of one thread.
+    fn after(&self, turn: f64, draws: &mut Draws) -> f64 {
+        let constants = &self.setting.constants;
+        let due = turn + constants.cycle_ms;
+        if due < self.setting.contention && draws.chance(constants.oversleep_probability) {
+            return due + draws.exponential(constants.oversleep_mean_ms);
+        }
+        due
+    }
+
+    /// The next turn of nearly all; those that are late in it become others.
+    fn all_after(&mut self, turn: f64, draws: &mut Draws) -> f64 {
+        let constants = &self.setting.constants;
+        let due = turn + constants.cycle_ms;
+        if due < self.setting.contention {
+            let alike = self.setting.processes - self.others.len() as u32;
+            for _ in 0..draws.successes(alike, constants.oversleep_probability) {
+                self.others.push(due + draws.exponential(constants.oversleep_mean_ms));
+            }
+        }
+        due
+    }
+}
+
+impl Policy for Nonblocking<'_> {
+    fn next(&mut self, draws: &mut Draws) -> Option<Agreement> {
+        let seen = self.turn;
+        let earliest = self.others.iter().copied().fold(seen, f64::min);
+        let complete = self.others.iter().copied().fold(seen, f64::max) + self.setting.consensus;
+        let at_once = |begun: f64| complete <= begun + self.setting.constants.turn_ms;
+        let before = self.others.len();
+        let mut issued = complete;
+        if at_once(seen) {
+            self.turn = self.all_after(seen, draws);
+        } else {
+            while self.turn < complete {
+                self.turn = self.all_after(self.turn, draws);
+            }
+            issued = self.turn;
+        }
+        let alike = f64::from(self.setting.processes) - before as f64;
+        let (mut sum, mut last) = (issued * alike, issued);
+        for i in 0..before {
+            let begun = self.others[i];
+            let mut turn = if at_once(begun) { self.after(begun, draws) } else { begun };
+            let mut own = complete;
+            if !at_once(begun) {
+                while turn < complete {
+                    turn = self.after(turn, draws);
+                }
+                own = turn;
+            }
+            self.others[i] = turn;
+            sum += own;
+            last = last.max(own);
+        }
+        // Those that fell behind just now may have more turns until it is complete.
+        for i in before..self.others.len() {
+            let mut turn = self.others[i];
+            while turn < complete {
+                turn = self.after(turn, draws);
+            }
+            self.others[i] = turn;
+            if !at_once(seen) {
+                sum += turn - issued;
+                last = last.max(turn);
+            }
+        }
+        Some(Agreement { seen, earliest, issued: sum / f64::from(self.setting.processes), last })
+    }
+
+    fn spins(&self) -> &[Spin] {
+        &[]
+    }
+}
