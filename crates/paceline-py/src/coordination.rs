@@ -26,8 +26,8 @@ struct Spec {
 #[pyfunction]
 pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
     let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;
-    let coordinator =
-        find_coordinator(&spec.coordinator).ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
+    let coordinator = find_coordinator(&spec.coordinator)
+        .ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
     let options = CoordinatedOptions {
         coordinator,
         strategy: spec.strategy,
@@ -45,10 +45,8 @@ pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, optio
 /// All coordinators as JSON: name, aliases, summary; the first is the one that others are compared with.
 #[pyfunction]
 pub(crate) fn coordinators() -> String {
-    let list: Vec<_> = all()
-        .iter()
-        .map(|it| json!({"name": it.name, "aliases": it.aliases, "summary": it.summary}))
-        .collect();
+    let list: Vec<_> =
+        all().iter().map(|it| json!({"name": it.name, "aliases": it.aliases, "summary": it.summary})).collect();
     json!(list).to_string()
 }
 

@@ -2,9 +2,7 @@
 use std::collections::HashMap;
 
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{
-    Bucket, Inside, Knob, Knobs, Link, Links, Rates, Schedule, Topology, Volume, build, look_up,
-};
+use paceline_schedule::{Bucket, Inside, Knob, Knobs, Link, Links, Rates, Schedule, Topology, Volume, build, look_up};
 
 use super::constants::Constants;
 use crate::options::{Options, SimulationError};
@@ -48,12 +46,8 @@ impl Collective {
             inside: bytes_per_s(cluster.intra_bandwidth),
             element: element_bytes,
         };
-        let topology = Topology {
-            workers,
-            ranks_per_node: cluster.gpus_per_node,
-            servers: 0,
-            switch_radix: cluster.switch.radix,
-        };
+        let topology =
+            Topology { workers, ranks_per_node: cluster.gpus_per_node, servers: 0, switch_radix: cluster.switch.radix };
         let knobs = Knobs { rates: Some(rates), inside: Inside::Ring, ..Knobs::default() };
         let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
         let doublings = f64::from(topology.nodes()).log2();

@@ -28,11 +28,11 @@ pub(super) struct Preemptions<'a> {
 pub(super) struct Draws(Random);
 
 impl Draws {
-    /// Each iteration has a stream of its own, so that the same iteration of two policies meets the same luck.
+    /// Each iteration has a stream of its own, so that the same iteration of two policies meets the same luck. Neighbouring
+    /// states of SplitMix64 are one stream shifted by a draw: iterations must be mixed, not counted.
     pub fn new(seed: u64, iteration: u32) -> Draws {
-        let mut random = Random::new(seed ^ 0x5bd1_e995_9e37_79b9);
-        let first = random.next();
-        Draws(Random::new(first.wrapping_add(u64::from(iteration).wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        let mixed = |state: u64| Random::new(state).next();
+        Draws(Random::new(mixed(seed) ^ mixed(!u64::from(iteration))))
     }
 
     /// In (0, 1].
@@ -136,6 +136,16 @@ mod tests {
         let mean = (0..2000).map(|_| draws.latest(20_000, &by)).sum::<f64>() / 2000.0;
         // 2,000 preemptions, few on the same process: a little above 4 (ln 2000 + 0.577) = 32.7.
         assert!((32.0..38.0).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn iterations_share_no_draws() {
+        let stream = |iteration| {
+            let mut draws = Draws::new(0, iteration);
+            (0..50).map(|_| draws.unit().to_bits()).collect::<std::collections::HashSet<u64>>()
+        };
+        let all: std::collections::HashSet<u64> = (0..50).flat_map(stream).collect();
+        assert_eq!(all.len(), 2500);
     }
 
     #[test]
