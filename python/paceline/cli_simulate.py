@@ -32,7 +32,8 @@ _SECTIONS = {
         "add_module",
     ),
     "The cluster": ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", "network"),
-    "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside", "coordinator"),
+    "How strategies work": ("bucket_size", "chunk", "placement", "distribution", "pull", "inside"),
+    "The coordinator": ("coordinator", "coordinator_constants"),
     "The iteration": ("barrier", "overlap", "iterations", "seed", "executor"),
     "Output": ("explain", "as_json", "detail", "csv", "timeline", "plot"),
 }
@@ -99,7 +100,15 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         option("--inside", type=click.Choice(["root", "ring"]), help="Reduction inside the node.  [default: ring]"),
         option(
-            "--coordinator", metavar="NAME", default="none", help="Who fuses tensors; none so far.  [default: none]"
+            "--coordinator",
+            metavar="NAME|all",
+            default="none",
+            help="Who agrees on what is ready: negotiate, global-sleep, …; any number of workers.  [default: none]",
+        ),
+        option(
+            "--coordinator-constants",
+            metavar="FILE",
+            help="JSON: constants of docs/coordinator-model.md that differ on your machine.",
         ),
         option("--barrier/--no-barrier", default=None, help="Iterations start everywhere at once.  [default: barrier]"),
         option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]"),
@@ -132,8 +141,8 @@ def simulate(
 ) -> None:
     """Forecast training of TRACE: a file, a name that `paceline traces` lists, or allreduce:SIZE[/COUNT].
 
-    --workers, --bandwidth, --strategy, --servers and --compute-speedup take comma-separated lists, and the product is
-    forecast. Rates are bits per second (25Gbps), sizes bytes (25MB, 64KiB).
+    --workers, --bandwidth, --strategy, --servers, --compute-speedup and --coordinator take comma-separated lists, and
+    the product is forecast. Rates are bits per second (25Gbps), sizes bytes (25MB, 64KiB).
 
     \b
     paceline simulate resnet-50 --workers 8,16,32 --bandwidth 10Gbps,25Gbps --strategy ring,ps
@@ -145,7 +154,13 @@ def simulate(
         raise click.UsageError("--json and --csv exclude each other")
     if explain and csv:
         raise click.UsageError("--explain and --csv exclude each other")
-    request = prepare(Request(timeline=timeline, plot=plot, **options))
+    asked = Request(timeline=timeline, plot=plot, **options)
+    if asked.coordinator != "none":
+        if explain:
+            raise click.UsageError("--explain has no effect with --coordinator; leave one of them out")
+        _coordinated(asked, as_json=as_json, csv=csv)
+        return
+    request = prepare(asked)
     for note in request.notes:
         click.echo(f"paceline: note: {note}", err=True)
     results = _execute(request.runs, timeline)
@@ -163,6 +178,25 @@ def simulate(
     else:
         _print(request.runs, results, explanation)
         say([f"wrote {path}" for path in (timeline, plot) if path is not None])
+
+
+def _coordinated(asked: Request, *, as_json: bool, csv: bool) -> None:
+    from paceline.coordination import execute, request, table
+    from paceline.progress import Bar
+    from paceline.table import wrapped
+
+    prepared = request.prepare(asked)
+    for note in prepared.notes:
+        click.echo(f"paceline: note: {note}", err=True)
+    with Bar("simulating") as bar:
+        results = execute(prepared.runs, bar)
+    if as_json:
+        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(table.to_csv(results), nl=False)
+    else:
+        lines = [line for sentence in table.advice(results) for line in wrapped(sentence, width())]
+        say([*table.table(prepared.runs, results), "", *lines])
 
 
 def _explained(runs: list[Run], results: list[Result]) -> Explanation:

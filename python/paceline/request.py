@@ -48,6 +48,7 @@ class Request:
     pull: str | None = None
     inside: str | None = None
     coordinator: str = "none"
+    coordinator_constants: str | None = None
     barrier: bool | None = None
     overlap: bool | None = None
     iterations: int | None = None
@@ -105,8 +106,10 @@ def prepare(request: Request) -> Prepared:
 
 
 def _refuse_not_built(request: Request) -> None:
-    if request.coordinator != "none":
-        raise UserError("--coordinator: coordinators are not forecast yet; leave it out (none)")
+    if request.coordinator_constants is not None:
+        raise UserError(
+            "--coordinator-constants: has no effect without --coordinator; add --coordinator all or leave it out"
+        )
     if request.executor != "local":
         raise UserError("--executor: sweeps run on this machine only, so far; leave it out (local)")
 

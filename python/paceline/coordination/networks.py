@@ -1,0 +1,52 @@
+"""What is published of networks under Horovod on Summit, and what follows from it: networks.json.
+
+S. Pumma, D. Buono, F. Checconi, X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep
+Learning": the share of an iteration in which input pipeline and graph scheduling are both active; how long one
+traversal of the graph takes, and its percentage of a complete training on 12,288 GPUs, which tells the iteration.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_FILE = Path(__file__).parent / "networks.json"
+# Epochs of ImageNet's 1,281,167 images at 32 on each of 12,288 GPUs; 90 epochs are assumed, as is usual.
+_ITERATIONS = round(90 * 1_281_167 / (32 * 12_288))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the publication."""
+
+    network: str
+    # None: not published.
+    contention_share: float | None
+    traversal_ms: float
+    # Published with two digits behind the point; None where it is a misprint.
+    traversal_percent: float | None
+    # One V100, batch 32, mixed precision, XLA.
+    compute_ms: float
+    # published; inferred from the traversal's share; rate: the trace's own, scaled as ResNet-50's is.
+    compute_source: str
+
+    def inferred_iteration_s(self, off_by: float = 0.0) -> float | None:
+        """An iteration on 12,288 GPUs under the graph's order, in seconds; `off_by`: added to the percentage."""
+        if self.traversal_percent is None:
+            return None
+        return self.traversal_ms * 1e-3 / ((self.traversal_percent + off_by) / 100) / _ITERATIONS
+
+
+@lru_cache(maxsize=1)
+def networks() -> dict[str, Network]:
+    """By the names of the built-in traces, in the publication's order."""
+    rows = [Network(**row) for row in json.loads(_FILE.read_text(encoding="utf-8"))]
+    return {row.network: row for row in rows}
+
+
+def contention_share(trace: str) -> float | None:
+    """Of the network of this name, if it is published."""
+    known = networks().get(trace)
+    return known.contention_share if known else None
