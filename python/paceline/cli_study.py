@@ -34,6 +34,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     ray-sgd            Ray distributed SGD beside Horovod and Distributed TensorFlow
     ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
     cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
+    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
     """
     from paceline.files import make_folder
     from paceline.plotting import need_matplotlib

@@ -20,6 +20,10 @@ STUDIES: dict[str, tuple[str, str]] = {
     "ray-sgd": ("paceline.studies.ray_sgd", "Ray distributed SGD beside Horovod and Distributed TensorFlow"),
     "ddl-nccl": ("paceline.studies.ddl_nccl", "Horovod over NCCL and over IBM's DDL on Longhorn"),
     "cuda-aware-mpi": ("paceline.studies.cuda_aware_mpi", 'A. A. Awan et al., "… TensorFlow and CUDA-Aware MPI"'),
+    "load-imbalance": (
+        "paceline.studies.load_imbalance",
+        'S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning"',
+    ),
     "published": ("paceline.studies.published", "Measurements published of public systems, 2017 to 2020"),
 }
 # Studies that take a file of measurements.

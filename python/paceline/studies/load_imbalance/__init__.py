@@ -1,0 +1,48 @@
+"""The study `load-imbalance`: Horovod's coordinator and four remedies, on up to 24,576 GPUs of Summit.
+
+S. Pumma, D. Buono, F. Checconi, X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep
+Learning". docs/coordinator-model.md tells the model, and what it is calibrated on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.studies.load_imbalance.claims import claims
+from paceline.studies.load_imbalance.compared import compared, foreseen
+from paceline.studies.load_imbalance.result import LoadImbalance
+from paceline.studies.load_imbalance.runs import ITERATIONS, simulate
+from paceline.studies.report import Study
+
+TITLE = (
+    "Alleviating load imbalance in data processing: Horovod's coordinator and four remedies on Summit, 6 to 24,576 "
+    f"V100, means of {ITERATIONS} iterations. A gain is the baseline's iteration over the remedy's, less 1"
+)
+_NOTES = (
+    "Calibrated are constants of late wake-ups, preemptions and the collective, on ResNet-50's published figures alone; "
+    "one set holds for all networks, coordinators and GPU counts.",
+    "Computation of a network: ResNet-50's is published, six are inferred from the traversal's share of a training on "
+    "12,288 GPUs (293 iterations, were it 90 epochs), AlexNet's and VGG-16's are the traces' rates, scaled as ResNet-50's.",
+    "AlexNet's share of contention is not published: the median of the others is taken.",
+)
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> LoadImbalance:
+    """Simulate everything, and draw the figures if a folder is given."""
+    results = simulate(progress)
+    drawn: list[str] = []
+    if plots is not None:
+        from paceline.studies.load_imbalance.figures import draw
+
+        drawn = draw(results, plots)
+    study = Study(
+        TITLE,
+        compared(results),
+        claims(results),
+        drawn,
+        simulations=len(results),
+        notes=_NOTES,
+        forecasts=foreseen(results),
+    )
+    return LoadImbalance(study, results)

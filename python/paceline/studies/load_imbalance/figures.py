@@ -1,0 +1,119 @@
+"""The study's figures: where an iteration goes, gains over GPUs, strong scaling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline import plotting
+from paceline.coordination import all_coordinators
+from paceline.coordination.networks import networks
+from paceline.files import replaced
+from paceline.studies.curves import DPI
+from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
+
+_STYLE = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
+_PARTS = (
+    ("compute", "#88CCEE", ""),
+    ("coordinator", "#CC6677", "//"),
+    ("copy", "#117733", ".."),
+    ("collective", "#DDCC77", "\\\\"),
+)
+
+
+def draw(results: Results, folder: Path) -> list[str]:
+    """Into the folder; gives the files."""
+    return [
+        _saved(_breakdown(results), folder / "load-imbalance-breakdown.png"),
+        _saved(_gains(results), folder / "load-imbalance-gains.png"),
+        _saved(_strong(results), folder / "load-imbalance-strong.png"),
+    ]
+
+
+def _names() -> list[str]:
+    return [it.name for it in all_coordinators()]
+
+
+def _canvas(columns: int, width: float, rows: int = 1) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(width, 4.6 * rows), layout="constrained")
+    return canvas, canvas.subplots(rows, columns, squeeze=False)
+
+
+def _saved(made: Any, path: Path) -> str:  # noqa: ANN401
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE), replaced(path) as file:
+        made().savefig(file, dpi=DPI, format="png")
+    return str(path)
+
+
+def _breakdown(results: Results) -> Any:  # noqa: ANN401
+    """A bar a coordinator and number of GPUs, ResNet-50."""
+
+    def make() -> Any:  # noqa: ANN401
+        canvas, grid = _canvas(1, 13.0)
+        axes = grid[0][0]
+        names, width = _names(), 0.16
+        for place, name in enumerate(names):
+            bottom = [0.0] * len(GPUS)
+            for part, colour, hatch in _PARTS:
+                own = [getattr(results[Point(STRONG_NETWORK, name, gpus)], f"{part}_s") * 1e3 for gpus in GPUS]
+                at = [index + (place - 2) * (width + 0.015) for index in range(len(GPUS))]
+                label = part if place == 0 else None
+                axes.bar(at, own, width, bottom, color=colour, hatch=hatch, edgecolor="white", label=label)
+                bottom = [low + high for low, high in zip(bottom, own, strict=True)]
+            for x, top in zip(at, bottom, strict=True):
+                axes.text(x, top + 1, name, rotation=90, ha="center", va="bottom", fontsize=7)
+        axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS])
+        axes.set(
+            xlabel="GPUs", ylabel="ms of an iteration", title="ResNet-50, batch 32 per GPU: where an iteration goes"
+        )
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.18)
+        axes.legend(frameon=False, loc="upper left")
+        return canvas
+
+    return make
+
+
+def _gains(results: Results) -> Any:  # noqa: ANN401
+    """A panel a network: gain over GPUs, a line a coordinator."""
+
+    def make() -> Any:  # noqa: ANN401
+        canvas, grid = _canvas(3, 13.0, 3)
+        for axes, network in zip(grid.flat, networks(), strict=True):
+            for place, name in enumerate(_names()):
+                if name != BASELINE:
+                    own = [100 * gain(results, Point(network, name, gpus)) for gpus in GPUS]
+                    colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
+                    axes.plot(range(len(GPUS)), own, color=colour, marker=marker, markersize=5, label=name)
+            axes.axhline(0, color="0.6", linewidth=0.8)
+            axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS], rotation=30)
+            axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 26))
+            axes.grid(color="0.92")
+        grid.flat[0].legend(frameon=False, fontsize="small", loc="upper left")
+        canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs")
+        return canvas
+
+    return make
+
+
+def _strong(results: Results) -> Any:  # noqa: ANN401
+    """Images/s at a global batch of 24,576."""
+
+    def make() -> Any:  # noqa: ANN401
+        canvas, grid = _canvas(1, 7.0)
+        axes, counts = grid[0][0], GPUS[1:]
+        for place, name in enumerate(_names()):
+            own = [(results[Point(STRONG_NETWORK, name, gpus, STRONG)].samples_per_s or 0.0) / 1e3 for gpus in counts]
+            colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
+            axes.plot(range(len(counts)), own, color=colour, marker=marker, markersize=5, label=name)
+        axes.set_xticks(range(len(counts)), [f"{gpus:,}" for gpus in counts])
+        axes.set(xlabel="GPUs", ylabel="thousand images/s", ylim=(0, None))
+        axes.set_title("ResNet-50, strong scaling, 24,576 images an iteration")
+        axes.grid(color="0.92")
+        axes.legend(frameon=False, loc="lower right")
+        return canvas
+
+    return make

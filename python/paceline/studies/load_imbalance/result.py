@@ -1,0 +1,58 @@
+"""What the study comes to: rows of its own, beside what all studies have."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.studies.load_imbalance.runs import Results
+from paceline.studies.report import Study
+
+
+@dataclass(frozen=True)
+class LoadImbalance:
+    """All of it."""
+
+    study: Study
+    results: Results
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a run: times in seconds; the breakdown's parts add up to the iteration."""
+        return [
+            {
+                "network": point.network,
+                "coordinator": point.coordinator,
+                "gpus": point.gpus,
+                "scaling": point.scaling,
+                "iteration_s": it.iteration_s,
+                "images_per_s": it.samples_per_s,
+                "breakdown": {
+                    "compute_s": it.compute_s,
+                    "coordinator_s": it.coordinator_s,
+                    "copy_s": it.copy_s,
+                    "collective_s": it.collective_s,
+                },
+            }
+            for point, it in self.results.items()
+            if not (point.overlap or point.balanced)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it; `compared` are the published figures."""
+        told = self.study.to_dict()
+        return {"rows": self.rows(), "compared": told.pop("rows"), **told}
+
+    def to_csv(self) -> str:
+        """The rows, with the breakdown's parts as columns."""
+        out = io.StringIO()
+        rows = [{**row, **row.pop("breakdown")} for row in self.rows()]
+        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def text(self, width: int) -> list[str]:
+        """Tables and claims: lines for people."""
+        return self.study.text(width)
