@@ -130,19 +130,20 @@ impl Schedule for Hierarchical {
         }
     }
 
-    /// Inside every node a piece goes along all ranks and back, between nodes around the ring twice. Pieces follow each
-    /// other, so the busiest of the links decides, or else a piece's way.
+    /// The rings between nodes of all shards share a card: while one waits for the way of its piece, others send. They
+    /// begin as shards are complete, so of what moves inside nodes only half is before or after them, and the last piece.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));
         if self.chunk != Chunk::PerWorker || self.inside != Inside::Ring {
             return None;
         }
         let len = bucket.len as f64;
-        let way = |hops: f64, link: Link| hops * (link.latency_s + len / (ranks * nodes) * link.s_per_element);
-        let ring = 2.0 * (nodes - 1.0) * links.between.latency_s;
-        let between = ring + 2.0 * (nodes - 1.0) / nodes * len * links.between.s_per_element;
-        let inside = 2.0 * (ranks - 1.0) / ranks * len * links.inside.s_per_element;
-        Some(between.max(inside + ring) + way(2.0 * (ranks - 1.0), links.inside))
+        let piece = |link: Link| len / (ranks * nodes) * link.s_per_element;
+        let step = (links.between.latency_s + piece(links.between)).max(ranks * piece(links.between));
+        let between = 2.0 * (nodes - 1.0) * step;
+        let half = (ranks - 1.0) / ranks * len * links.inside.s_per_element;
+        let after = if nodes > 1.0 { (ranks - 1.0) * piece(links.inside) } else { half };
+        Some(between + half + after + 2.0 * (ranks - 1.0) * links.inside.latency_s)
     }
 
     fn note(&self) -> Option<String> {

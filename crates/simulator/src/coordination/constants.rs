@@ -65,7 +65,7 @@ constants! {
         "assumed: twice what the exchange of 24,576 processes takes";
     contention_share: 0.44 "" in 0.0..=1.0, "share of an iteration on one node in which input pipeline and graph scheduling are both active",
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
-    preemption_per_ms: 0.0047 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
+    preemption_per_ms: 0.0048 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
         "calibrated: what of a process's lateness remains without a coordinator (ResNet-50, 24,576 GPUs)";
     preemption_mean_ms: 4.0 "ms" in 0.0..=1_000.0, "their mean length; exponential",
         "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
@@ -73,7 +73,7 @@ constants! {
         "calibrated: gain of a common sleep (Pumma et al.)";
     oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0, "by how much; exponential, so that one of many thousand is late by tens of ms, as published",
         "calibrated, as above";
-    spin_preemption_per_ms: 0.008 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
+    spin_preemption_per_ms: 0.0078 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
         "calibrated: gain of a graph's order (Pumma et al.)";
     spin_preemption_mean_ms: 6.0 "ms" in 0.0..=1_000.0, "their mean length; exponential, at most as long as the spin",
         "calibrated, as above";
@@ -85,7 +85,7 @@ constants! {
         "launch of a CUDA copy, about 5 us";
     copy_gb_per_s: 400.0 "GB/s" in 0.001..=1_000_000.0, "and its bytes go at this rate",
         "a V100 reads and writes 900 GB/s, a copy does both";
-    congestion: 0.35 "" in 0.0..=10.0, "with every doubling of the nodes a byte takes this share of its first time more in the network",
+    congestion: 0.27 "" in 0.0..=10.0, "with every doubling of the nodes a byte takes this share of its first time more in the network",
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
     collective_step_ms: 0.3 "ms" in 0.0..=1_000.0, "an all-reduce takes this times (1 + log2 of the nodes) besides",
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";

@@ -20,10 +20,11 @@ TITLE = (
     f"V100, means of {ITERATIONS} iterations. A gain is the baseline's iteration over the remedy's, less 1"
 )
 _NOTES = (
-    "Calibrated are constants of late wake-ups, preemptions and the collective, on ResNet-50's published figures alone; "
-    "one set holds for all networks, coordinators and GPU counts.",
+    "Calibrated are constants of late wake-ups, preemptions and the collective, on ResNet-50's published figures "
+    "alone; one set holds for all networks, coordinators and GPU counts.",
     "Computation of a network: ResNet-50's is published, six are inferred from the traversal's share of a training on "
-    "12,288 GPUs (293 iterations, were it 90 epochs), AlexNet's and VGG-16's are the traces' rates, scaled as ResNet-50's.",
+    "12,288 GPUs (293 iterations, were it 90 epochs), AlexNet's and VGG-16's are the traces' rates, scaled as "
+    "ResNet-50's.",
     "AlexNet's share of contention is not published: the median of the others is taken.",
 )
 

@@ -32,8 +32,11 @@ def compared(results: Results) -> list[Compared]:
         ("strong scaling, any coordinator", 19.0, max(strong_gains(results).values()) * 100, "%"),
     ]
     balanced = results[runs.besides()[-1]]
-    found = [Compared(table, row, "ResNet-50", *values, True) for row, *values in rows]  # type: ignore[arg-type]
-    found += [Compared("greatest gain", row, "ResNet-50", *values, True) for row, *values in gains]  # type: ignore[arg-type]
+    found = [
+        Compared(of, row, "ResNet-50", published, simulated, unit, True)
+        for of, listed in ((table, rows), ("greatest gain", gains))
+        for row, published, simulated, unit in listed
+    ]
     found += _iterations(results)
     efficiency = 100 * balanced.compute_s / balanced.iteration_s
     row = f"scaling efficiency, {runs.BALANCED_GPUS} GPUs, balanced, overlap, no congestion"

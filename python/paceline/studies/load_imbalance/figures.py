@@ -12,12 +12,12 @@ from paceline.files import replaced
 from paceline.studies.curves import DPI
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
 
-_STYLE = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
+_STYLE: Any = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
 _PARTS = (
-    ("compute", "#88CCEE", ""),
-    ("coordinator", "#CC6677", "//"),
-    ("copy", "#117733", ".."),
-    ("collective", "#DDCC77", "\\\\"),
+    ("compute", "#88CCEE"),
+    ("coordinator", "#CC6677"),
+    ("copy", "#117733"),
+    ("collective", "#DDCC77"),
 )
 
 
@@ -58,11 +58,11 @@ def _breakdown(results: Results) -> Any:  # noqa: ANN401
         names, width = _names(), 0.16
         for place, name in enumerate(names):
             bottom = [0.0] * len(GPUS)
-            for part, colour, hatch in _PARTS:
+            for part, colour in _PARTS:
                 own = [getattr(results[Point(STRONG_NETWORK, name, gpus)], f"{part}_s") * 1e3 for gpus in GPUS]
                 at = [index + (place - 2) * (width + 0.015) for index in range(len(GPUS))]
                 label = part if place == 0 else None
-                axes.bar(at, own, width, bottom, color=colour, hatch=hatch, edgecolor="white", label=label)
+                axes.bar(at, own, width, bottom, color=colour, label=label)
                 bottom = [low + high for low, high in zip(bottom, own, strict=True)]
             for x, top in zip(at, bottom, strict=True):
                 axes.text(x, top + 1, name, rotation=90, ha="center", va="bottom", fontsize=7)

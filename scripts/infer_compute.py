@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes `compute_ms` of paceline/coordination/networks.json: what one V100 computes of a network at batch 32.
+
+python scripts/infer_compute.py
+
+ResNet-50's is published. Where the traversal's percentage of a training has two digits that count, the iteration on
+12,288 GPUs follows from it, and computation is what the model under the graph's order leaves of it. Where it has one
+(AlexNet, VGG-16), the trace's own rate is scaled by the factor by which ResNet-50 is faster in mixed precision.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from paceline.coordination.networks import Network, networks
+from paceline.library import load_trace
+from paceline.studies.load_imbalance import runs
+
+FILE = Path(__file__).parent.parent / "python/paceline/coordination/networks.json"
+BASE = "resnet-50"
+# Differences of iterations are those of computations, nearly.
+ROUNDS = 6
+MANY = 2000
+
+
+def by_rate(name: str) -> float:
+    """The trace's computation at batch 32, in ms, scaled as ResNet-50's is."""
+
+    def of_trace(name: str) -> float:
+        step = json.loads(load_trace(name).with_batch(runs.BATCH).summary())
+        return 1e3 * (step["forward_s"] + step["backward_s"] + step["optimizer_s"])
+
+    return of_trace(name) * networks()[BASE].compute_ms / of_trace(BASE)
+
+
+def inferred(network: Network) -> float:
+    """ms after which the model's iteration is the inferred one."""
+    wanted, compute = network.inferred_iteration_s(), network.compute_ms
+    assert wanted is not None
+    for _ in range(ROUNDS):
+        network = Network(**{**vars(network), "compute_ms": compute})
+        networks()[network.network] = network
+        runs.step.cache_clear()
+        point = runs.Point(network.network, runs.GRAPH, 12_288)
+        compute += (wanted - runs.run_of(point, MANY).result().iteration_s) * 1e3
+    return compute
+
+
+def main() -> None:
+    """Rewrite the file, a line a network."""
+    lines = []
+    for name, network in list(networks().items()):
+        known = {"published": lambda it: it.compute_ms, "inferred": inferred, "rate": lambda it: by_rate(it.network)}
+        compute = round(known[network.compute_source](network), 1)
+        print(f"{name:14} {network.compute_ms:6.1f} → {compute:6.1f} ms, {network.compute_source}")
+        lines.append("  " + json.dumps({**vars(network), "compute_ms": compute}))
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
