@@ -1,0 +1,37 @@
+//! An iteration of 24,576 processes under every coordinator: under 1 ms is wanted, of one core.
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate, coordinators};
+
+const ITERATIONS: u32 = 100;
+
+fn bench(c: &mut Criterion) {
+    let cluster =
+        Cluster { bandwidth: Rate(184e9), gpus_per_node: 6, intra_bandwidth: Rate(256e9), ..Cluster::default() };
+    let mut trace = Trace::all_reduce(51_200_000, 160).expect("a whole number of elements");
+    trace.workers[0].backward = Time(37_500_000_000);
+    let mut group = c.benchmark_group("iterations of 24,576 processes");
+    group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Elements(ITERATIONS.into()));
+    for coordinator in coordinators() {
+        let options = CoordinatedOptions {
+            coordinator,
+            strategy: "native".into(),
+            workers: 24_576,
+            iterations: ITERATIONS,
+            seed: 0,
+            overlap: false,
+            contention_s: Some(0.0203),
+            constants: Constants::default(),
+        };
+        group.bench_function(coordinator.name, |b| {
+            b.iter(|| coordinate(black_box(&trace), &cluster, &options).expect("options that can be"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);
