@@ -173,7 +173,6 @@ def test_degenerate_cases_say_what_they_became():
         (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),
         (["--samples-per-s", "100"], "computes nothing"),
         (["--batch", "64"], "a batch changes nothing"),
-        (["--coordinator", "all"], "--coordinator: coordinators are not forecast yet"),
         (["--executor", "ray"], "--executor"),
         (["--strategy", "ps", "--placement", "even", "--chunk", "whole"], "leave one of them out"),
     ],

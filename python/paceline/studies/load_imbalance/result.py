@@ -47,7 +47,9 @@ class LoadImbalance:
     def to_csv(self) -> str:
         """The rows, with the breakdown's parts as columns."""
         out = io.StringIO()
-        rows = [{**row, **row.pop("breakdown")} for row in self.rows()]
+        rows = self.rows()
+        for row in rows:
+            row.update(row.pop("breakdown"))
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/coordinator-model.md, and its figures if asked: constants, networks, what the study finds.
+
+python scripts/write_coordinator_model.py [--figures]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from paceline import human
+from paceline.coordination import all_coordinators
+from paceline.coordination.constants import all_constants
+from paceline.coordination.networks import networks
+from paceline.studies.load_imbalance import run
+from paceline.studies.load_imbalance.result import LoadImbalance
+from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of
+from write_published import placed
+from write_studies import rows
+
+PAGE = Path(__file__).parent.parent / "docs/coordinator-model.md"
+
+
+def constants() -> list[str]:
+    lines = ["| constant | value | unit | what | source |", "| --- " * 5 + "|"]
+    for it in all_constants().values():
+        lines.append(f"| `{it.name}` | {it.default:g} | {it.unit} | {it.meaning} | {it.source} |")
+    return lines
+
+
+def inputs() -> list[str]:
+    lines = ["| network | computation, ms | from | contention, share | contention, ms |", "| --- " * 5 + "|"]
+    for name, it in networks().items():
+        share = "the median" if it.contention_share is None else f"{it.contention_share:g}"
+        contention = run_of(Point(name, "graph", 6), 1).result().contention_s * 1e3
+        lines.append(f"| {name} | {it.compute_ms:g} | {it.compute_source} | {share} | {contention:.1f} |")
+    return lines
+
+
+def gains(result: LoadImbalance) -> list[str]:
+    names = [it.name for it in all_coordinators()]
+    lines = [f"| network | {names[0]}, ms | {' | '.join(names[1:])} |", "| --- " * (len(names) + 1) + "|"]
+    for network in networks():
+        base = result.results[Point(network, names[0], LARGEST)].iteration_s * 1e3
+        cells = [f"{100 * gain(result.results, Point(network, name, LARGEST)):+.1f} %" for name in names[1:]]
+        lines.append(f"| {network} | {base:.1f} | {' | '.join(cells)} |")
+    return lines
+
+
+def breakdown(result: LoadImbalance) -> list[str]:
+    lines = ["| coordinator | iteration | compute | coordinator | copy | collective |", "| --- " * 6 + "|"]
+    for it in all_coordinators():
+        found = result.results[Point("resnet-50", it.name, LARGEST)]
+        parts = (found.iteration_s, found.compute_s, found.coordinator_s, found.copy_s, found.collective_s)
+        lines.append(f"| `{it.name}` | {' | '.join(human.digits(part * 1e3, 3) for part in parts)} |")
+    return lines
+
+
+def main() -> None:
+    result = run(PAGE.parent / "images" if "--figures" in sys.argv else None)
+    text = PAGE.read_text(encoding="utf-8")
+    tables = {
+        "constants": constants(),
+        "networks": inputs(),
+        "breakdown": breakdown(result),
+        "gains": gains(result),
+        "study": rows(result.study),
+    }
+    for name, lines in tables.items():
+        text = placed(text, name, lines)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`paceline simulate --coordinator`: what it prints, what it assumes, and what it refuses."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli import main
+from paceline.coordination import all_coordinators
+from paceline.coordination.constants import all_constants
+
+PARTS = ("compute_s", "coordinator_s", "copy_s", "collective_s")
+USUAL = str.split(
+    "trace strategy workers servers bandwidth_bps iteration_s samples_per_s scaling_efficiency exposed_communication_s "
+    "forward_s backward_s bytes_sent_per_worker messages coordinator"
+)
+SUMMIT = ("resnet-50", "--cluster", "summit", "--dtype", "float16", "--samples-per-s", 853, "--iterations", 100)
+
+
+def call(*words):
+    return CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
+
+
+def runs(*words):
+    result = call(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refused(*words):
+    result = call(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("paceline: error: ").rstrip()
+
+
+def test_all_of_them_at_any_scale():
+    rows = runs(*SUMMIT, "--workers", "6,24576", "--coordinator", "all")
+    names = [it.name for it in all_coordinators()]
+    assert names == ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
+    assert [(row["workers"], row["coordinator"]) for row in rows] == [(n, name) for n in (6, 24576) for name in names]
+    for row in rows:
+        assert set(USUAL) <= set(row)
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["iteration_s"])
+        assert row["samples_per_s"] == pytest.approx(row["workers"] * 32 / row["iteration_s"])
+        assert row["scaling_efficiency"] == pytest.approx(row["compute_s"] / row["iteration_s"])
+    assert len({row["compute_s"] for row in rows}) == 1
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    words = (*SUMMIT, "--workers", 1536, "--coordinator", "all", "--json")
+    first, second, other = call(*words, "--seed", 7), call(*words, "--seed", 7), call(*words, "--seed", 8)
+    assert first.stdout == second.stdout != other.stdout
+
+
+def test_aliases_mean_the_same():
+    rows = runs(*SUMMIT, "--workers", 96, "--coordinator", "gs,nbcs,scp,topo,graph")
+    assert [row["coordinator"] for row in rows] == ["global-sleep", "nonblocking", "partitioned", "graph"]
+
+
+def test_people_see_the_parts_and_what_is_assumed():
+    result = call(*SUMMIT, "--workers", 24576, "--coordinator", "all")
+    header = " ".join(result.stdout.split("─")[0].split())
+    assert all(word in header for word in ("coordinator", "iteration", "gain over", "compute", "copy", "collective"))
+    assert "48% of an iteration (published for this network)" in result.stderr
+    assert "no overlap" in result.stderr
+    assert "24576 workers" in result.stdout
+    told = call("bert-base", "--workers", 8, "--coordinator", "graph", "--overlap", "--iterations", 10).stderr
+    assert "the median of published networks" in told
+    assert "Summit's" in told
+    assert "no overlap" not in told
+
+
+def test_csv_has_the_parts():
+    told = call(*SUMMIT, "--workers", 96, "--coordinator", "graph,negotiate", "--csv")
+    rows = list(csv.DictReader(io.StringIO(told.stdout)))
+    assert [row["coordinator"] for row in rows] == ["graph", "negotiate"]
+    assert float(rows[0]["coordinator_s"]) == 0
+
+
+def test_constants_can_be_set(tmp_path):
+    file = tmp_path / "constants.json"
+    words = (*SUMMIT, "--workers", 1536, "--coordinator", "negotiate")
+    [usual] = runs(*words)
+    file.write_text('{"cycle_ms": 1, "oversleep_probability": 0, "preemption_per_ms": 0, "spin_preemption_per_ms": 0}')
+    [calm] = runs(*words, "--coordinator-constants", file)
+    assert calm["latest_s"] == 0
+    assert calm["coordinator_s"] < 0.001 < usual["coordinator_s"]
+    [unfused] = runs(*words, "--bucket-size", "none")
+    assert (usual["buckets"], unfused["buckets"], unfused["copy_s"]) == (1, 161, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "not an object"),
+        ("{", "not JSON"),
+        ('{"cycle": 1}', "no constant 'cycle'"),
+        ('{"cycle_ms": "5"}', "cycle_ms: '5' is not a number between"),
+        ('{"cycle_ms": 0}', "cycle_ms: 0 is not a number between"),
+        ('{"oversleep_probability": NaN}', "oversleep_probability"),
+        ('{"cores": 4}', "pipeline_cores"),
+    ],
+)
+def test_wrong_constants_are_refused(tmp_path, text, said):
+    file = tmp_path / "constants.json"
+    file.write_text(text)
+    result = call(*SUMMIT, "--workers", 6, "--coordinator", "graph", "--coordinator-constants", file)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--coordinator", "topology"], "--coordinator: no 'topology'"),
+        (["--coordinator", ""], "--coordinator: no ''"),
+        (["--coordinator", "all", "--servers", "2"], "--servers: has no effect with --coordinator"),
+        (["--coordinator", "all", "--strategy", "ps"], "strategy: ps has servers"),
+        (["--coordinator", "all", "--network", "fluid"], "--network: has no effect with --coordinator"),
+        (["--coordinator", "all", "--timeline", "t.json"], "--timeline: has no effect with --coordinator"),
+        (["--coordinator", "all", "--workers", "4096", "--strategy", "halving-doubling"], "has no closed form"),
+        (["--coordinator-constants", "c.json"], "--coordinator-constants: has no effect without --coordinator"),
+        (["--coordinator", "all", "--coordinator-constants", "missing.json"], "missing.json: No such file"),
+    ],
+)
+def test_what_does_not_apply_is_refused(words, said):
+    result = call("resnet-50", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_to_coordinate_is_refused(tmp_path):
+    assert "has no effect" in refused("resnet-50", "--coordinator", "graph", "--detail", "--json").replace("\n", " ")
+
+
+def test_every_constant_is_documented():
+    page = (Path(__file__).parent.parent / "docs" / "coordinator-model.md").read_text()
+    for constant in all_constants().values():
+        row = f"| `{constant.name}` | {constant.default:g} | {constant.unit} | {constant.meaning} | {constant.source} |"
+        assert row in page, constant.name
