@@ -51,7 +51,7 @@ def test_json_is_the_same_a_second_time(result):
 def test_what_it_is_calibrated_on_comes_out(result):
     calibrated = [row for row in result.study.rows if row.calibrated]
     assert len(calibrated) == 13
-    assert all(abs(row.error) < (0.08 if "strong" in row.row else 0.03) for row in calibrated)
+    assert all(abs(row.error) < 0.05 for row in calibrated)
     assert all(claim.holds for claim in result.study.claims)
 
 
@@ -68,7 +68,7 @@ def test_policies_that_remove_more_of_the_cause_gain_more(rows):
         assert max(gains, key=gains.get) == "graph"
         assert gains["partitioned"] >= gains["nonblocking"] - 0.001
         assert min(gains.values()) > -0.005
-    assert all(gain(rows, "resnet-50", "graph", gpus) <= 0.212 for gpus in GPUS)
+    assert all(gain(rows, "resnet-50", "graph", gpus) <= 0.215 for gpus in GPUS)
     # The price of partitioned cores shows where there is nothing to gain yet; nothing else loses.
     for (network, name, gpus, scaling), _ in rows.items():
         assert gain(rows, network, name, gpus, scaling) > (-0.04 if name == "partitioned" else -0.025)

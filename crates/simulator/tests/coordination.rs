@@ -90,7 +90,6 @@ proptest! {
         let time = |factor: f64| {
             let mut constants = Constants::default();
             constants.preemption_mean_ms *= factor;
-            constants.spin_preemption_mean_ms *= factor;
             let asked = CoordinatedOptions { seed, constants, iterations: 10, ..options(name, workers) };
             coordinate(&trace(), &summit(), &asked).unwrap().iteration_s
         };

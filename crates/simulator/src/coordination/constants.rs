@@ -65,18 +65,16 @@ constants! {
         "assumed: twice what the exchange of 24,576 processes takes";
     contention_share: 0.44 "" in 0.0..=1.0, "share of an iteration on one node in which input pipeline and graph scheduling are both active",
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
-    preemption_per_ms: 0.0048 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
+    preemption_per_ms: 0.0046 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
         "calibrated: what of a process's lateness remains without a coordinator (ResNet-50, 24,576 GPUs)";
-    preemption_mean_ms: 4.0 "ms" in 0.0..=1_000.0, "their mean length; exponential",
+    preemption_mean_ms: 4.1 "ms" in 0.0..=1_000.0, "mean length of a preemption; exponential, and one by a spin at most as long as the spin",
         "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
     oversleep_probability: 0.0003 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
         "calibrated: gain of a common sleep (Pumma et al.)";
     oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0, "by how much; exponential, so that one of many thousand is late by tens of ms, as published",
         "calibrated, as above";
-    spin_preemption_per_ms: 0.0078 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
+    spin_preemption_per_ms: 0.025 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
         "calibrated: gain of a graph's order (Pumma et al.)";
-    spin_preemption_mean_ms: 6.0 "ms" in 0.0..=1_000.0, "their mean length; exponential, at most as long as the spin",
-        "calibrated, as above";
     cores: 7.0 "" in 2.0..=1_000.0, "cores of a process",
         "the published runs: 42 usable cores of a node of Summit for 6 processes";
     pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores that are left to the input pipeline when they are partitioned",

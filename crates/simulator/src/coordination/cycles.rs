@@ -96,21 +96,29 @@ impl<'a> Cycles<'a> {
     }
 
     fn spin(&mut self, from: f64, to: f64) {
-        // Without a sleep in between it is one spin; what comes after the computation preempts nothing.
-        let end = to.min(self.setting.compute);
         let contended = (to.min(self.setting.contention) - from).max(0.0);
         let goes_on = from <= self.spun.1 + self.agreement;
         match self.spins.last_mut() {
+            // Without a sleep in between it is one spin.
             Some(spin) if goes_on => {
-                spin.length = (end - self.spun.0).max(spin.length);
+                spin.length = to - self.spun.0;
                 spin.contended += contended;
             }
             _ if contended > 0.0 => {
-                self.spins.push(Spin { contended, length: end - from });
+                self.spins.push(Spin { contended, length: to - from });
                 self.spun.0 = from;
             }
             _ => return,
         }
         self.spun.1 = to;
+        // A spin without end in sight at the end of the computation lasts until the last process is ready: it bounds
+        // nobody's lateness.
+        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle_ms > to + self.agreement;
+        if to >= self.setting.compute
+            && !sleeps
+            && let Some(spin) = self.spins.last_mut()
+        {
+            spin.length = f64::INFINITY;
+        }
     }
 }

@@ -20,7 +20,6 @@ pub(super) struct Preemptions<'a> {
     pub mean: f64,
     /// Per ms of the process's own spinning.
     pub spin_rate: f64,
-    pub spin_mean: f64,
     pub spins: &'a [Spin],
 }
 
@@ -87,11 +86,8 @@ impl Draws {
             }
             // The place within the process's contention says which of its causes it was.
             let place = (at - process) * each;
-            sum += if place < own {
-                self.exponential(by.mean)
-            } else {
-                self.exponential(by.spin_mean).min(spin_at(by, place - own))
-            };
+            let length = self.exponential(by.mean);
+            sum += if place < own { length } else { length.min(spin_at(by, place - own)) };
             latest = latest.max(sum);
         }
     }
@@ -131,7 +127,7 @@ mod tests {
     /// The latest of n exponentials with mean m is m times the n-th harmonic number on average.
     #[test]
     fn the_latest_is_that_of_so_many_exponentials() {
-        let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spin_mean: 0.0, spins: &[] };
+        let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spins: &[] };
         let mut draws = Draws::new(5, 0);
         let mean = (0..2000).map(|_| draws.latest(20_000, &by)).sum::<f64>() / 2000.0;
         // 2,000 preemptions, few on the same process: a little above 4 (ln 2000 + 0.577) = 32.7.
@@ -151,7 +147,7 @@ mod tests {
     #[test]
     fn a_spin_delays_nobody_by_more_than_itself() {
         let spins = [Spin { contended: 1.0, length: 3.0 }];
-        let by = Preemptions { rate: 0.0, contention: 10.0, mean: 4.0, spin_rate: 0.01, spin_mean: 7.0, spins: &spins };
+        let by = Preemptions { rate: 0.0, contention: 10.0, mean: 7.0, spin_rate: 0.01, spins: &spins };
         let mut draws = Draws::new(5, 0);
         for _ in 0..200 {
             assert!(draws.latest(40, &by) <= 6.0);

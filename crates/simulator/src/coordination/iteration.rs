@@ -58,7 +58,6 @@ pub(super) fn iterate(
             contention: setting.contention,
             mean: constants.preemption_mean_ms,
             spin_rate: constants.spin_preemption_per_ms,
-            spin_mean: constants.spin_preemption_mean_ms,
             spins: policy.spins(),
         },
     );

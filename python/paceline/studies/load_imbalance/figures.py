@@ -90,7 +90,7 @@ def _gains(results: Results) -> Any:  # noqa: ANN401
                     axes.plot(range(len(GPUS)), own, color=colour, marker=marker, markersize=5, label=name)
             axes.axhline(0, color="0.6", linewidth=0.8)
             axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS], rotation=30)
-            axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 26))
+            axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 30))
             axes.grid(color="0.92")
         grid.flat[0].legend(frameon=False, fontsize="small", loc="upper left")
         canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs")

@@ -19,9 +19,10 @@ WEAK, STRONG = "weak", "strong"
 GLOBAL_BATCH, STRONG_NETWORK = 24_576, "resnet-50"
 ITERATIONS = 500
 BASELINE, GLOBAL_SLEEP, GRAPH = "negotiate", "global-sleep", "graph"
-# What of a V100's time for 32 images it needs for none: launches of kernels that do not fill it. Calibrated on the
-# published strong scaling (gains up to 19 %, a slight drop beyond 1,536 GPUs).
-FIXED_SHARE = 0.22
+# What of a V100's time for 32 images it needs for none (launches of kernels that do not fill it), and what of the
+# contention. Calibrated on the published strong scaling: gains up to 19 %, a slight drop beyond 1,536 GPUs.
+FIXED_SHARE = 0.37
+FIXED_CONTENTION = 0.17
 # Romero et al., NSDI 2022: the same response cache on well-balanced processes, with overlap.
 BALANCED_GPUS = 27_600
 _BALANCED = {
@@ -66,6 +67,12 @@ def step(network: str, batch: int) -> Trace:
     return trace.scaled_to_rate(batch / compute_s(network, batch))
 
 
+@lru_cache(maxsize=16)
+def contention_s(network: str) -> float:
+    """How long input pipeline and graph scheduling are both active at batch 32, in seconds."""
+    return run_of(Point(network, GRAPH, GPUS[0]), 1).result().contention_s
+
+
 def run_of(point: Point, iterations: int = ITERATIONS) -> CoordinatedRun:
     """As the core simulates it."""
     share = networks()[point.network].contention_share
@@ -77,8 +84,14 @@ def run_of(point: Point, iterations: int = ITERATIONS) -> CoordinatedRun:
         point.gpus,
         iterations=iterations,
         overlap=point.overlap,
+        contention_s=_strong_contention_s(point) if point.scaling == STRONG else None,
         constants={**constants, **(_BALANCED if point.balanced else {})},
     )
+
+
+def _strong_contention_s(point: Point) -> float:
+    """The pipeline's work is that of its images, but for a fixed part."""
+    return contention_s(point.network) * (FIXED_CONTENTION + (1 - FIXED_CONTENTION) * point.batch / BATCH)
 
 
 def points() -> Iterator[Point]:
