@@ -56,6 +56,7 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
     """What this worker does in a simulation with these options, as JSON: buckets, layers, when gradients are ready."""
 
 def strategies() -> str: ...
+def coordinators() -> str: ...
 def parse_rate(text: str) -> float: ...
 def parse_size(text: str) -> int: ...
 def parse_time(text: str) -> float: ...
@@ -99,6 +100,8 @@ class Engine:
         give_up_after_s: float | None = 600.0,
         core: int | None = None,
         placement: Mapping[str, int] = ...,
+        policy: str = "negotiate",
+        bucket: tuple[int, int] = ...,
     ) -> Coordinator:
         """A coordinator of these ranks of the job, in this order; each of them calls it with the same name.
 
@@ -106,6 +109,7 @@ class Engine:
         `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
         seconds, and fails after `give_up_after_s` (None: never). `core`: where its thread and
         the engine's progress thread run. `placement`: parameter servers of tensors by name; others are placed in turn.
+        `policy`: as `coordinators` lists them. `bucket`: bytes of the first planned bucket, and of others, at most.
         """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
@@ -231,6 +235,21 @@ class Coordinator:
 
         Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
         """
+    def submit_step(self, of: int, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
+        """Ask for operations on gradients of optimizer `of`, whose order may be planned (docs/coordinator.md).
+
+        `late`: they were not computed, but stand for what was missing at the end of the backward pass. `flush(of)`
+        follows when no more come in the step, and `ended(of)` after they have been waited for. Raises as `submit`.
+        """
+    def flush(self, of: int) -> None:
+        """No more operations come in this step of optimizer `of`. Raises JobError if the coordinator has failed."""
+    def ended(self, of: int) -> None:
+        """The operations of a step have been waited for. Ranks may compare here, and wait for each other to do so.
+
+        Raises JobError if the coordinator has failed, or naming ranks that do not come.
+        """
+    def counts(self) -> dict[str, int]:
+        """What ranks have told each other (votes, reports, decisions), and buckets that began (negotiated, planned)."""
     def join(self) -> NamedOperation:
         """From now on this rank takes part with zeros, until all ranks have joined: then it is over.
 

@@ -71,7 +71,7 @@ fn check(world: &World) {
 }
 
 fn settings(capacity: usize) -> Settings {
-    Settings { cycle_time: 0, threshold: 250, capacity, warn_after: None, give_up_after: None }
+    Settings { cycle_time: 0, threshold: 250, capacity, warn_after: None, give_up_after: None, global_sleep: false }
 }
 
 fn calls(order: &[&[&str]]) -> VecDeque<Vec<Request>> {

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
+use paceline_runtime::coordination::Kind;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_simulator as simulator;
@@ -217,6 +218,19 @@ fn strategies() -> String {
     json!(list).to_string()
 }
 
+/// The coordinators' policies as JSON: name, aliases, summary.
+#[pyfunction]
+fn coordinators() -> String {
+    let list: Vec<_> = Kind::ALL
+        .iter()
+        .map(|kind| {
+            let aliases: Vec<_> = kind.alias().into_iter().collect();
+            json!({"name": kind.name(), "aliases": aliases, "summary": kind.summary()})
+        })
+        .collect();
+    json!(list).to_string()
+}
+
 /// Bits per second.
 #[pyfunction]
 fn parse_rate(text: &str) -> PyResult<f64> {
@@ -259,6 +273,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(coordinators, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;

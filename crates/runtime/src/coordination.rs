@@ -9,27 +9,36 @@
 //! | `named` | an operation on a named tensor, and how one waits for it |
 //! | `machine` | the policy, and what its actions mean between ranks |
 //! | `begin` | from tensors that were agreed on to an operation of the runtime |
+//! | `steps` | the policy `graph`: tensors that are planned, and not agreed on |
+//! | `marks` | what travels with planned tensors |
 //! | `output` | memory for results whose size is known late |
 mod begin;
 mod machine;
+mod marks;
 mod named;
 mod output;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::Event;
-pub use paceline_coordinator::Settings;
+use paceline_coordinator::{Event, Proposal};
+pub use paceline_coordinator::{Kind, Limits, Settings};
 
 use crate::communicator::Communicator;
 use crate::engine::{Engine, Listener, News, lock};
 use crate::error::{Result, RunError};
+use crate::tag::Call;
 use crate::timeline::{self, Timeline};
-use machine::Machine;
+use machine::{Counts, Machine, decode, encode};
 pub use named::{Named, Wanted};
 pub use output::Output;
+use steps::Planner;
+
+/// Votes are waited for in such pieces, between which the thread looks at what else there is.
+const COUNTING: Duration = Duration::from_millis(50);
 
 /// What has come and was not looked at yet.
 #[derive(Default)]
@@ -73,33 +82,48 @@ pub struct Coordinator {
     data: Arc<Communicator>,
     control: Arc<Communicator>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Under the policy `graph`.
+    planner: Option<Arc<Planner>>,
+    counts: Arc<Counts>,
+}
+
+/// How a coordinator works.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its policy.
+    pub kind: Kind,
+    /// Of what is negotiated.
+    pub settings: Settings,
+    /// Of planned buckets.
+    pub limits: Limits,
+    /// Where its thread and the progress thread run.
+    pub core: Option<usize>,
+    /// The parameter server of tensors by name; others are placed in turn.
+    pub placement: BTreeMap<String, u32>,
 }
 
 impl Engine {
-    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and settings, and waits
-    /// for the others. `core`: where its thread and the progress thread run. `placement`: the parameter server of tensors by
-    /// name; others are placed in turn.
+    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and plan, and waits for the
+    /// others.
     ///
     /// # Errors
     /// As for [`Engine::group`]; a core that is not there.
-    pub fn coordinator(
-        &self,
-        ranks: &[u32],
-        name: &str,
-        settings: &Settings,
-        core: Option<usize>,
-        placement: BTreeMap<String, u32>,
-    ) -> Result<Coordinator> {
+    pub fn coordinator(&self, ranks: &[u32], name: &str, plan: Plan) -> Result<Coordinator> {
+        let Plan { kind, settings, limits, core, placement } = plan;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         if let Some(core) = core {
             self.shared.pin_progress_thread(core)?;
         }
+        let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name)));
+        let cycle_time = Duration::from_nanos(settings.cycle_time);
+        let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
+        let counts = machine.counts();
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
-            machine: Mutex::new(Machine::new(control.clone(), data.clone(), settings.clone(), placement)),
-            cycle_time: Duration::from_nanos(settings.cycle_time),
+            machine: Mutex::new(machine),
+            cycle_time,
             timeline: self.shared.timeline.clone(),
         });
         self.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
@@ -114,7 +138,7 @@ impl Engine {
                 driver.run_thread();
             })
             .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
-        Ok(Coordinator { shared, data, control, thread: Mutex::new(Some(thread)) })
+        Ok(Coordinator { shared, data, control, thread: Mutex::new(Some(thread)), planner, counts })
     }
 }
 
@@ -147,15 +171,114 @@ impl Coordinator {
     /// been handed back).
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
-        if operations.is_empty() {
-            return Ok(());
+        self.asks(operations)?;
+        self.post(operations, waits)
+    }
+
+    /// The same for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but
+    /// stand for what was missing at the end of the backward pass.
+    ///
+    /// # Errors
+    /// As for `submit`.
+    ///
+    /// # Safety
+    /// As for `submit`.
+    #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
+    pub unsafe fn submit_step(&self, of: u32, operations: &[Arc<Named>], late: bool) -> Result<()> {
+        self.asks(operations)?;
+        match &self.planner {
+            None => self.post(operations, false),
+            Some(planner) => {
+                self.closed()?;
+                self.post(&planner.ask(of, operations, late)?, false)
+            }
         }
+    }
+
+    /// No more tensors come in this step of optimizer `of`.
+    ///
+    /// # Errors
+    /// The coordinator has failed or was closed.
+    pub fn flush(&self, of: u32) -> Result<()> {
+        self.closed()?;
+        self.planner.as_ref().map_or(Ok(()), |planner| planner.flush(of))
+    }
+
+    /// A step of optimizer `of` is over, and its tensors have been waited for. If it has no plan, ranks may compare what
+    /// they have seen, for which they wait for each other.
+    ///
+    /// # Errors
+    /// The coordinator has failed or was closed; a rank that does not come.
+    #[allow(unsafe_code, reason = "the memory belongs to the operation")]
+    pub fn ended(&self, of: u32) -> Result<()> {
+        let Some(planner) = &self.planner else { return Ok(()) };
+        let Some(proposal) = planner.ended(of)? else { return Ok(()) };
+        let text = encode(&proposal)?;
+        let memory = Arc::new(Output::with(&text));
+        let length = text.len() as u64;
+        let wanted = Wanted {
+            call: Call::AllGather,
+            name: &format!("plan {of}"),
+            inputs: &[(memory.address(), length)],
+            dtype: "uint8",
+            shape: &[],
+            device: "cpu",
+            op: None,
+            own: &[length],
+            root: None,
+            prescale: 1.0,
+            postscale: 1.0,
+        };
+        let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?);
+        // SAFETY: the operation owns the memory.
+        unsafe { self.submit(&[operation.clone()], true) }?;
+        while !self.wait(&operation, Some(Instant::now() + Duration::from_secs(1)))? {
+            self.closed()?;
+        }
+        let bytes = operation.output().map(|output| output.copy()).unwrap_or_default();
+        let mut rest = &bytes[..];
+        let mut proposals: Vec<Option<Proposal>> = Vec::new();
+        for own in operation.own() {
+            let (one, more) = rest.split_at(own.first().map_or(0, |&length| length as usize));
+            rest = more;
+            // Of a rank that has joined there is nothing.
+            proposals.push(if one.is_empty() { None } else { Some(decode(one)?) });
+        }
+        planner.agree(of, &proposals, &self.data)
+    }
+
+    /// What ranks have told each other besides tensors, and what has begun; for people and tests.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let planner = self.planner.as_deref();
+        BTreeMap::from([
+            ("votes", self.counts.votes.load(Ordering::Relaxed)),
+            ("reports", self.counts.reports.load(Ordering::Relaxed)),
+            ("decisions", self.counts.decisions.load(Ordering::Relaxed)),
+            ("negotiated", self.counts.negotiated.load(Ordering::Relaxed)),
+            ("planned", planner.map_or(0, |planner| planner.planned.load(Ordering::Relaxed))),
+            ("plans", planner.map_or(0, |planner| planner.plans.load(Ordering::Relaxed))),
+        ])
+    }
+
+    fn asks(&self, operations: &[Arc<Named>]) -> Result<()> {
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
             operation.asked_at.store(now, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    fn post(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
+        if operations.is_empty() {
+            return Ok(());
+        }
         self.shared.post(Arrival::Asked(operations.to_vec()), if waits { When::ByMe } else { When::Soon })
+    }
+
+    fn closed(&self) -> Result<()> {
+        self.shared.closed().map_or(Ok(()), Err)
     }
 
     /// From now on this rank takes part with zeros, until all have joined: then the operation that is given is over.
@@ -163,6 +286,9 @@ impl Coordinator {
     /// # Errors
     /// The coordinator has failed or was closed.
     pub fn join(&self) -> Result<Arc<Named>> {
+        if let Some(planner) = &self.planner {
+            planner.leave()?;
+        }
         let operation = Arc::new(Named::of_join());
         operation.ask()?;
         self.shared.post(Arrival::Joins(operation.clone()), When::Soon)?;
@@ -177,7 +303,8 @@ impl Coordinator {
         let mut told = false;
         loop {
             if let Some(handle) = operation.begun()? {
-                return self.data.wait(&handle, until);
+                let over = self.data.wait(&handle, until)?;
+                return if over { operation.complete().map(|()| true) } else { Ok(false) };
             }
             if operation.over() {
                 return Ok(true);
@@ -196,7 +323,11 @@ impl Coordinator {
 
     /// Ends the thread; what is in flight fails.
     pub fn close(&self) {
-        self.shared.close(&RunError::Failed("the coordinator was closed".into()));
+        let error = RunError::Failed("the coordinator was closed".into());
+        self.shared.close(&error);
+        if let Some(planner) = &self.planner {
+            planner.fail(&error);
+        }
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
@@ -269,6 +400,10 @@ impl Shared {
             inbox.closed.get_or_insert_with(|| error.clone());
         }
         let before = std::mem::replace(&mut inbox.due, machine.due());
+        if machine.counting().is_some() {
+            inbox.wanted = true;
+            self.bell.notify_one();
+        }
         if inbox.due.is_some_and(|due| before.is_none_or(|before| due < before)) {
             self.bell.notify_one();
         }
@@ -301,6 +436,11 @@ impl Shared {
                     rest.into_iter().for_each(|arrival| machine.take(arrival, &|| None));
                     return;
                 }
+            }
+            let counting = lock(&self.machine).counting();
+            if let Some((control, handle)) = counting {
+                // How it ended is looked at with the machine.
+                let _ = control.wait_quietly(&handle, Some(Instant::now() + COUNTING));
             }
             self.look(&mut lock(&self.machine));
             let mut inbox = lock(&self.inbox);

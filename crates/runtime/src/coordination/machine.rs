@@ -3,9 +3,10 @@
 #![allow(unsafe_code, reason = "the machine's own memory is handed to operations, which hold it")]
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Action, Ballot, Decision, Event, Negotiate, Policy, Report, Settings, Stall, Tally};
+use paceline_coordinator::{Action, Ballot, Decision, Event, Kind, Negotiate, Policy, Report, Settings, Stall, Tally};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,10 +14,12 @@ use super::Arrival;
 use super::begin;
 use super::named::Named;
 use super::output::Output;
+use super::steps::Planner;
 use crate::communicator::{Communicator, Memory, Request};
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::Submission;
 use crate::error::{Result, RunError};
+use crate::handle::Handle;
 use crate::tag::Call;
 use crate::timeline;
 
@@ -52,17 +55,44 @@ pub(super) struct Machine {
     numbers: BTreeMap<String, u32>,
     /// The server of tensors that the user has placed.
     placement: BTreeMap<String, u32>,
+    /// A vote is waited for without keeping anybody else from the machine.
+    nonblocking: bool,
+    /// The votes that are being counted then.
+    counting: Option<Counting>,
+    planner: Option<Arc<Planner>>,
+    counts: Arc<Counts>,
+}
+
+/// A vote on its way.
+struct Counting {
+    handle: Arc<Handle>,
+    memory: Arc<Output>,
+    since: u64,
+}
+
+/// What ranks have told each other besides tensors, and how many buckets have begun for it.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub votes: AtomicU64,
+    pub reports: AtomicU64,
+    pub decisions: AtomicU64,
+    pub negotiated: AtomicU64,
 }
 
 impl Machine {
     pub fn new(
         control: Arc<Communicator>,
         data: Arc<Communicator>,
-        settings: Settings,
+        (kind, settings): (Kind, Settings),
         placement: BTreeMap<String, u32>,
+        planner: Option<Arc<Planner>>,
     ) -> Machine {
         let now = Instant::now();
         Machine {
+            nonblocking: kind == Kind::Nonblocking,
+            counting: None,
+            planner,
+            counts: Arc::default(),
             policy: Negotiate::new(control.rank(), control.size(), settings).calling(control.ranks()),
             control,
             data,
@@ -78,6 +108,15 @@ impl Machine {
             numbers: BTreeMap::new(),
             placement,
         }
+    }
+
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
+    /// Votes that are being counted, for somebody to wait for them, and the communicator by which.
+    pub fn counting(&self) -> Option<(Arc<Communicator>, Arc<Handle>)> {
+        self.counting.as_ref().map(|counting| (self.control.clone(), counting.handle.clone()))
     }
 
     /// When it is to be looked at although nothing has come.
@@ -150,6 +189,13 @@ impl Machine {
 
     /// The time may have come for something.
     pub fn look_at_the_clock(&mut self, closed: Closed<'_>) {
+        if let Some(Counting { memory, since, .. }) = self.counting.take_if(|counting| counting.handle.done()) {
+            self.control.shared.timeline.agreement("votes under way", since);
+            match self.tally(&memory) {
+                Ok(tally) => self.tell(Event::Tallied(tally), closed),
+                Err(error) => return self.fail(&error),
+            }
+        }
         let now = Instant::now();
         if self.silent_at().is_some_and(|at| at <= now) {
             self.tell(Event::Invited(self.cycle + 1), closed);
@@ -189,11 +235,13 @@ impl Machine {
             Action::Sleep(until) => self.due = until.map(|until| self.start + Duration::from_nanos(until)),
             Action::Vote(cycle, ballot) => {
                 let since = self.since();
-                let tally = self.vote(cycle, &ballot, closed)?;
+                self.counts.votes.fetch_add(1, Ordering::Relaxed);
+                let Some(tally) = self.vote(cycle, &ballot, closed)? else { return Ok(None) };
                 self.control.shared.timeline.agreement("wait for votes", since);
                 return Ok(Some(Event::Tallied(tally)));
             }
             Action::Report(report) => {
+                self.counts.reports.fetch_add(1, Ordering::Relaxed);
                 let since = self.since();
                 let reports = self.gather(&report, closed)?;
                 self.control.shared.timeline.agreement("report", since);
@@ -206,6 +254,7 @@ impl Machine {
                 return Ok(Some(Event::Decided(decision)));
             }
             Action::Decide(decision) => {
+                self.counts.decisions.fetch_add(1, Ordering::Relaxed);
                 return self.decision(Some(&decision), closed).map(Event::Decided).map(Some);
             }
             Action::Start(bucket) => {
@@ -217,7 +266,9 @@ impl Machine {
                 let placed = number.and_then(|name| self.placement.get(name)).copied();
                 let counted = |name: &String| *self.numbers.entry(name.clone()).or_insert(next);
                 let number = placed.or_else(|| number.map(counted)).unwrap_or(0);
-                begin::begin(&self.data, &bucket, &mut self.pending, (number, background))?;
+                let named: Vec<_> = bucket.tensors.iter().map(|t| self.pending.remove(&t.request.name)).collect();
+                begin::begin(&self.data, &bucket, &named, (number, background), None)?;
+                self.counts.negotiated.fetch_add(1, Ordering::Relaxed);
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {
@@ -225,7 +276,12 @@ impl Machine {
                 }
             }
             Action::Warn(stall) => self.warn(&stall),
-            Action::AllJoined(last) => self.joins.drain(..).for_each(|operation| operation.joined(last)),
+            Action::AllJoined(last) => {
+                if let Some(planner) = &self.planner {
+                    planner.all_joined();
+                }
+                self.joins.drain(..).for_each(|operation| operation.joined(last));
+            }
         }
         Ok(None)
     }
@@ -239,7 +295,8 @@ impl Machine {
         eprintln!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&stall.lack));
     }
 
-    fn vote(&mut self, cycle: u64, ballot: &Ballot, closed: Closed<'_>) -> Result<Tally> {
+    /// None: the votes are being counted.
+    fn vote(&mut self, cycle: u64, ballot: &Ballot, closed: Closed<'_>) -> Result<Option<Tally>> {
         self.cycle = cycle;
         let numbers: Vec<u8> = ballot.encode().into_iter().flat_map(i32::to_ne_bytes).collect();
         let memory = Arc::new(Output::with(&numbers));
@@ -253,7 +310,19 @@ impl Machine {
             label: "which tensors are ready",
             ..Request::default()
         };
+        if self.nonblocking {
+            let handle = self.send(&request, &memory, true)?;
+            if self.invited < cycle {
+                self.control.invite(cycle);
+            }
+            self.counting = Some(Counting { handle, memory, since: self.since() });
+            return Ok(None);
+        }
         self.exchange(&request, &memory, closed, (self.invited < cycle).then_some(cycle))?;
+        self.tally(&memory).map(Some)
+    }
+
+    fn tally(&mut self, memory: &Output) -> Result<Tally> {
         self.heard = Instant::now();
         let bytes = memory.copy();
         let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|&word| i32::from_ne_bytes(word)).collect();
@@ -327,6 +396,19 @@ impl Machine {
         }
     }
 
+    fn send<T: Send + Sync + 'static>(
+        &self,
+        request: &Request<'_>,
+        memory: &Arc<T>,
+        background: bool,
+    ) -> Result<Arc<Handle>> {
+        let keep = Box::new(memory.clone());
+        // Silence was waited for already before all were asked to vote.
+        let how = Submission { timeout: Some(self.control.shared.settings.timeout() * 2 / 3), background };
+        // SAFETY: the memory belongs to `keep`, and is read only after the operation is over.
+        unsafe { self.control.submit(request, Some(keep), how) }
+    }
+
     /// An operation between coordinators, to its end.
     fn exchange<T: Send + Sync + 'static>(
         &self,
@@ -335,11 +417,7 @@ impl Machine {
         closed: Closed<'_>,
         invites: Option<u64>,
     ) -> Result<()> {
-        let keep = Box::new(memory.clone());
-        // Silence was waited for already before all were asked to vote.
-        let how = Submission { timeout: Some(self.control.shared.settings.timeout() * 2 / 3), background: false };
-        // SAFETY: the memory belongs to `keep`, and is read only after the operation is over.
-        let handle = unsafe { self.control.submit(request, Some(keep), how) }?;
+        let handle = self.send(request, memory, false)?;
         if let Some(cycle) = invites
             && !self.control.wait_quietly(&handle, Some(Instant::now() + UNINVITED))?
         {
@@ -355,11 +433,11 @@ impl Machine {
     }
 }
 
-fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value)
         .map_err(|e| RunError::Failed(format!("what ranks tell each other cannot be written: {e}")))
 }
 
-fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|e| RunError::Failed(format!("what a rank told the others is garbled: {e}")))
 }
