@@ -32,8 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// In the order of tables.
-    pub const ALL: [Kind; 5] =
-        [Kind::Negotiate, Kind::GlobalSleep, Kind::Nonblocking, Kind::Partitioned, Kind::Graph];
+    pub const ALL: [Kind; 5] = [Kind::Negotiate, Kind::GlobalSleep, Kind::Nonblocking, Kind::Partitioned, Kind::Graph];
 
     /// As users type it.
     #[must_use]

@@ -231,7 +231,7 @@ impl Coordinator {
         };
         let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?);
         // SAFETY: the operation owns the memory.
-        unsafe { self.submit(&[operation.clone()], true) }?;
+        unsafe { self.submit(std::slice::from_ref(&operation), true) }?;
         while !self.wait(&operation, Some(Instant::now() + Duration::from_secs(1)))? {
             self.closed()?;
         }

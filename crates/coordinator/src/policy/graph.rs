@@ -73,8 +73,16 @@ struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// What was asked for in this step; and whether something came twice.
-    Learning { seen: Vec<Seen>, twice: bool },
-    Planned { plan: Plan, filled: Vec<bool>, next: usize, irregular: bool },
+    Learning {
+        seen: Vec<Seen>,
+        twice: bool,
+    },
+    Planned {
+        plan: Plan,
+        filled: Vec<bool>,
+        next: usize,
+        irregular: bool,
+    },
 }
 
 impl Phase {
