@@ -236,8 +236,9 @@ impl Machine {
             Action::Vote(cycle, ballot) => {
                 let since = self.since();
                 self.counts.votes.fetch_add(1, Ordering::Relaxed);
+                let worked = if since > 0 { timeline::processor_time() } else { 0 };
                 let Some(tally) = self.vote(cycle, &ballot, closed)? else { return Ok(None) };
-                self.control.shared.timeline.agreement("wait for votes", since);
+                self.control.shared.timeline.waited_for_votes(cycle, since, worked);
                 return Ok(Some(Event::Tallied(tally)));
             }
             Action::Report(report) => {
