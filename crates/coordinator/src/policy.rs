@@ -79,6 +79,18 @@ impl Kind {
 
 /// A rank's part of a coordinator.
 pub trait Policy: Send {
-    /// Something has happened; what is to be done, in this order. `now` never goes back.
-    fn on(&mut self, now: Time, event: Event) -> Vec<Action>;
+    /// All this has happened by now; what is to be done, in this order. `now` never goes back.
+    ///
+    /// What has come together is told together: a vote for the first of several tensors would leave the others to the next.
+    fn on_all(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Vec<Action>
+    where
+        Self: Sized;
+
+    /// The same of one event.
+    fn on(&mut self, now: Time, event: Event) -> Vec<Action>
+    where
+        Self: Sized,
+    {
+        self.on_all(now, [event])
+    }
 }

@@ -231,6 +231,14 @@ fn coordinators() -> String {
     json!(list).to_string()
 }
 
+/// What coordinators of a small world do, as JSON: cycles, control messages, buckets, steps.
+#[pyfunction]
+fn simulate_agreement(py: Python<'_>, scenario: &str) -> PyResult<String> {
+    let scenario = serde_json::from_str(scenario).map_err(|e| user_error(format!("scenario: {e}")))?;
+    let found = py.detach(|| simulator::agreement::agree(&scenario)).map_err(user_error)?;
+    serde_json::to_string(&found).map_err(|e| InternalError::new_err(e.to_string()))
+}
+
 /// Bits per second.
 #[pyfunction]
 fn parse_rate(text: &str) -> PyResult<f64> {
@@ -274,6 +282,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;

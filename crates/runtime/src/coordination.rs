@@ -390,9 +390,7 @@ impl Shared {
             if arrivals.is_empty() {
                 break;
             }
-            for arrival in arrivals {
-                machine.take(arrival, &|| self.closed());
-            }
+            machine.take_all(arrivals, &|| self.closed());
         }
         machine.look_at_the_clock(&|| self.closed());
         let mut inbox = lock(&self.inbox);
@@ -433,7 +431,7 @@ impl Shared {
                     machine.fail(&error);
                     // What was posted just before.
                     let rest = std::mem::take(&mut lock(&self.inbox).events);
-                    rest.into_iter().for_each(|arrival| machine.take(arrival, &|| None));
+                    machine.take_all(rest, &|| None);
                     return;
                 }
             }

@@ -10,9 +10,11 @@
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `path` | the critical path's composition |
 //! | `replay` | a worker's part, for a real process in its place |
+//! | [`agreement`] | the coordinators of a small world, by their own state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
 mod agenda;
+pub mod agreement;
 mod event;
 mod lanes;
 mod network;

@@ -318,16 +318,15 @@ impl Negotiate {
     }
 }
 
-impl Policy for Negotiate {
-    fn on(&mut self, now: Time, event: Event) -> Vec<Action> {
-        let mut actions = Vec::new();
+impl Negotiate {
+    fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Submitted(requests) => self.submitted(now, requests, &mut actions),
+            Event::Submitted(requests) => self.submitted(now, requests, actions),
             Event::Awaited => self.awaited = true,
             Event::Joined => (self.joined, self.joined_now, self.fresh) = (true, true, true),
             Event::Invited(cycle) => self.invited = self.invited.max(cycle),
             Event::Woke => self.wakes = None,
-            Event::Tallied(tally) => self.tallied(now, &tally, &mut actions),
+            Event::Tallied(tally) => self.tallied(now, &tally, actions),
             Event::Gathered(reports) => {
                 if let Some(table) = &mut self.table {
                     let mut decision = table.take(now, reports);
@@ -338,7 +337,16 @@ impl Policy for Negotiate {
                     actions.push(Action::Decide(decision));
                 }
             }
-            Event::Decided(decision) => self.decided(decision, &mut actions),
+            Event::Decided(decision) => self.decided(decision, actions),
+        }
+    }
+}
+
+impl Policy for Negotiate {
+    fn on_all(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for event in events {
+            self.take(now, event, &mut actions);
         }
         self.look_after(now, &mut actions);
         self.go_on(now, &mut actions);

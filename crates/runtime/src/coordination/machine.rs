@@ -134,40 +134,49 @@ impl Machine {
         (waits && self.failure.is_none()).then(|| self.heard + self.control.shared.settings.timeout() / 3)
     }
 
-    /// Something has come.
-    pub fn take(&mut self, arrival: Arrival, closed: Closed<'_>) {
+    /// All this has come.
+    pub fn take_all(&mut self, arrivals: Vec<Arrival>, closed: Closed<'_>) {
+        let events: Vec<Event> = arrivals.into_iter().filter_map(|arrival| self.take(arrival)).collect();
+        if !events.is_empty() && self.failure.is_none() {
+            self.tell(events, closed);
+        }
+    }
+
+    /// Something has come: what the policy is to hear of it.
+    fn take(&mut self, arrival: Arrival) -> Option<Event> {
         if let Some(error) = self.failure.clone() {
             match arrival {
                 Arrival::Asked(operations) => operations.iter().for_each(|operation| operation.fail(error.clone())),
                 Arrival::Joins(operation) => operation.fail(error),
                 Arrival::Event(_) | Arrival::Left(_) => {}
             }
-            return;
+            return None;
         }
         match arrival {
             Arrival::Event(event) => {
                 if let Event::Invited(cycle) = event {
                     self.invited = self.invited.max(cycle);
                 }
-                self.tell(event, closed);
+                Some(event)
             }
-            Arrival::Asked(operations) => self.asked(operations, closed),
+            Arrival::Asked(operations) => self.asked(operations),
             Arrival::Joins(operation) => {
                 if self.pending.is_empty() && self.joins.is_empty() {
                     self.heard = Instant::now();
                 }
                 self.joins.push(operation);
-                self.tell(Event::Joined, closed);
+                Some(Event::Joined)
             }
             Arrival::Left(how) => {
                 let error = RunError::Failed(how);
                 // What all have agreed on has begun; of the rest nothing can.
                 self.fail(&error);
+                None
             }
         }
     }
 
-    fn asked(&mut self, operations: Vec<Arc<Named>>, closed: Closed<'_>) {
+    fn asked(&mut self, operations: Vec<Arc<Named>>) -> Option<Event> {
         for (index, operation) in operations.iter().enumerate() {
             let twice = operations[..index].iter().any(|other| other.name() == operation.name());
             if twice || self.pending.contains_key(operation.name()) {
@@ -176,7 +185,7 @@ impl Machine {
                     operation.name()
                 );
                 operations.iter().for_each(|operation| operation.fail(RunError::Usage(text.clone())));
-                return;
+                return None;
             }
         }
         if self.pending.is_empty() && self.joins.is_empty() {
@@ -184,7 +193,7 @@ impl Machine {
         }
         let requests = operations.iter().map(|operation| operation.request.clone()).collect();
         self.pending.extend(operations.into_iter().map(|operation| (operation.name().to_owned(), operation)));
-        self.tell(Event::Submitted(requests), closed);
+        Some(Event::Submitted(requests))
     }
 
     /// The time may have come for something.
@@ -192,16 +201,16 @@ impl Machine {
         if let Some(Counting { memory, since, .. }) = self.counting.take_if(|counting| counting.handle.done()) {
             self.control.shared.timeline.agreement("votes under way", since);
             match self.tally(&memory) {
-                Ok(tally) => self.tell(Event::Tallied(tally), closed),
+                Ok(tally) => self.tell([Event::Tallied(tally)], closed),
                 Err(error) => return self.fail(&error),
             }
         }
         let now = Instant::now();
         if self.silent_at().is_some_and(|at| at <= now) {
-            self.tell(Event::Invited(self.cycle + 1), closed);
+            self.tell([Event::Invited(self.cycle + 1)], closed);
         } else if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            self.tell(Event::Woke, closed);
+            self.tell([Event::Woke], closed);
         }
     }
 
@@ -217,15 +226,17 @@ impl Machine {
         self.due = None;
     }
 
-    fn tell(&mut self, event: Event, closed: Closed<'_>) {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let now = self.start.elapsed().as_nanos() as u64;
-            for action in self.policy.on(now, event) {
-                match self.act(action, closed) {
-                    Ok(more) => events.extend(more),
-                    Err(error) => return self.fail(&error),
+    fn tell(&mut self, events: impl IntoIterator<Item = Event>, closed: Closed<'_>) {
+        let mut now = self.start.elapsed().as_nanos() as u64;
+        let mut actions = VecDeque::from(self.policy.on_all(now, events));
+        while let Some(action) = actions.pop_front() {
+            match self.act(action, closed) {
+                Ok(None) => {}
+                Ok(Some(event)) => {
+                    now = self.start.elapsed().as_nanos() as u64;
+                    actions.extend(self.policy.on(now, event));
                 }
+                Err(error) => return self.fail(&error),
             }
         }
     }
