@@ -38,7 +38,7 @@ def _grace(text: str) -> float:
 _GRACE = types.Value("SECONDS", _grace)
 _STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
 _STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
-_COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, "its value"))
+_COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
 _CHUNK = types.Value("SIZE", types.checked(types.chunk))
 _STEPS = types.Value("N", types.whole(1, 100_000))
 _WARMUP = types.Value("N", types.whole(0, 100_000))

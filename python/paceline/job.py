@@ -143,11 +143,7 @@ def join(**settings: object) -> Job:
     """
     tell_launcher()
     known = Settings.from_environment(None, **settings)
-    if known.coordinator is not None:
-        raise UserError(
-            f"coordinator {known.coordinator}: has no effect on this job, whose operations come in one order on all "
-            "ranks; it is for paceline.torch.hvd. Leave it out"
-        )
+    known.refuse_coordinator()
     if known.placed():
         raise UserError(
             f"placement {known.placement}: the arrays of this job have no names; take even, or "

@@ -69,7 +69,7 @@ def all_coordinators() -> tuple[Coordinator, ...]:
 
 
 def find_coordinator(name: str, source: str) -> str:
-    """The name of the policy of this name or alias; raises UserError: `source` and the nearest."""
+    """The name of the policy of this name or alias; raises UserError: `source`, if any, and the nearest."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -77,7 +77,8 @@ def find_coordinator(name: str, source: str) -> str:
     near = nearest(name, names)
     known = ", ".join(coordinator.name for coordinator in all_coordinators())
     hint = f"did you mean '{near}'? " if near else ""
-    raise UserError(f"{source}: unknown coordinator '{name[:80]}'; {hint}known are {known}")
+    where = f"{source}: " if source else ""
+    raise UserError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
 
 
 def _unknown(kind: str, name: str, names: list[str]) -> str:

@@ -170,6 +170,14 @@ class Settings:
 
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
+    def refuse_coordinator(self) -> None:
+        """For jobs whose operations come in one order on all ranks. Raises UserError if a coordinator is named."""
+        if self.coordinator is not None:
+            raise UserError(
+                f"coordinator {self.coordinator}: has no effect: this job's operations come in one order on all "
+                "ranks; it is for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out"
+            )
+
     @property
     def helpers(self) -> int:
         """Processes of the job that do not train."""
