@@ -46,8 +46,12 @@ def plan_tensorflow(
 def require_tensorflow() -> None:
     """Import it, quietly. Raises UserError where it is not installed."""
     import os
+    import sys
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" not in sys.modules:
+        # Nothing is computed here: its notes about the processor would only surround our one line.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     try:
         import tensorflow  # noqa: F401
     except ImportError as error:

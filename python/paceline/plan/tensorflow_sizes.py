@@ -57,8 +57,8 @@ class Sizes:
     def _infer(self) -> dict[str, list[Shape]]:
         """Shapes as TensorFlow infers them, by node.
 
-        An all-reduce gives what it takes, so an Identity stands in for it: its own operation may belong to a library
-        that is not loaded.
+        An all-reduce gives what it takes, so an Identity stands in for one whose operation belongs to a library that is
+        not loaded.
         """
         if self._inferred is None:
             import tensorflow as tf
@@ -67,7 +67,7 @@ class Sizes:
             copy = tf.compat.v1.GraphDef()
             copy.CopyFrom(self._graph_def)
             for node in copy.node:
-                if node.name in self._all_reduces:
+                if node.name in self._all_reduces and not hasattr(tf.raw_ops, node.op):
                     _stand_in(node)
             with tf.Graph().as_default() as graph:
                 try:
