@@ -43,6 +43,24 @@ def test_the_published_example():
     assert plan_graph(Graph.read(FIVE)).names() == [["0", "1"], ["2"], ["3", "4"]]
 
 
+def test_ids_as_listed(tmp_path):
+    late = {"name": "late", "all_reduce": {"dtype": "float32", "bytes": 4}}
+    deep = [{"name": "deep", "all_reduce": {"dtype": "float32", "bytes": 4}}, late]
+    path = written(
+        tmp_path,
+        nodes=[{"name": "a"}, {"name": "b"}, *deep],
+        edges=[["a", "b"], ["b", "deep"]],
+        fetches=["deep", "late"],
+    )
+    assert plan_graph(Graph.read(path)).names() == [["late", "deep"]]
+    assert plan_graph(Graph.read(path), ids="listed").names() == [["deep", "late"]]
+    assert "'late'" not in refused(path, "--ids", "name")
+    path = written(tmp_path, nodes=[late, {"name": "a"}], edges=[["a", "late"]], fetches=["late"])
+    assert "'late' stands before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
+    with pytest.raises(UserError, match="ids: 'name' is none of depth, listed"):
+        plan_graph(Graph.read(path), ids="name")
+
+
 def test_the_example_is_the_documented_one():
     assert FIVE.read_text() in DOCUMENT.read_text()
 

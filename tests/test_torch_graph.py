@@ -20,6 +20,8 @@ def agree(model, loss):
     assert set(found.order) | set(found.unused) == wanted and len(wanted) == len(found.order) + len(found.unused)
     planned = plan_graph(found.graph, bucket_size="1MB")
     assert sorted(tensor.name for tensor in planned.tensors) == sorted(found.order)
+    by_time = plan_graph(found.graph, bucket_size="1MB", ids="listed")
+    assert [tensor.name for tensor in by_time.tensors] == observed
     sizes = {name: parameter.numel() * parameter.element_size() for name, parameter in model.named_parameters()}
     assert all(tensor.bytes == sizes[tensor.name] for tensor in planned.tensors)
     return found

@@ -66,8 +66,12 @@ class Graph:
     @staticmethod
     def from_json(text: bytes, source: str) -> Graph: ...
     def to_json(self) -> str: ...
-    def plan(self, fetches: Sequence[str], bucket_size: int) -> str:
-        """Ids and buckets, as JSON (`paceline.plan.Plan`). Raises UserError for an unknown fetch, none, and a cycle."""
+    def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
+        """Ids and buckets, as JSON (`paceline.plan.Plan`).
+
+        Ids are by depth, or follow the graph's list. Raises UserError for an unknown fetch, none, a cycle, and a list
+        with a child before its parent.
+        """
 
 def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:

@@ -17,6 +17,7 @@ from paceline.terminal import say, width
 @click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
 @click.option("--fetch", type=WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]")
 @click.option("--bucket-size", type=BUCKET_SIZE, default="64MB", show_default=True, help="Of a bucket, or `none`.")
+@click.option("--ids", type=click.Choice(["depth", "listed"]), default="depth", show_default=True, help="By what.")
 @click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: operations or nodes that are all-reduces, too.")
 @click.option("--unknown-size", type=Value("SIZE", _core.parse_size), help="TensorFlow: of those without a shape.")
 @click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
@@ -27,6 +28,7 @@ def plan(
     graph: Path,
     fetch: list[str] | None,
     bucket_size: str,
+    ids: str,
     all_reduce: str | None,
     unknown_size: int | None,
     signature: str | None,
@@ -49,7 +51,7 @@ def plan(
         check_writable("--output", output)
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
     found, fetches = read_graph(graph, fetch, options)
-    planned = plan_graph(found, fetches, bucket_size)
+    planned = plan_graph(found, fetches, bucket_size, ids=ids)
     if output is not None:
         with replaced(output) as path:
             path.write_text(found.to_json(), encoding="utf-8")

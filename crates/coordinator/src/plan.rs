@@ -41,7 +41,20 @@ pub struct Plan {
 /// # Errors
 /// No fetch or one that is no node of this graph, and a cycle in what the fetches need.
 pub fn plan(graph: &Dag, fetches: &[NodeId], threshold: u64) -> Result<Plan, PlanError> {
-    let ranked = ids::rank(graph, fetches)?;
+    Ok(fused(graph, ids::rank(graph, fetches)?, threshold))
+}
+
+/// As [`plan`], but ids follow the graph's list, in which parents must stand before children: for graphs whose nodes stand
+/// in the order in which they run. Depth says little about time where branches differ in length, and a bucket waits for
+/// the last of its tensors and for all buckets before it.
+///
+/// # Errors
+/// As [`plan`], and a node that stands before what it needs.
+pub fn plan_as_listed(graph: &Dag, fetches: &[NodeId], threshold: u64) -> Result<Plan, PlanError> {
+    Ok(fused(graph, ids::rank(graph, fetches)?.listed(graph)?, threshold))
+}
+
+fn fused(graph: &Dag, ranked: ids::Ranked, threshold: u64) -> Plan {
     let (tensors, buckets) = buckets::fuse(graph, &ranked, threshold);
-    Ok(Plan { order: ranked.order, tensors, buckets })
+    Plan { order: ranked.order, tensors, buckets }
 }

@@ -4,7 +4,7 @@ mod graphs;
 use std::collections::BTreeMap;
 
 use graphs::{Case, ancestors, cases, edges, node};
-use paceline_coordinator::plan::{Dag, NodeId, Plan, plan};
+use paceline_coordinator::plan::{Dag, NodeId, Plan, plan, plan_as_listed};
 use proptest::prelude::*;
 
 fn names(dag: &Dag, plan: &Plan) -> Vec<Vec<String>> {
@@ -90,6 +90,15 @@ fn what_is_no_plan() {
 }
 
 #[test]
+fn lists_that_are_no_order() {
+    let (dag, fetches) = example("float32");
+    let error = plan_as_listed(&dag, &fetches, 64).unwrap_err().to_string();
+    assert_eq!(error, "'4' stands before 'z', which it needs; list parents before children, or number by depth");
+    let fetches = [dag.find("1").unwrap(), dag.find("3").unwrap()];
+    assert_eq!(names(&dag, &plan_as_listed(&dag, &fetches, 64).unwrap()), [vec!["0", "1"], vec!["2"], vec!["3"]]);
+}
+
+#[test]
 fn a_chain_of_a_million_nodes_does_not_overflow_the_stack() {
     let count = 1_000_000;
     let nodes = (0..count).map(|at: u32| node(&at.to_string(), None)).collect();
@@ -140,56 +149,71 @@ fn every_rank_finishes(case: &Case, plan: &Plan, ranks: usize, seed: u64) -> boo
     }
 }
 
+/// What every plan holds, however its ids were given.
+fn sound(case: &Case, found: &Plan) -> Result<(), TestCaseError> {
+    let needs = ancestors(case);
+    let needed =
+        |node: usize| case.fetches.iter().any(|fetch| fetch.0 as usize == node || needs[fetch.0 as usize][node]);
+
+    // What the fetches need and nothing else, each once, parents before children.
+    let place: BTreeMap<usize, usize> =
+        found.order.iter().enumerate().map(|(at, node)| (node.0 as usize, at)).collect();
+    prop_assert_eq!(place.len(), found.order.len());
+    for node in 0..case.dag.nodes().len() {
+        prop_assert_eq!(place.contains_key(&node), needed(node));
+    }
+    for (parent, child) in &case.pairs {
+        if let Some(child) = place.get(&(*child as usize)) {
+            prop_assert!(place[&(*parent as usize)] < *child);
+        }
+    }
+
+    // Every needed all-reduce has one id and one bucket; ids follow the order.
+    let planned: Vec<NodeId> = found.tensors.iter().map(|tensor| tensor.node).collect();
+    let wanted = |node: &&NodeId| case.dag.nodes()[node.0 as usize].all_reduce.is_some();
+    prop_assert_eq!(&planned, &found.order.iter().filter(wanted).copied().collect::<Vec<_>>());
+    let mut members: Vec<usize> = found.buckets.iter().flat_map(|bucket| bucket.tensors.clone()).collect();
+    members.sort_unstable();
+    prop_assert_eq!(members, (0..planned.len()).collect::<Vec<_>>());
+
+    for (number, bucket) in found.buckets.iter().enumerate() {
+        let operation = |&id: &usize| case.dag.nodes()[planned[id].0 as usize].all_reduce.clone().unwrap();
+        prop_assert!(bucket.tensors.is_sorted());
+        prop_assert!(bucket.tensors.iter().all(|id| found.tensors[*id].bucket == number));
+        prop_assert!(bucket.tensors.iter().all(|id| operation(id).dtype == bucket.dtype));
+        prop_assert_eq!(bucket.bytes, bucket.tensors.iter().map(|id| operation(id).bytes).sum::<u64>());
+        prop_assert!(bucket.bytes <= case.threshold || bucket.tensors.len() == 1);
+        // Members need earlier buckets only: neither this one nor a later one.
+        for member in &bucket.tensors {
+            for other in &found.tensors {
+                let depends = needs[planned[*member].0 as usize][other.node.0 as usize];
+                prop_assert!(!depends || other.bucket < number);
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn every_plan_is_sound(case in cases()) {
         let found = plan(&case.dag, &case.fetches, case.threshold).unwrap();
-        let needs = ancestors(&case);
-        let needed = |node: usize| {
-            case.fetches.iter().any(|fetch| fetch.0 as usize == node || needs[fetch.0 as usize][node])
-        };
-
-        // What the fetches need and nothing else, each once, parents before children.
-        let place: BTreeMap<usize, usize> = found.order.iter().enumerate().map(|(at, node)| (node.0 as usize, at)).collect();
-        prop_assert_eq!(place.len(), found.order.len());
-        for node in 0..case.dag.nodes().len() {
-            prop_assert_eq!(place.contains_key(&node), needed(node));
-        }
-        for (parent, child) in &case.pairs {
-            if let Some(child) = place.get(&(*child as usize)) {
-                prop_assert!(place[&(*parent as usize)] < *child);
-            }
-        }
-
-        // Every needed all-reduce has one id and one bucket; ids follow the order.
-        let planned: Vec<NodeId> = found.tensors.iter().map(|tensor| tensor.node).collect();
-        let wanted = |node: &&NodeId| case.dag.nodes()[node.0 as usize].all_reduce.is_some();
-        prop_assert_eq!(&planned, &found.order.iter().filter(wanted).copied().collect::<Vec<_>>());
-        let mut members: Vec<usize> = found.buckets.iter().flat_map(|bucket| bucket.tensors.clone()).collect();
-        members.sort_unstable();
-        prop_assert_eq!(members, (0..planned.len()).collect::<Vec<_>>());
-
-        for (number, bucket) in found.buckets.iter().enumerate() {
-            let operation = |&id: &usize| case.dag.nodes()[planned[id].0 as usize].all_reduce.clone().unwrap();
-            prop_assert!(bucket.tensors.is_sorted());
-            prop_assert!(bucket.tensors.iter().all(|id| found.tensors[*id].bucket == number));
-            prop_assert!(bucket.tensors.iter().all(|id| operation(id).dtype == bucket.dtype));
-            prop_assert_eq!(bucket.bytes, bucket.tensors.iter().map(|id| operation(id).bytes).sum::<u64>());
-            prop_assert!(bucket.bytes <= case.threshold || bucket.tensors.len() == 1);
-            // Members need earlier buckets only: neither this one nor a later one.
-            for member in &bucket.tensors {
-                for other in &found.tensors {
-                    let depends = needs[planned[*member].0 as usize][other.node.0 as usize];
-                    prop_assert!(!depends || other.bucket < number);
-                }
-            }
-        }
+        sound(&case, &found)?;
         prop_assert_eq!(&plan(&case.dag, &case.fetches, case.threshold).unwrap(), &found);
     }
 
     #[test]
     fn no_order_of_arrival_is_a_deadlock(case in cases(), ranks in 1usize..4, seed in any::<u64>()) {
         let found = plan(&case.dag, &case.fetches, case.threshold).unwrap();
+        prop_assert!(every_rank_finishes(&case, &found, ranks, seed));
+    }
+
+    #[test]
+    fn plans_as_listed_are_as_sound(case in cases(), ranks in 1usize..4, seed in any::<u64>()) {
+        let case = case.listed_in_order();
+        let found = plan_as_listed(&case.dag, &case.fetches, case.threshold).unwrap();
+        prop_assert!(found.order.is_sorted());
+        sound(&case, &found)?;
         prop_assert!(every_rank_finishes(&case, &found, ranks, seed));
     }
 

@@ -110,11 +110,13 @@ impl Graph {
     }
 
     /// As JSON.
+    #[pyo3(signature = (fetches, bucket_size, *, as_listed=false))]
     #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
-    fn plan(&self, py: Python<'_>, fetches: Vec<String>, bucket_size: u64) -> PyResult<String> {
+    fn plan(&self, py: Python<'_>, fetches: Vec<String>, bucket_size: u64, as_listed: bool) -> PyResult<String> {
         let fetches = fetches.iter().map(|name| self.find(name)).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| {
-            let plan = plan::plan(&self.dag, &fetches, bucket_size);
+            let make = if as_listed { plan::plan_as_listed } else { plan::plan };
+            let plan = make(&self.dag, &fetches, bucket_size);
             let plan = plan.map_err(|error| user_error(format!("{}: {error}", self.source)))?;
             Ok(self.described(&plan, bucket_size).to_string())
         })

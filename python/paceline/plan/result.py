@@ -13,6 +13,9 @@ from paceline._core import Graph, UserError
 DEFAULT_BUCKET_SIZE = "64MB"
 """Horovod's threshold when the method was published (0.16.3)."""
 
+IDS = ("depth", "listed")
+"""Ways to number all-reduces."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -58,15 +61,22 @@ class Plan:
 
 
 def plan_graph(
-    graph: Graph, fetches: Sequence[str] | None = None, bucket_size: str | int | None = DEFAULT_BUCKET_SIZE
+    graph: Graph,
+    fetches: Sequence[str] | None = None,
+    bucket_size: str | int | None = DEFAULT_BUCKET_SIZE,
+    *,
+    ids: str = "depth",
 ) -> Plan:
     """Ids and buckets of the all-reduces that the fetches need; without, those that the graph names.
 
-    `bucket_size` is bytes or text such as "64MB"; None: every tensor has a bucket of its own.
+    `bucket_size` is bytes or text such as "64MB"; None: every tensor has a bucket of its own. `ids` are by "depth", or
+    as "listed" in the graph, which must then have parents before children, as that of a backward pass has.
     Raises UserError for an unknown fetch, for none, and for a cycle among what they need.
     """
     wanted = list(graph.fetches if fetches is None else fetches)
-    found = json.loads(graph.plan(wanted, size_of(bucket_size)))
+    if ids not in IDS:
+        raise UserError(f"ids: '{ids}' is none of {', '.join(IDS)}")
+    found = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
     return Plan(
         graph=found["graph"],
         nodes=found["nodes"],

@@ -27,6 +27,7 @@ def plan_tensorflow(
     *,
     example: Sequence[Any] = (),
     bucket_size: str | int | None = DEFAULT_BUCKET_SIZE,
+    ids: str = "depth",
     all_reduce: str | None = None,
     unknown_size_bytes: int | None = None,
 ) -> Plan:
@@ -40,7 +41,7 @@ def plan_tensorflow(
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size_bytes)
     graph_def, name, own = _graph_def_of(function, example)
     graph, wanted = to_graph(graph_def, name, own if fetches is None else fetches, options)
-    return plan_graph(graph, wanted, bucket_size)
+    return plan_graph(graph, wanted, bucket_size, ids=ids)
 
 
 def require_tensorflow() -> None:

@@ -44,6 +44,14 @@ pub enum PlanError {
         /// Names along it, each needed by the next and the last by the first.
         Vec<String>,
     ),
+    /// The list's order was asked for, and it is none in which the graph can run.
+    #[error("'{node}' stands before '{parent}', which it needs; list parents before children, or number by depth")]
+    NotListedInOrder {
+        /// Which stands too early.
+        node: String,
+        /// What it needs.
+        parent: String,
+    },
     /// Beyond the numbers of nodes and edges.
     #[error("the graph has {nodes} nodes and {edges} edges, and at most {} of each are planned", u32::MAX - 2)]
     TooLarge {

@@ -8,13 +8,27 @@ const OPEN: u32 = u32::MAX - 1;
 
 /// Nodes in order, and how deep they are.
 pub(super) struct Ranked {
-    /// By depth, then in the graph's order.
+    /// Parents before children.
     pub order: Vec<NodeId>,
     /// By node; of those in `order`, edges on the longest path from a source.
     pub depth: Vec<u32>,
 }
 
-/// Traverses the graph backward from the fetches, depth first: a node's depth is known when those of its parents are.
+impl Ranked {
+    /// In the graph's order, if that has parents before children.
+    pub fn listed(mut self, graph: &Dag) -> Result<Ranked, PlanError> {
+        self.order.sort_unstable();
+        let name = |node: NodeId| graph.nodes()[node.at()].name.clone();
+        for &node in &self.order {
+            if let Some(&parent) = graph.parents(node).iter().find(|&&parent| parent > node) {
+                return Err(PlanError::NotListedInOrder { node: name(node), parent: name(parent) });
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// By depth, then in the graph's order. Traverses the graph backward from the fetches, depth first: a node's depth is known when those of its parents are.
 pub(super) fn rank(graph: &Dag, fetches: &[NodeId]) -> Result<Ranked, PlanError> {
     let nodes = graph.nodes().len();
     if fetches.is_empty() {
