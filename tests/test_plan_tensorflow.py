@@ -166,6 +166,44 @@ def test_collectives_take_more_than_the_tensor(tf):
     assert [(tensor.dtype, tensor.bytes) for tensor in plan.tensors] == [("float16", 42)]
 
 
+def test_grouped_all_reduces_count_all_their_tensors(tf):
+    with tf.Graph().as_default() as graph:
+        tensors = [tf.compat.v1.placeholder(tf.float32, [length]) for length in (3, 5)]
+        tf.raw_ops.IdentityN(input=tensors, name="group")
+    graph_def = graph.as_graph_def()
+    node = next(node for node in graph_def.node if node.name == "group")
+    node.op = "HorovodGroupedAllreduce"
+    del node.attr["T"]
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    node.attr["num_tensors"].i = 2
+    assert [tensor.bytes for tensor in plan_tensorflow(graph_def, ["group:1"]).tensors] == [32]
+
+
+def called(tf, times, levels):
+    """A graph of functions that each call the next one."""
+    graph_def = tf.compat.v1.GraphDef()
+    for level in range(levels):
+        function = graph_def.library.function.add()
+        function.signature.name = f"f{level}"
+        for time in range(times):
+            function.node_def.add(name=f"call{time}", op=f"f{level + 1 if level + 1 < levels else 0}")
+    graph_def.node.add(name="call", op="f0")
+    return graph_def
+
+
+@pytest.mark.parametrize("levels", [2, 5000])
+def test_functions_that_call_each_other_without_end(tf, levels):
+    with pytest.raises(UserError, match="functions call each other more than 200 deep"):
+        plan_tensorflow(called(tf, 1, levels), ["call"])
+
+
+def test_functions_that_call_each_other_too_often(tf):
+    graph_def = called(tf, 2, 30)
+    graph_def.library.function[-1].ClearField("node_def")
+    with pytest.raises(UserError, match="has more than 1000000 operations"):
+        plan_tensorflow(graph_def, ["call"])
+
+
 def test_a_saved_model(tf, tmp_path):
     class Step(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([6])])

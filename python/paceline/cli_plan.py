@@ -17,7 +17,13 @@ from paceline.terminal import say, width
 @click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
 @click.option("--fetch", type=WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]")
 @click.option("--bucket-size", type=BUCKET_SIZE, default="64MB", show_default=True, help="Of a bucket, or `none`.")
-@click.option("--ids", type=click.Choice(["depth", "listed"]), default="depth", show_default=True, help="By what.")
+@click.option(
+    "--ids",
+    type=click.Choice(["depth", "listed"]),
+    default="depth",
+    show_default=True,
+    help="How all-reduces are numbered.",
+)
 @click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: operations or nodes that are all-reduces, too.")
 @click.option("--unknown-size", type=Value("SIZE", _core.parse_size), help="TensorFlow: of those without a shape.")
 @click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")

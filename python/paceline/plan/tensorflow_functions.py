@@ -16,6 +16,8 @@ from paceline._core import UserError
 _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "XlaLaunch": "function"}
 _BRANCHES = ("If", "StatelessIf")
 _DEEPEST = 200
+_MOST_OPERATIONS = 1_000_000
+"""As many as a graph file has. A few functions that call each other twice make more than any memory holds."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class _Flattening:
     def _expand(self, nodes: Sequence[Any], prefix: str, controls: list[str], depth: int) -> Callable[[str], str]:
         """Add the nodes; those without parents get `controls`. Gives how names in here are called outside."""
         if depth > _DEEPEST:
-            raise UserError(f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{prefix[:80]}…'")
+            raise self._too_deep(prefix)
         by_name = {node.name: node for node in nodes}
         called = {node.name: function for node in nodes if (function := self._called(node, by_name)) is not None}
 
@@ -59,6 +61,8 @@ class _Flattening:
             return f"{prefix}{name}:{rest[-1] if rest else 0}" if name in called else prefix + name
 
         for node in nodes:
+            if len(self.operations) > _MOST_OPERATIONS:
+                raise UserError(f"{self._source}: has more than {_MOST_OPERATIONS} operations when calls are inlined")
             function = called.get(node.name)
             if function is None:
                 parents = [resolve(reference) for reference in node.input]
@@ -103,7 +107,12 @@ class _Flattening:
         taken = bool(_constant(predicate))
         return self._library.get(node.attr["then_branch" if taken else "else_branch"].func.name)
 
+    def _too_deep(self, name: str) -> UserError:
+        return UserError(f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{name[:80]}'")
+
     def _holds_all_reduce(self, name: str, above: tuple[str, ...]) -> bool:
+        if len(above) > _DEEPEST:
+            raise self._too_deep(name)
         if name not in self._with_all_reduce:
             nodes = self._library[name].node_def if name in self._library and name not in above else ()
             self._with_all_reduce[name] = any(
