@@ -51,6 +51,28 @@ class Cluster:
     def from_json(text: bytes, source: str) -> Cluster: ...
     def to_json(self) -> str: ...
 
+class Graph:
+    """The operations of one training step and what each needs (docs/coordinator-plan.md). Immutable."""
+
+    name: str
+    nodes: int
+    edges: int
+    all_reduces: int
+    fetches: list[str]
+    """Names of the nodes from which the file wants it traversed; may be empty."""
+
+    @staticmethod
+    def read(path: str | PathLike[str]) -> Graph: ...
+    @staticmethod
+    def from_json(text: bytes, source: str) -> Graph: ...
+    def to_json(self) -> str: ...
+    def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
+        """Ids and buckets, as JSON (`paceline.plan.Plan`).
+
+        Ids are by depth, or follow the graph's list. Raises UserError for an unknown fetch, none, a cycle, and a list
+        with a child before its parent.
+        """
+
 def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """What this worker does in a simulation with these options, as JSON: buckets, layers, when gradients are ready."""

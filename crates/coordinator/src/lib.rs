@@ -12,9 +12,11 @@
 //! | `table` | what the first rank knows of the others |
 //! | `fuse` | tensors to buckets |
 //! | `policy` | the policies: `negotiate`, `global-sleep`, `nonblocking`, `partitioned`, `graph` |
+//! | `plan` | ids and buckets from a graph, instead of negotiation |
 pub mod cache;
 pub mod event;
 pub mod fuse;
+pub mod plan;
 pub mod policy;
 pub mod request;
 pub mod table;

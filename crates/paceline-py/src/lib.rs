@@ -3,6 +3,7 @@
 //! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
 mod coordinator;
 mod job;
+mod plan;
 mod spec;
 
 use std::fs::File;
@@ -278,6 +279,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<coordinator::Data>()?;
     module.add_class::<Trace>()?;
     module.add_class::<Cluster>()?;
+    module.add_class::<plan::Graph>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
