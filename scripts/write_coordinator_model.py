@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from paceline import human
-from paceline.coordination import all_coordinators
 from paceline.coordination.constants import all_constants
 from paceline.coordination.networks import networks
+from paceline.library import all_coordinators
 from paceline.studies.load_imbalance import run
 from paceline.studies.load_imbalance.result import LoadImbalance
 from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of

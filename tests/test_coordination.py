@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline.cli import main
-from paceline.coordination import all_coordinators
 from paceline.coordination.constants import all_constants
+from paceline.library import all_coordinators
 
 PARTS = ("compute_s", "coordinator_s", "copy_s", "collective_s")
 USUAL = str.split(
@@ -116,8 +116,8 @@ def test_wrong_constants_are_refused(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--coordinator", "topology"], "--coordinator: no 'topology'"),
-        (["--coordinator", ""], "--coordinator: no ''"),
+        (["--coordinator", "topology"], "--coordinator: unknown coordinator 'topology'"),
+        (["--coordinator", ""], "--coordinator: unknown coordinator ''"),
         (["--coordinator", "all", "--servers", "2"], "--servers: has no effect with --coordinator"),
         (["--coordinator", "all", "--strategy", "ps"], "strategy: ps has servers"),
         (["--coordinator", "all", "--network", "fluid"], "--network: has no effect with --coordinator"),

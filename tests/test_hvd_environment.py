@@ -7,8 +7,10 @@ import pytest
 from hvd_workers import movements
 from hvd_workers.launch import RankError, run
 from paceline._core import UserError
+from paceline.settings import Settings
 from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.grouping import grouped
+from paceline.torch.hvd.partition import Cores, share
 from paceline.torch.hvd.places import places
 
 
@@ -119,3 +121,20 @@ def test_groups_of_parameters():
     assert grouped(7, words) == [(word,) for word in words]
     assert grouped([["b", "x"], ["e", "a"]], words) == [("b",), ("e", "a"), ("c",), ("d",)]
     assert grouped(None, words) == []
+
+
+def test_a_coordinator_has_a_name_and_a_use():
+    assert Settings.from_environment({"PACELINE_COORDINATOR": "topo"}).coordinator == "graph"
+    assert Settings.from_environment({"PACELINE_COORDINATOR": "negotiate", "PACELINE_STRATEGY": "ps"}).coordinator
+    with pytest.raises(UserError, match=r"PACELINE_COORDINATOR: unknown coordinator 'grpah'; did you mean 'graph'\?"):
+        Settings.from_environment({"PACELINE_COORDINATOR": "grpah"})
+    with pytest.raises(UserError, match="graph plans all-reduces among ranks, and ps has servers"):
+        Settings.from_environment({"PACELINE_COORDINATOR": "graph", "PACELINE_STRATEGY": "ps"})
+    with pytest.raises(UserError, match="coordinator nonblocking: has no effect"):
+        Settings.from_environment({"PACELINE_COORDINATOR": "nbcs"}).refuse_coordinator()
+
+
+def test_cores_are_parted_among_ranks_and_their_threads():
+    assert share([0, 1, 2, 3, 8, 9, 10, 11], 1, 2) == Cores(8, (10, 11), (9,))
+    assert share([4, 5], 0, 1) == Cores(4, (5,), (5,))
+    assert share([0, 1, 2], 2, 3) is None

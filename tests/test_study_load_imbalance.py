@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline.cli_study import study
-from paceline.coordination import all_coordinators, execute
+from paceline.coordination import execute
 from paceline.coordination.networks import networks
+from paceline.library import all_coordinators
 from paceline.studies import run_study
 from paceline.studies.load_imbalance import runs
 

@@ -3,8 +3,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use paceline_coordinator::Kind;
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate, coordinators};
+use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate};
 
 const ITERATIONS: u32 = 100;
 
@@ -15,7 +16,7 @@ fn bench(c: &mut Criterion) {
     trace.workers[0].backward = Time(37_500_000_000);
     let mut group = c.benchmark_group("iterations of 24,576 processes");
     group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Elements(ITERATIONS.into()));
-    for coordinator in coordinators() {
+    for coordinator in Kind::ALL {
         let options = CoordinatedOptions {
             coordinator,
             strategy: "native".into(),
@@ -26,7 +27,7 @@ fn bench(c: &mut Criterion) {
             contention_s: Some(0.0203),
             constants: Constants::default(),
         };
-        group.bench_function(coordinator.name, |b| {
+        group.bench_function(coordinator.name(), |b| {
             b.iter(|| coordinate(black_box(&trace), &cluster, &options).expect("options that can be"));
         });
     }

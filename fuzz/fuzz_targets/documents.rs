@@ -1,9 +1,10 @@
-//! Any bytes as a trace, as a cluster and as traces of sends: an error of one line, or a document that is read as it was
-//! written. Start from the examples in docs/trace-format.md and docs/cluster-format.md, copied into corpus/documents.
+//! Any bytes as a trace, as a cluster, as a graph and as traces of sends: an error of one line, or a document that is read
+//! as it was written. Start from the examples in docs/trace-format.md, docs/cluster-format.md and docs/coordinator-plan.md,
+//! copied into corpus/documents.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use paceline_model::trace::{ImportOptions, import_sends};
-use paceline_model::{Cluster, DocumentError, Trace};
+use paceline_model::{Cluster, DocumentError, Graph, Trace};
 
 fn one_line(error: &DocumentError) {
     let error = error.to_string();
@@ -21,6 +22,10 @@ fuzz_target!(|data: &[u8]| {
     }
     match Cluster::from_json(data, "cluster") {
         Ok(cluster) => assert_eq!(Cluster::from_json(cluster.to_json().as_bytes(), "written").unwrap(), cluster),
+        Err(error) => one_line(&error),
+    }
+    match Graph::from_json(data, "graph") {
+        Ok(graph) => assert_eq!(Graph::from_json(graph.to_json().as_bytes(), "written").unwrap(), graph),
         Err(error) => one_line(&error),
     }
     if let Ok(text) = std::str::from_utf8(data) {

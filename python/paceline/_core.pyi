@@ -51,6 +51,28 @@ class Cluster:
     def from_json(text: bytes, source: str) -> Cluster: ...
     def to_json(self) -> str: ...
 
+class Graph:
+    """The operations of one training step and what each needs (docs/coordinator-plan.md). Immutable."""
+
+    name: str
+    nodes: int
+    edges: int
+    all_reduces: int
+    fetches: list[str]
+    """Names of the nodes from which the file wants it traversed; may be empty."""
+
+    @staticmethod
+    def read(path: str | PathLike[str]) -> Graph: ...
+    @staticmethod
+    def from_json(text: bytes, source: str) -> Graph: ...
+    def to_json(self) -> str: ...
+    def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
+        """Ids and buckets, as JSON (`paceline.plan.Plan`).
+
+        Ids are by depth, or follow the graph's list. Raises UserError for an unknown fetch, none, a cycle, and a list
+        with a child before its parent.
+        """
+
 def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """What this worker does in a simulation with these options, as JSON: buckets, layers, when gradients are ready."""
@@ -59,8 +81,11 @@ def strategies() -> str: ...
 def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
     """Simulates training under a coordinator: JSON to JSON (paceline.coordination makes and reads it)."""
 
-def coordinators() -> str: ...
 def coordinator_constants() -> str: ...
+def coordinators() -> str: ...
+def simulate_agreement(scenario: str) -> str:
+    """Drive the coordinators' state machines with simulated events; JSON in and out (crates/simulator, agreement)."""
+
 def parse_rate(text: str) -> float: ...
 def parse_size(text: str) -> int: ...
 def parse_time(text: str) -> float: ...
@@ -104,6 +129,8 @@ class Engine:
         give_up_after_s: float | None = 600.0,
         core: int | None = None,
         placement: Mapping[str, int] = ...,
+        policy: str = "negotiate",
+        bucket: tuple[int, int] = ...,
     ) -> Coordinator:
         """A coordinator of these ranks of the job, in this order; each of them calls it with the same name.
 
@@ -111,6 +138,7 @@ class Engine:
         `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
         seconds, and fails after `give_up_after_s` (None: never). `core`: where its thread and
         the engine's progress thread run. `placement`: parameter servers of tensors by name; others are placed in turn.
+        `policy`: as `coordinators` lists them. `bucket`: bytes of the first planned bucket, and of others, at most.
         """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
         """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
@@ -236,6 +264,21 @@ class Coordinator:
 
         Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
         """
+    def submit_step(self, of: int, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
+        """Ask for operations on gradients of optimizer `of`, whose order may be planned (docs/coordinator.md).
+
+        `late`: they were not computed, but stand for what was missing at the end of the backward pass. `flush(of)`
+        follows when no more come in the step, and `ended(of)` after they have been waited for. Raises as `submit`.
+        """
+    def flush(self, of: int) -> None:
+        """No more operations come in this step of optimizer `of`. Raises JobError if the coordinator has failed."""
+    def ended(self, of: int) -> None:
+        """The operations of a step have been waited for. Ranks may compare here, and wait for each other to do so.
+
+        Raises JobError if the coordinator has failed, or naming ranks that do not come.
+        """
+    def counts(self) -> dict[str, int]:
+        """What ranks have told each other (votes, reports, decisions), and buckets that began (negotiated, planned)."""
     def join(self) -> NamedOperation:
         """From now on this rank takes part with zeros, until all ranks have joined: then it is over.
 

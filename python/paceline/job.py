@@ -143,6 +143,7 @@ def join(**settings: object) -> Job:
     """
     tell_launcher()
     known = Settings.from_environment(None, **settings)
+    known.refuse_coordinator()
     if known.placed():
         raise UserError(
             f"placement {known.placement}: the arrays of this job have no names; take even, or "

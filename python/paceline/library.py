@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._core import Cluster, Trace, UserError, nearest, strategies
+from paceline._core import Cluster, Trace, UserError, coordinators, nearest, strategies
 
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
@@ -46,6 +46,39 @@ def find_strategy(name: str) -> Strategy:
             return strategy
     names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
     raise UserError(f"{_unknown('strategy', name, names)}; `paceline strategies` lists them")
+
+
+GRAPH = "graph"
+"""The coordinator that plans."""
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A way to agree on an order: its names."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+
+
+@lru_cache(maxsize=1)
+def all_coordinators() -> tuple[Coordinator, ...]:
+    """Every policy, in the order of tables."""
+    entries = json.loads(coordinators())
+    return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
+
+
+def find_coordinator(name: str, source: str) -> str:
+    """The name of the policy of this name or alias; raises UserError: `source`, if any, and the nearest."""
+    for coordinator in all_coordinators():
+        if name == coordinator.name or name in coordinator.aliases:
+            return coordinator.name
+    names = [n for c in all_coordinators() for n in (c.name, *c.aliases)]
+    near = nearest(name, names)
+    known = ", ".join(coordinator.name for coordinator in all_coordinators())
+    hint = f"did you mean '{near}'? " if near else ""
+    where = f"{source}: " if source else ""
+    raise UserError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
 
 
 def _unknown(kind: str, name: str, names: list[str]) -> str:

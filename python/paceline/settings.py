@@ -9,6 +9,7 @@
 | PACELINE_PLACEMENT | placement | round-robin, even, a file: which server adds up what | round-robin |
 | PACELINE_DISTRIBUTION | distribution | round-robin, block: in which order servers send | round-robin |
 | PACELINE_PULL | pull | layer, step: when a DistributedOptimizer waits for servers | step |
+| PACELINE_COORDINATOR | coordinator | how ranks agree on an order (docs/coordinator.md) | graph |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_MULTICAST | multicast | group and port (239.77.0.0:47700) by which the network copies multicasts | unicasts |
@@ -45,7 +46,7 @@ from paceline import _core
 from paceline._core import UserError
 from paceline.files import read_small
 from paceline.interfaces import address_of, check_interface
-from paceline.library import find_strategy
+from paceline.library import GRAPH, find_coordinator, find_strategy
 from paceline.sweeps import check_knobs
 
 TRANSPORTS = ("auto", "shm", "tcp")
@@ -66,6 +67,7 @@ VARIABLES = {
     "PACELINE_PLACEMENT": "placement",
     "PACELINE_DISTRIBUTION": "distribution",
     "PACELINE_PULL": "pull",
+    "PACELINE_COORDINATOR": "coordinator",
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_MULTICAST": "multicast",
@@ -95,6 +97,7 @@ class Settings:
     placement: str = "round-robin"
     distribution: str = "round-robin"
     pull: str = "step"
+    coordinator: str | None = None
     inside: str = "ring"
     streams: int = 1
     multicast: str | None = None
@@ -152,7 +155,12 @@ class Settings:
             given = [name for name in knobs if name in checked]
             for name in given:
                 _check_knob(settings.strategy, name, sources[name])
-        elif "pull" in checked:
+        if settings.coordinator == GRAPH and settings.has_servers():
+            raise UserError(
+                f"{sources['coordinator']}: {GRAPH} plans all-reduces among ranks, and {settings.strategy} has "
+                "servers; take negotiate, or leave one of them out"
+            )
+        if settings.strategy is None and "pull" in checked:
             raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
         return settings
 
@@ -161,6 +169,14 @@ class Settings:
         from paceline.placement import read_table
 
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
+
+    def refuse_coordinator(self) -> None:
+        """For jobs whose operations come in one order on all ranks. Raises UserError if a coordinator is named."""
+        if self.coordinator is not None:
+            raise UserError(
+                f"coordinator {self.coordinator}: has no effect: this job's operations come in one order on all "
+                "ranks; it is for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out"
+            )
 
     @property
     def helpers(self) -> int:
@@ -177,8 +193,7 @@ class Settings:
 
     def to_json(self) -> str:
         """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
-        elsewhere = ("interface", "pull", "timeline", "verbose", "server_processes", "switch_process", "disturbance")
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in elsewhere}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _ELSEWHERE}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
         if self.switch_process:
@@ -398,6 +413,11 @@ def _text(value: object, source: str) -> str:
     return value
 
 
+# Settings that the native module gets in other ways, or not at all.
+_ELSEWHERE = frozenset(
+    ("interface", "pull", "coordinator", "timeline", "verbose", "server_processes", "switch_process", "disturbance")
+)
+
 _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "strategy": _strategy,
     "transport": _choice(TRANSPORTS),
@@ -406,6 +426,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "placement": _placement,
     "distribution": _choice(DISTRIBUTIONS),
     "pull": _choice(PULLS),
+    "coordinator": lambda value, source: find_coordinator(_text(value, source), source),
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "multicast": check_multicast,

@@ -72,6 +72,8 @@ pub struct Ballot {
     pub joined: bool,
     /// This rank, if it joined since the last vote.
     pub joined_now: Option<u32>,
+    /// Microseconds that it would sleep; none: that is its own affair.
+    pub sleep: Option<u32>,
 }
 
 /// What all ballots come to.
@@ -87,16 +89,20 @@ pub struct Tally {
     pub joined: bool,
     /// The highest of the ranks that joined since the last vote.
     pub joined_now: Option<u32>,
+    /// The shortest sleep of a rank, in microseconds.
+    pub sleep: Option<u32>,
 }
 
 impl Ballot {
     /// As numbers of which an all-reduce by minimum makes the tally.
     #[must_use]
     pub fn encode(&self) -> Vec<i32> {
-        let mut numbers = Vec::with_capacity(3 + 2 * self.ready.len());
+        let mut numbers = Vec::with_capacity(4 + 2 * self.ready.len());
         numbers.push(i32::from(!self.news));
         numbers.push(i32::from(self.joined));
         numbers.push(self.joined_now.map_or(0, |rank| -1 - i32::try_from(rank).unwrap_or(i32::MAX - 1)));
+        // The largest number of all stands for none.
+        numbers.push(self.sleep.map_or(i32::MAX, |sleep| i32::try_from(sleep).unwrap_or(i32::MAX - 1)));
         numbers.extend(self.ready.iter().map(|&ready| ready as i32));
         numbers.extend(self.dropped.iter().map(|&dropped| i32::from(!dropped)));
         numbers
@@ -107,7 +113,7 @@ impl Tally {
     /// What the minimum of all ranks' numbers says; none if they are no ballot's.
     #[must_use]
     pub fn decode(numbers: &[i32]) -> Option<Tally> {
-        let (head, places) = numbers.split_at_checked(3)?;
+        let (head, places) = numbers.split_at_checked(4)?;
         if !places.len().is_multiple_of(2) {
             return None;
         }
@@ -118,6 +124,7 @@ impl Tally {
             news: head[0] == 0,
             joined: head[1] == 1,
             joined_now: (head[2] < 0).then(|| (-1 - head[2]).cast_unsigned()),
+            sleep: (head[3] != i32::MAX).then(|| head[3].max(0).cast_unsigned()),
         })
     }
 }

@@ -11,14 +11,16 @@
 //! | `cache` | tensors that were agreed on before, each with a bit |
 //! | `table` | what the first rank knows of the others |
 //! | `fuse` | tensors to buckets |
-//! | `policy` | the policies: `negotiate` |
+//! | `policy` | the policies: `negotiate`, `global-sleep`, `nonblocking`, `partitioned`, `graph` |
+//! | `plan` | ids and buckets from a graph, instead of negotiation |
 pub mod cache;
 pub mod event;
 pub mod fuse;
+pub mod plan;
 pub mod policy;
 pub mod request;
 pub mod table;
 
 pub use event::{Action, Agreed, Ballot, Bucket, Decision, Event, Ready, Report, Stall, Tally, Time};
-pub use policy::{Negotiate, Policy, Settings};
+pub use policy::{Graph, Issue, Kind, Limits, Negotiate, Place, Policy, Proposal, Seen, Settings, can_be_planned};
 pub use request::{Request, Terms};

@@ -1,12 +1,96 @@
-//! Ways to agree. Each is a state machine behind one trait.
+//! Ways to agree, one a file.
+//!
+//! S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the first as
+//! Horovod has it and the others as remedies for what it does to large runs. `negotiate` is a state machine that three of
+//! them share: `global-sleep` changes when a cycle begins, `nonblocking` how the driver waits for a vote, `partitioned` on
+//! which cores threads run. `graph` is another one, beside it.
+mod global_sleep;
+mod graph;
 mod negotiate;
 
+pub use global_sleep::Pace;
+pub use graph::{Graph, Issue, Limits, Place, Proposal, Seen, can_be_planned};
 pub use negotiate::{Negotiate, Settings};
 
 use crate::event::{Action, Event, Time};
 
+/// Which policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Cycles, in which ranks vote.
+    #[default]
+    Negotiate,
+    /// The same, with a sleep between cycles that all ranks share.
+    GlobalSleep,
+    /// The same, and nobody is kept from anything while votes are counted.
+    Nonblocking,
+    /// The same, on cores of its own.
+    Partitioned,
+    /// A plan instead of cycles.
+    Graph,
+}
+
+impl Kind {
+    /// In the order of tables.
+    pub const ALL: [Kind; 5] = [Kind::Negotiate, Kind::GlobalSleep, Kind::Nonblocking, Kind::Partitioned, Kind::Graph];
+
+    /// As users type it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Negotiate => "negotiate",
+            Kind::GlobalSleep => "global-sleep",
+            Kind::Nonblocking => "nonblocking",
+            Kind::Partitioned => "partitioned",
+            Kind::Graph => "graph",
+        }
+    }
+
+    /// As its publication calls it.
+    #[must_use]
+    pub fn alias(self) -> Option<&'static str> {
+        match self {
+            Kind::Negotiate => None,
+            Kind::GlobalSleep => Some("gs"),
+            Kind::Nonblocking => Some("nbcs"),
+            Kind::Partitioned => Some("scp"),
+            Kind::Graph => Some("topo"),
+        }
+    }
+
+    /// One line for people.
+    #[must_use]
+    pub fn summary(self) -> &'static str {
+        match self {
+            Kind::Negotiate => "cycles in which ranks vote on what is ready, as Horovod's",
+            Kind::GlobalSleep => "all ranks sleep equally long between cycles",
+            Kind::Nonblocking => "a thread of its own waits for the votes, asleep; nothing else does",
+            Kind::Partitioned => "coordinator, input pipeline and framework have cores of their own",
+            Kind::Graph => "a plan made once from the order of the graph; no votes",
+        }
+    }
+
+    /// The policy of this name or alias.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name || kind.alias() == Some(name))
+    }
+}
+
 /// A rank's part of a coordinator.
 pub trait Policy: Send {
-    /// Something has happened; what is to be done, in this order. `now` never goes back.
-    fn on(&mut self, now: Time, event: Event) -> Vec<Action>;
+    /// All this has happened by now; what is to be done, in this order. `now` never goes back.
+    ///
+    /// What has come together is told together: a vote for the first of several tensors would leave the others to the next.
+    fn on_all(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Vec<Action>
+    where
+        Self: Sized;
+
+    /// The same of one event.
+    fn on(&mut self, now: Time, event: Event) -> Vec<Action>
+    where
+        Self: Sized,
+    {
+        self.on_all(now, [event])
+    }
 }

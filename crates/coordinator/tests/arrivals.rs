@@ -8,8 +8,10 @@ use proptest::prelude::*;
 use world::{World, request};
 
 fn settings() -> impl Strategy<Value = Settings> {
-    (0u64..5, prop_oneof![Just(0), Just(150), Just(10_000)], 0usize..6).prop_map(|(cycle_time, threshold, capacity)| {
-        Settings { cycle_time, threshold, capacity, warn_after: None, give_up_after: None }
+    let cycle_times = prop_oneof![0u64..5, Just(10_000)];
+    let thresholds = prop_oneof![Just(0), Just(150), Just(10_000)];
+    (cycle_times, thresholds, 0usize..6, any::<bool>()).prop_map(|(cycle_time, threshold, capacity, global_sleep)| {
+        Settings { cycle_time, threshold, capacity, warn_after: None, give_up_after: None, global_sleep }
     })
 }
 
@@ -92,7 +94,14 @@ proptest! {
 
 #[test]
 fn what_differs_is_refused_everywhere_with_both_values() {
-    let settings = Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 0,
+        threshold: 0,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let mut world = World::new(3, &settings);
     for round in 0..3 {
         for rank in 0..3 {
@@ -113,7 +122,14 @@ fn what_differs_is_refused_everywhere_with_both_values() {
 
 #[test]
 fn the_same_name_twice_is_refused_here_alone() {
-    let settings = Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 0,
+        threshold: 0,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let mut world = World::new(2, &settings);
     world.submit(0, vec![request("w")]);
     world.submit(0, vec![request("w")]);
@@ -126,7 +142,14 @@ fn the_same_name_twice_is_refused_here_alone() {
 
 #[test]
 fn sizes_that_differ_are_told_to_all() {
-    let settings = Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 0,
+        threshold: 0,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let mut world = World::new(3, &settings);
     for _ in 0..2 {
         for rank in 0..3u64 {
@@ -140,8 +163,14 @@ fn sizes_that_differ_are_told_to_all() {
 
 #[test]
 fn tensors_that_wait_for_the_same_ranks_make_one_message() {
-    let settings =
-        Settings { cycle_time: 1, threshold: 100, capacity: 4, warn_after: Some(100), give_up_after: Some(1000) };
+    let settings = Settings {
+        cycle_time: 1,
+        threshold: 100,
+        capacity: 4,
+        warn_after: Some(100),
+        give_up_after: Some(1000),
+        global_sleep: false,
+    };
     let mut world = World::new(3, &settings);
     let begin = world.now;
     let names: Vec<String> = (0..80).map(|number| format!("w{number:02}")).collect();
@@ -163,8 +192,14 @@ fn tensors_that_wait_for_the_same_ranks_make_one_message() {
 
 #[test]
 fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
-    let settings =
-        Settings { cycle_time: 1, threshold: 100, capacity: 4, warn_after: Some(100), give_up_after: Some(1000) };
+    let settings = Settings {
+        cycle_time: 1,
+        threshold: 100,
+        capacity: 4,
+        warn_after: Some(100),
+        give_up_after: Some(1000),
+        global_sleep: false,
+    };
     for cached in [false, true] {
         let mut world = World::new(3, &settings);
         if cached {
@@ -192,7 +227,14 @@ fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
 
 #[test]
 fn zeros_do_not_stand_in_for_what_they_would_change() {
-    let settings = Settings { cycle_time: 0, threshold: 100, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 0,
+        threshold: 100,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let product = || {
         let mut wanted = request("product");
         wanted.terms.neutral = false;
@@ -238,7 +280,14 @@ fn zeros_do_not_stand_in_for_what_they_would_change() {
 
 #[test]
 fn who_waits_does_not_wait_for_the_cycle_as_well() {
-    let settings = Settings { cycle_time: 100, threshold: 100, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 100,
+        threshold: 100,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let mut world = World::new(2, &settings);
     for waits in [false, true] {
         world.submit(0, vec![request("first")]);
@@ -259,7 +308,14 @@ fn who_waits_does_not_wait_for_the_cycle_as_well() {
 
 #[test]
 fn nobody_votes_while_nothing_is_new() {
-    let settings = Settings { cycle_time: 10, threshold: 100, capacity: 4, warn_after: None, give_up_after: None };
+    let settings = Settings {
+        cycle_time: 10,
+        threshold: 100,
+        capacity: 4,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: false,
+    };
     let mut world = World::new(2, &settings);
     world.submit(0, vec![request("w")]);
     world.settle();

@@ -1,6 +1,6 @@
 //! Whatever stands in a file: an error of one line, or a document that is written and read back as it was.
 use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, import_sends};
-use paceline_model::{Cluster, DocumentError, Time, Trace};
+use paceline_model::{Cluster, DocumentError, Graph, Time, Trace};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -27,6 +27,18 @@ fn cluster_or_error(text: &[u8]) -> Result<(), TestCaseError> {
     match Cluster::from_json(text, "it") {
         Ok(cluster) => {
             prop_assert_eq!(Cluster::from_json(cluster.to_json().as_bytes(), "it").unwrap(), cluster);
+            Ok(())
+        }
+        Err(error) => error_is_one_line(&error),
+    }
+}
+
+fn graph_or_error(text: &[u8]) -> Result<(), TestCaseError> {
+    match Graph::from_json(text, "it") {
+        Ok(graph) => {
+            let places = graph.edges.iter().flat_map(|&(parent, child)| [parent, child]).chain(graph.fetches.clone());
+            prop_assert!(places.into_iter().all(|place| (place as usize) < graph.nodes.len()));
+            prop_assert_eq!(Graph::from_json(graph.to_json().as_bytes(), "other").unwrap(), graph);
             Ok(())
         }
         Err(error) => error_is_one_line(&error),
@@ -158,6 +170,7 @@ proptest! {
     fn any_bytes(bytes in vec(any::<u8>(), 0..300)) {
         trace_or_error(&bytes)?;
         cluster_or_error(&bytes)?;
+        graph_or_error(&bytes)?;
     }
 
     #[test]
@@ -176,6 +189,11 @@ proptest! {
     #[test]
     fn changed_clusters(changes in vec(change(), 1..4)) {
         cluster_or_error(&changed(&page(include_str!("../../../docs/cluster-format.md")), &changes))?;
+    }
+
+    #[test]
+    fn changed_graphs(changes in vec(change(), 1..4)) {
+        graph_or_error(&changed(&page(include_str!("../../../docs/coordinator-plan.md")), &changes))?;
     }
 
     #[test]

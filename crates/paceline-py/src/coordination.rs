@@ -1,7 +1,6 @@
 //! Forecasts under a coordinator.
-use paceline_simulator::coordination::{
-    Constants, CoordinatedOptions, coordinate as run, coordinators as all, find_coordinator,
-};
+use paceline_coordinator::Kind;
+use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate as run};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
@@ -26,8 +25,8 @@ struct Spec {
 #[pyfunction]
 pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
     let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;
-    let coordinator = find_coordinator(&spec.coordinator)
-        .ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
+    let coordinator =
+        Kind::find(&spec.coordinator).ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
     let options = CoordinatedOptions {
         coordinator,
         strategy: spec.strategy,
@@ -40,14 +39,6 @@ pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, optio
     };
     let result = py.detach(|| run(&trace.0, &cluster.0, &options)).map_err(user_error)?;
     serde_json::to_string(&result).map_err(|e| InternalError::new_err(e.to_string()))
-}
-
-/// All coordinators as JSON: name, aliases, summary; the first is the one that others are compared with.
-#[pyfunction]
-pub(crate) fn coordinators() -> String {
-    let list: Vec<_> =
-        all().iter().map(|it| json!({"name": it.name, "aliases": it.aliases, "summary": it.summary})).collect();
-    json!(list).to_string()
 }
 
 /// Every constant of the model as JSON: name, unit, default, range, meaning, source.

@@ -1,6 +1,7 @@
 //! The coordinator for Python: operations on named tensors.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner, and gets memory to look at")]
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +29,13 @@ pub struct PyCoordinator {
 impl PyCoordinator {
     pub fn new(engine: &Arc<Engine>, inner: Coordinator) -> PyCoordinator {
         PyCoordinator { engine: engine.clone(), inner: Arc::new(inner) }
+    }
+
+    fn own(&self, operations: &[PyRef<'_, NamedOperation>]) -> PyResult<Vec<Arc<Named>>> {
+        if operations.iter().any(|operation| !Arc::ptr_eq(&operation.coordinator, &self.inner)) {
+            return Err(user_error("an operation was requested from another coordinator"));
+        }
+        Ok(operations.iter().map(|operation| operation.named.clone()).collect())
     }
 
     fn operation(&self, named: Arc<Named>) -> NamedOperation {
@@ -91,12 +99,35 @@ impl PyCoordinator {
     #[pyo3(signature = (operations, *, waits=false))]
     #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
     fn submit(&self, py: Python<'_>, operations: Vec<PyRef<'_, NamedOperation>>, waits: bool) -> PyResult<()> {
-        if operations.iter().any(|operation| !Arc::ptr_eq(&operation.coordinator, &self.inner)) {
-            return Err(user_error("an operation was requested from another coordinator"));
-        }
-        let named: Vec<Arc<Named>> = operations.iter().map(|operation| operation.named.clone()).collect();
+        let named = self.own(&operations)?;
         // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
         py.detach(|| unsafe { self.inner.submit(&named, waits) }).map_err(python_error)
+    }
+
+    #[pyo3(signature = (of, operations, *, late=false))]
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn submit_step(
+        &self,
+        py: Python<'_>,
+        of: u32,
+        operations: Vec<PyRef<'_, NamedOperation>>,
+        late: bool,
+    ) -> PyResult<()> {
+        let named = self.own(&operations)?;
+        // SAFETY: as in `submit`.
+        py.detach(|| unsafe { self.inner.submit_step(of, &named, late) }).map_err(python_error)
+    }
+
+    fn flush(&self, py: Python<'_>, of: u32) -> PyResult<()> {
+        py.detach(|| self.inner.flush(of)).map_err(python_error)
+    }
+
+    fn ended(&self, py: Python<'_>, of: u32) -> PyResult<()> {
+        py.detach(|| self.inner.ended(of)).map_err(python_error)
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.inner.counts()
     }
 
     fn join(&self) -> PyResult<NamedOperation> {

@@ -88,7 +88,7 @@ impl PyEngine {
         py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
-    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, placement=BTreeMap::new()))]
+    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, placement=BTreeMap::new(), policy="negotiate", bucket=(1 << 20, 25 << 20)))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn coordinator(
         &self,
@@ -102,7 +102,10 @@ impl PyEngine {
         give_up_after_s: Option<f64>,
         core: Option<usize>,
         placement: BTreeMap<String, u32>,
+        policy: &str,
+        bucket: (u64, u64),
     ) -> PyResult<PyCoordinator> {
+        let kind = parse("policy", policy, &coordination::Kind::ALL, coordination::Kind::name)?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
         let settings = coordination::Settings {
             cycle_time: nanoseconds(cycle_time_s),
@@ -110,8 +113,11 @@ impl PyEngine {
             capacity,
             warn_after: warn_after_s.map(nanoseconds),
             give_up_after: give_up_after_s.map(nanoseconds),
+            global_sleep: kind == coordination::Kind::GlobalSleep,
         };
-        let made = py.detach(|| self.0.coordinator(&ranks, name, &settings, core, placement));
+        let limits = coordination::Limits { first: bucket.0, most: bucket.1 };
+        let plan = coordination::Plan { kind, settings, limits, core, placement };
+        let made = py.detach(|| self.0.coordinator(&ranks, name, plan));
         made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
     }
 

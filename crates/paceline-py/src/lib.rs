@@ -4,6 +4,7 @@
 mod coordination;
 mod coordinator;
 mod job;
+mod plan;
 mod spec;
 
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
+use paceline_runtime::coordination::Kind;
 use paceline_simulator as simulator;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError, PyValueError};
@@ -218,6 +220,27 @@ fn strategies() -> String {
     json!(list).to_string()
 }
 
+/// The coordinators' policies as JSON: name, aliases, summary.
+#[pyfunction]
+fn coordinators() -> String {
+    let list: Vec<_> = Kind::ALL
+        .iter()
+        .map(|kind| {
+            let aliases: Vec<_> = kind.alias().into_iter().collect();
+            json!({"name": kind.name(), "aliases": aliases, "summary": kind.summary()})
+        })
+        .collect();
+    json!(list).to_string()
+}
+
+/// What coordinators of a small world do, as JSON: cycles, control messages, buckets, steps.
+#[pyfunction]
+fn simulate_agreement(py: Python<'_>, scenario: &str) -> PyResult<String> {
+    let scenario = serde_json::from_str(scenario).map_err(|e| user_error(format!("scenario: {e}")))?;
+    let found = py.detach(|| simulator::agreement::agree(&scenario)).map_err(user_error)?;
+    serde_json::to_string(&found).map_err(|e| InternalError::new_err(e.to_string()))
+}
+
 /// Bits per second.
 #[pyfunction]
 fn parse_rate(text: &str) -> PyResult<f64> {
@@ -257,12 +280,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<coordinator::Data>()?;
     module.add_class::<Trace>()?;
     module.add_class::<Cluster>()?;
+    module.add_class::<plan::Graph>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinate, module)?)?;
-    module.add_function(wrap_pyfunction!(coordination::coordinators, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
+    module.add_function(wrap_pyfunction!(coordinators, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;

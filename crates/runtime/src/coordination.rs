@@ -7,65 +7,40 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `named` | an operation on a named tensor, and how one waits for it |
-//! | `machine` | the policy, and what its actions mean between ranks |
+//! | `thread` | what has come, and the thread that looks at it if nobody else does |
+//! | `machine` | the policy, and what is done for its actions |
+//! | `exchange` | what its actions mean between ranks |
 //! | `begin` | from tensors that were agreed on to an operation of the runtime |
+//! | `planned`, `steps` | the policy `graph`: tensors that are planned, and not agreed on |
+//! | `marks` | what travels with planned tensors |
 //! | `output` | memory for results whose size is known late |
 mod begin;
+mod exchange;
 mod machine;
+mod marks;
 mod named;
 mod output;
+mod planned;
+mod steps;
+mod thread;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
-pub use paceline_coordinator::Settings;
+pub use paceline_coordinator::{Kind, Limits, Settings};
 
 use crate::communicator::Communicator;
-use crate::engine::{Engine, Listener, News, lock};
+use crate::engine::{Engine, lock};
 use crate::error::{Result, RunError};
-use crate::timeline::{self, Timeline};
-use machine::Machine;
+use crate::timeline;
+use machine::{Counts, Machine};
 pub use named::{Named, Wanted};
 pub use output::Output;
-
-/// What has come and was not looked at yet.
-#[derive(Default)]
-struct Inbox {
-    events: Vec<Arrival>,
-    /// When the machine is to be looked at although nothing comes.
-    due: Option<Instant>,
-    /// The thread is to look now.
-    wanted: bool,
-    closed: Option<RunError>,
-}
-
-/// When something that has come is to be looked at, if nobody does so by himself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
-    Now,
-    /// Not later than a cycle from now.
-    Soon,
-    /// Whoever posts it will look.
-    ByMe,
-}
-
-enum Arrival {
-    Event(Event),
-    Asked(Vec<Arc<Named>>),
-    Joins(Arc<Named>),
-    Left(String),
-}
-
-struct Shared {
-    inbox: Mutex<Inbox>,
-    bell: Condvar,
-    machine: Mutex<Machine>,
-    cycle_time: Duration,
-    timeline: Arc<Timeline>,
-}
+use steps::Planner;
+use thread::{Arrival, Shared, When};
 
 /// Agrees with the other ranks of a group on what is ready.
 pub struct Coordinator {
@@ -73,33 +48,48 @@ pub struct Coordinator {
     data: Arc<Communicator>,
     control: Arc<Communicator>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Under the policy `graph`.
+    planner: Option<Arc<Planner>>,
+    counts: Arc<Counts>,
+}
+
+/// How a coordinator works.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its policy.
+    pub kind: Kind,
+    /// Of what is negotiated.
+    pub settings: Settings,
+    /// Of planned buckets.
+    pub limits: Limits,
+    /// Where its thread and the progress thread run.
+    pub core: Option<usize>,
+    /// The parameter server of tensors by name; others are placed in turn.
+    pub placement: BTreeMap<String, u32>,
 }
 
 impl Engine {
-    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and settings, and waits
-    /// for the others. `core`: where its thread and the progress thread run. `placement`: the parameter server of tensors by
-    /// name; others are placed in turn.
+    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and plan, and waits for the
+    /// others.
     ///
     /// # Errors
     /// As for [`Engine::group`]; a core that is not there.
-    pub fn coordinator(
-        &self,
-        ranks: &[u32],
-        name: &str,
-        settings: &Settings,
-        core: Option<usize>,
-        placement: BTreeMap<String, u32>,
-    ) -> Result<Coordinator> {
+    pub fn coordinator(&self, ranks: &[u32], name: &str, plan: Plan) -> Result<Coordinator> {
+        let Plan { kind, settings, limits, core, placement } = plan;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         if let Some(core) = core {
             self.shared.pin_progress_thread(core)?;
         }
+        let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name)));
+        let cycle_time = Duration::from_nanos(settings.cycle_time);
+        let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
+        let counts = machine.counts();
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
-            machine: Mutex::new(Machine::new(control.clone(), data.clone(), settings.clone(), placement)),
-            cycle_time: Duration::from_nanos(settings.cycle_time),
+            machine: Mutex::new(machine),
+            cycle_time,
             timeline: self.shared.timeline.clone(),
         });
         self.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
@@ -114,7 +104,7 @@ impl Engine {
                 driver.run_thread();
             })
             .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
-        Ok(Coordinator { shared, data, control, thread: Mutex::new(Some(thread)) })
+        Ok(Coordinator { shared, data, control, thread: Mutex::new(Some(thread)), planner, counts })
     }
 }
 
@@ -147,15 +137,28 @@ impl Coordinator {
     /// been handed back).
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
-        if operations.is_empty() {
-            return Ok(());
-        }
+        self.asks(operations)?;
+        self.post(operations, waits)
+    }
+
+    fn asks(&self, operations: &[Arc<Named>]) -> Result<()> {
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
             operation.asked_at.store(now, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    fn post(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
+        if operations.is_empty() {
+            return Ok(());
+        }
         self.shared.post(Arrival::Asked(operations.to_vec()), if waits { When::ByMe } else { When::Soon })
+    }
+
+    fn closed(&self) -> Result<()> {
+        self.shared.closed().map_or(Ok(()), Err)
     }
 
     /// From now on this rank takes part with zeros, until all have joined: then the operation that is given is over.
@@ -163,6 +166,9 @@ impl Coordinator {
     /// # Errors
     /// The coordinator has failed or was closed.
     pub fn join(&self) -> Result<Arc<Named>> {
+        if let Some(planner) = &self.planner {
+            planner.leave()?;
+        }
         let operation = Arc::new(Named::of_join());
         operation.ask()?;
         self.shared.post(Arrival::Joins(operation.clone()), When::Soon)?;
@@ -177,7 +183,8 @@ impl Coordinator {
         let mut told = false;
         loop {
             if let Some(handle) = operation.begun()? {
-                return self.data.wait(&handle, until);
+                let over = self.data.wait(&handle, until)?;
+                return if over { operation.complete().map(|()| true) } else { Ok(false) };
             }
             if operation.over() {
                 return Ok(true);
@@ -196,7 +203,11 @@ impl Coordinator {
 
     /// Ends the thread; what is in flight fails.
     pub fn close(&self) {
-        self.shared.close(&RunError::Failed("the coordinator was closed".into()));
+        let error = RunError::Failed("the coordinator was closed".into());
+        self.shared.close(&error);
+        if let Some(planner) = &self.planner {
+            planner.fail(&error);
+        }
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
@@ -208,125 +219,5 @@ impl Drop for Coordinator {
         self.control.shared.listen_no_more(self.control.id());
         self.control.shared.listen_no_more(self.data.id());
         self.close();
-    }
-}
-
-impl Shared {
-    fn post(&self, arrival: Arrival, when: When) -> Result<()> {
-        let mut inbox = lock(&self.inbox);
-        if let Some(error) = &inbox.closed {
-            return Err(error.clone());
-        }
-        inbox.events.push(arrival);
-        let late = |due: Option<Instant>| due.is_none_or(|due| due > Instant::now() + self.cycle_time);
-        if when == When::Now || (when == When::Soon && late(inbox.due)) {
-            inbox.wanted = true;
-            self.bell.notify_one();
-        }
-        Ok(())
-    }
-
-    fn close(&self, error: &RunError) {
-        lock(&self.inbox).closed.get_or_insert_with(|| error.clone());
-        self.bell.notify_all();
-    }
-
-    fn closed(&self) -> Option<RunError> {
-        lock(&self.inbox).closed.clone()
-    }
-
-    /// Looks at what has come, unless another thread does so; it will then look at this, too.
-    fn drive(&self, waited: &str) {
-        loop {
-            match self.machine.try_lock() {
-                Ok(mut machine) => {
-                    machine.waited = Some(waited.to_owned());
-                    self.look(&mut machine);
-                    machine.waited = None;
-                }
-                Err(TryLockError::Poisoned(poisoned)) => self.look(&mut poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => return,
-            }
-            if lock(&self.inbox).events.is_empty() {
-                return;
-            }
-        }
-    }
-
-    fn look(&self, machine: &mut Machine) {
-        loop {
-            let arrivals = std::mem::take(&mut lock(&self.inbox).events);
-            if arrivals.is_empty() {
-                break;
-            }
-            for arrival in arrivals {
-                machine.take(arrival, &|| self.closed());
-            }
-        }
-        machine.look_at_the_clock(&|| self.closed());
-        let mut inbox = lock(&self.inbox);
-        if let Some(error) = machine.failure() {
-            inbox.closed.get_or_insert_with(|| error.clone());
-        }
-        let before = std::mem::replace(&mut inbox.due, machine.due());
-        if inbox.due.is_some_and(|due| before.is_none_or(|before| due < before)) {
-            self.bell.notify_one();
-        }
-    }
-
-    /// The thread.
-    fn run_thread(&self) {
-        loop {
-            {
-                let mut inbox = lock(&self.inbox);
-                let since = if self.timeline.on() { timeline::now() } else { 0 };
-                while inbox.closed.is_none() && !inbox.wanted {
-                    let left = inbox.due.map(|due| due.saturating_duration_since(Instant::now()));
-                    inbox = match left {
-                        Some(Duration::ZERO) => {
-                            self.show_sleep(since, inbox.due);
-                            break;
-                        }
-                        Some(left) => self.bell.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0,
-                        None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
-                    };
-                }
-                (inbox.wanted, inbox.due) = (false, None);
-                if let Some(error) = inbox.closed.clone() {
-                    drop(inbox);
-                    let mut machine = lock(&self.machine);
-                    machine.fail(&error);
-                    // What was posted just before.
-                    let rest = std::mem::take(&mut lock(&self.inbox).events);
-                    rest.into_iter().for_each(|arrival| machine.take(arrival, &|| None));
-                    return;
-                }
-            }
-            self.look(&mut lock(&self.machine));
-            let mut inbox = lock(&self.inbox);
-            inbox.wanted |= !inbox.events.is_empty();
-        }
-    }
-}
-
-impl Shared {
-    /// The thread slept for the cycle time: until when it wanted to, and how much longer the system let it.
-    fn show_sleep(&self, since: u64, due: Option<Instant>) {
-        let late = due.map_or(Duration::ZERO, |due| due.elapsed()).as_nanos() as u64;
-        let now = timeline::now();
-        if since > 0 && since + late < now {
-            self.timeline.agreement_until("sleep", since, now - late);
-            self.timeline.agreement_until("late wake-up", now - late, now);
-        }
-    }
-}
-
-impl Listener for Shared {
-    fn hear(&self, news: News) {
-        match news {
-            News::Invited(cycle) => drop(self.post(Arrival::Event(Event::Invited(cycle)), When::Now)),
-            News::Left(who) => drop(self.post(Arrival::Left(who), When::Now)),
-            News::Failed(error) => self.close(&error),
-        }
     }
 }

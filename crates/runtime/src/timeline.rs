@@ -30,6 +30,12 @@ pub(crate) fn now() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
+/// Nanoseconds for which the calling thread has had a core.
+pub(crate) fn processor_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
 /// A role of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
@@ -72,8 +78,8 @@ enum Kind {
         bytes: u64,
     },
     Tensor(TensorSpan),
-    /// What the coordinator does.
-    Agreement(&'static str),
+    /// What the coordinator does; of a wait for votes its cycle and the nanoseconds in which it kept a core busy.
+    Agreement(&'static str, Option<(u64, u64)>),
 }
 
 struct Span {
@@ -221,7 +227,16 @@ impl Timeline {
 
     pub fn agreement_until(&self, what: &'static str, begin: u64, end: u64) {
         if self.on() && begin > 0 {
-            self.push(Kind::Agreement(what), begin, end);
+            self.push(Kind::Agreement(what, None), begin, end);
+        }
+    }
+
+    /// The coordinator has waited for the votes of a cycle from then until now. `worked` is this thread's
+    /// [`processor_time`] at the beginning.
+    pub fn waited_for_votes(&self, cycle: u64, begin: u64, worked: u64) {
+        if self.on() && begin > 0 {
+            let spun = processor_time().saturating_sub(worked);
+            self.push(Kind::Agreement("wait for votes", Some((cycle, spun))), begin, now());
         }
     }
 

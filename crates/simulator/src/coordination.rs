@@ -27,4 +27,3 @@ mod workload;
 
 pub use constants::Constants;
 pub use coordinated::{Breakdown, Coordinated, CoordinatedOptions, coordinate};
-pub use policy::{Coordinator, coordinators, find_coordinator};

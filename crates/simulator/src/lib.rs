@@ -10,10 +10,12 @@
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `path` | the critical path's composition |
 //! | `replay` | a worker's part, for a real process in its place |
+//! | [`agreement`] | the coordinators of a small world, by their own state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
 //! | [`coordination`] | coordinators at any scale: a model of its own |
 mod agenda;
+pub mod agreement;
 pub mod coordination;
 mod event;
 mod lanes;

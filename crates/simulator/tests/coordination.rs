@@ -1,10 +1,9 @@
 //! What holds of coordinators whatever the constants: parts add up, luck is seeded, and each policy is touched by those
 //! causes alone that its mechanism leaves.
+use paceline_coordinator::Kind;
 use paceline_model::trace::Dtype;
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_simulator::coordination::{
-    Constants, Coordinated, CoordinatedOptions, coordinate, coordinators, find_coordinator,
-};
+use paceline_simulator::coordination::{Constants, Coordinated, CoordinatedOptions, coordinate};
 use proptest::prelude::*;
 
 /// 37.5 ms of computation and 160 tensors of 320 kB, ready evenly in the second half.
@@ -31,7 +30,7 @@ fn summit() -> Cluster {
 
 fn options(coordinator: &str, workers: u32) -> CoordinatedOptions {
     CoordinatedOptions {
-        coordinator: find_coordinator(coordinator).unwrap(),
+        coordinator: Kind::find(coordinator).unwrap(),
         strategy: "native".into(),
         workers,
         iterations: 40,
@@ -49,7 +48,7 @@ fn with(coordinator: &str, workers: u32, change: impl Fn(&mut Constants)) -> Coo
 }
 
 fn any_coordinator() -> impl Strategy<Value = &'static str> {
-    (0..coordinators().len()).prop_map(|i| coordinators()[i].name)
+    prop::sample::select(Kind::ALL.map(Kind::name).to_vec())
 }
 
 proptest! {
@@ -99,8 +98,8 @@ proptest! {
 
 #[test]
 fn more_delays_of_any_kind_are_slower_on_average() {
-    for coordinator in coordinators() {
-        let name = coordinator.name;
+    for coordinator in Kind::ALL {
+        let name = coordinator.name();
         let time = |change: fn(&mut Constants)| with(name, 6144, change).iteration_s;
         let usual = time(|_| ());
         assert!(time(|it| it.preemption_per_ms *= 3.0) > usual, "{name}");
@@ -111,9 +110,9 @@ fn more_delays_of_any_kind_are_slower_on_average() {
 
 #[test]
 fn a_process_alone_has_no_overhead() {
-    for coordinator in coordinators() {
-        let found = with(coordinator.name, 1, |_| ());
-        assert_eq!(found.iteration_s, found.breakdown.compute_s, "{}", coordinator.name);
+    for coordinator in Kind::ALL {
+        let found = with(coordinator.name(), 1, |_| ());
+        assert_eq!(found.iteration_s, found.breakdown.compute_s, "{}", coordinator.name());
     }
 }
 
@@ -135,9 +134,9 @@ fn causes_act_through_mechanisms() {
         assert_eq!(!same(name, late), by_lateness, "{name}");
     }
     // Fewer cores for the pipeline are the price of partitioned ones, and of nothing else.
-    for coordinator in coordinators() {
-        let costs = !same(coordinator.name, |it| it.pipeline_cores = 3.0);
-        assert_eq!(costs, coordinator.name == "partitioned", "{}", coordinator.name);
+    for coordinator in Kind::ALL {
+        let costs = !same(coordinator.name(), |it| it.pipeline_cores = 3.0);
+        assert_eq!(costs, coordinator.name() == "partitioned", "{}", coordinator.name());
     }
 }
 

@@ -6,48 +6,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster, Trace, UserError, nearest
+from paceline._core import Cluster, Trace
+from paceline.library import all_coordinators, find_coordinator
 from paceline.machine import cores
 
 ITERATIONS = 500
 
 
-@dataclass(frozen=True)
-class Coordinator:
-    """As the core's registry lists it."""
-
-    name: str
-    aliases: tuple[str, ...]
-    summary: str
-
-
-@lru_cache(maxsize=1)
-def all_coordinators() -> tuple[Coordinator, ...]:
-    """In the order of tables; the first is the one that others are compared with."""
-    return tuple(
-        Coordinator(row["name"], tuple(row["aliases"]), row["summary"]) for row in json.loads(_core.coordinators())
-    )
-
-
 def find_coordinators(text: str) -> list[str]:
     """Names of the coordinators that `NAME[,NAME]` or `all` means, each once. Raises UserError naming the nearest."""
-    names = {name: it.name for it in all_coordinators() for name in (it.name, *it.aliases)}
     found: dict[str, None] = {}
     for word in (word.strip() for word in text.split(",")):
         if word == "all":
             found |= {it.name: None for it in all_coordinators()}
-        elif word in names:
-            found[names[word]] = None
         else:
-            near = nearest(word, [*names, "all", "none"])
-            hint = (
-                f"did you mean '{near}'?" if near else f"there are: {', '.join(it.name for it in all_coordinators())}"
-            )
-            raise UserError(f"--coordinator: no '{word[:80]}'; {hint}")
+            found[find_coordinator(word, "--coordinator")] = None
     return list(found)
 
 

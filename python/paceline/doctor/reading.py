@@ -114,7 +114,11 @@ class _Reader:
         if category in MARKS:
             self._rank(event).marks[str(category)].append(span)
         elif category == "coordinator":
-            self._rank(event).coordinator.setdefault(span.name, []).append(span)
+            rank = self._rank(event)
+            rank.coordinator.setdefault(span.name, []).append(span)
+            spun = event.get("args", {}).get("spun_us")
+            if spun is not None:
+                rank.spun += _ns(spun)
 
     def _message(self, event: Event) -> None:
         args, out = event["args"], event["tid"] == _EGRESS

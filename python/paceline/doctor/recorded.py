@@ -66,6 +66,8 @@ class Rank:
     tensors: list[Tensor] = field(default_factory=list)
     coordinator: dict[str, list[Span]] = field(default_factory=dict)
     """By what it does: sleep, late wake-up, wait for votes, report, wait for the decision."""
+    spun: int = 0
+    """Nanoseconds for which a coordinator that waited for votes kept a core busy."""
     moved: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     """Bytes of messages, by operation, by role (`worker 0`, `server 2`), and whether they leave it."""
 

@@ -8,11 +8,24 @@ import torch.distributed
 
 from paceline.torch.clock import Clock, CpuClock, CudaClock
 from paceline.torch.errors import RecordingError
+from paceline.torch.graph import AutogradGraph, autograd_graph, observed_order
 from paceline.torch.overhead import Overhead
 from paceline.torch.recorder import Recorder, record
 from paceline.torch.summary import Summary
 
-__all__ = ["Clock", "CpuClock", "CudaClock", "Overhead", "Recorder", "RecordingError", "Summary", "record"]
+__all__ = [
+    "AutogradGraph",
+    "Clock",
+    "CpuClock",
+    "CudaClock",
+    "Overhead",
+    "Recorder",
+    "RecordingError",
+    "Summary",
+    "autograd_graph",
+    "observed_order",
+    "record",
+]
 
 if torch.distributed.is_available():
     from paceline.torch import hvd

@@ -54,6 +54,7 @@ class Job:
         Raises JobError naming the ranks that did not come, and UserError for a setting that cannot be.
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
+        settings.refuse_coordinator()
         if settings.placed():
             raise UserError(
                 f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "

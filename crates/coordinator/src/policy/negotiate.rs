@@ -7,7 +7,7 @@
 //! that waits for others does not vote again, it is invited.
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Policy;
+use super::{Pace, Policy};
 use crate::cache::Cache;
 use crate::event::{Action, Agreed, Ballot, Decision, Event, Ready, Report, Tally, Time};
 use crate::fuse::fuse;
@@ -27,6 +27,8 @@ pub struct Settings {
     pub warn_after: Option<Time>,
     /// After so long it fails.
     pub give_up_after: Option<Time>,
+    /// All ranks sleep equally long between cycles.
+    pub global_sleep: bool,
 }
 
 impl Settings {
@@ -72,7 +74,7 @@ pub struct Negotiate {
     /// Votes so far, here and anywhere.
     cycle: u64,
     invited: u64,
-    voted_at: Option<Time>,
+    pace: Pace,
     /// Something that no vote has told yet.
     fresh: bool,
     /// The user waits: the next cycle begins at once.
@@ -101,7 +103,7 @@ impl Negotiate {
             phase: Phase::Idle,
             cycle: 0,
             invited: 0,
-            voted_at: None,
+            pace: Pace::new(settings.cycle_time, settings.global_sleep),
             fresh: false,
             awaited: false,
             pending: BTreeMap::new(),
@@ -162,7 +164,8 @@ impl Negotiate {
 
     fn vote(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.cycle += 1;
-        (self.voted_at, self.fresh, self.awaited, self.phase) = (Some(now), false, false, Phase::Voting);
+        (self.fresh, self.awaited, self.phase) = (false, false, Phase::Voting);
+        self.pace.begins(now);
         let places = 0..self.cache.places();
         let by_bit = |place: usize| {
             let known = self.cache.at(place).and_then(|request| self.pending.get(&request.name));
@@ -181,6 +184,7 @@ impl Negotiate {
             news: self.joined_now || self.gives_up || self.pending.values().any(|pending| pending.how == How::News),
             joined: self.joined,
             joined_now: self.joined_now.then_some(self.rank),
+            sleep: self.pace.left(),
         };
         self.joined_now = false;
         actions.push(Action::Vote(self.cycle, ballot));
@@ -191,7 +195,8 @@ impl Negotiate {
         self.joined && self.cache.at(place).is_some_and(|request| !request.terms.can_do_without(self.rank))
     }
 
-    fn tallied(&mut self, tally: &Tally, actions: &mut Vec<Action>) {
+    fn tallied(&mut self, now: Time, tally: &Tally, actions: &mut Vec<Action>) {
+        self.pace.counted(now, tally.sleep);
         self.drops.clear();
         for place in (0..tally.dropped.len()).filter(|&place| tally.dropped[place]) {
             if let Some(name) = self.cache.at(place).map(|request| request.name.clone()) {
@@ -290,7 +295,7 @@ impl Negotiate {
     fn go_on(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut due = None;
         if self.phase == Phase::Idle {
-            let next = self.voted_at.filter(|_| !self.awaited).map_or(now, |at| at + self.settings.cycle_time);
+            let next = if self.awaited { now } else { self.pace.next(now) };
             if self.invited > self.cycle || (self.fresh && next <= now) {
                 self.vote(now, actions);
             } else if self.fresh {
@@ -313,16 +318,15 @@ impl Negotiate {
     }
 }
 
-impl Policy for Negotiate {
-    fn on(&mut self, now: Time, event: Event) -> Vec<Action> {
-        let mut actions = Vec::new();
+impl Negotiate {
+    fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Submitted(requests) => self.submitted(now, requests, &mut actions),
+            Event::Submitted(requests) => self.submitted(now, requests, actions),
             Event::Awaited => self.awaited = true,
             Event::Joined => (self.joined, self.joined_now, self.fresh) = (true, true, true),
             Event::Invited(cycle) => self.invited = self.invited.max(cycle),
             Event::Woke => self.wakes = None,
-            Event::Tallied(tally) => self.tallied(&tally, &mut actions),
+            Event::Tallied(tally) => self.tallied(now, &tally, actions),
             Event::Gathered(reports) => {
                 if let Some(table) = &mut self.table {
                     let mut decision = table.take(now, reports);
@@ -333,7 +337,16 @@ impl Policy for Negotiate {
                     actions.push(Action::Decide(decision));
                 }
             }
-            Event::Decided(decision) => self.decided(decision, &mut actions),
+            Event::Decided(decision) => self.decided(decision, actions),
+        }
+    }
+}
+
+impl Policy for Negotiate {
+    fn on_all(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for event in events {
+            self.take(now, event, &mut actions);
         }
         self.look_after(now, &mut actions);
         self.go_on(now, &mut actions);

@@ -70,7 +70,12 @@ impl World {
 
     /// An event reaches a rank.
     pub fn tell(&mut self, rank: usize, event: Event) {
-        for action in self.machines[rank].on(self.now, event) {
+        self.tell_all(rank, [event]);
+    }
+
+    /// Several do, together.
+    pub fn tell_all(&mut self, rank: usize, events: impl IntoIterator<Item = Event>) {
+        for action in self.machines[rank].on_all(self.now, events) {
             match action {
                 Action::Sleep(until) => {
                     assert!(until.is_none_or(|until| until > self.now), "rank {rank} wants to wake in the past");
@@ -113,6 +118,14 @@ impl World {
         let Some(event) = self.inboxes[rank].pop_front() else { return false };
         self.tell(rank, event);
         true
+    }
+
+    /// Lets all events on their way to a rank arrive together.
+    pub fn deliver_all(&mut self, rank: usize) -> bool {
+        let events = std::mem::take(&mut self.inboxes[rank]);
+        let some = !events.is_empty();
+        self.tell_all(rank, events);
+        some
     }
 
     /// The next who sleeps wakes; nobody if that is after `limit`.

@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 
 use super::{Cluster, Jitter, Racks, ServerPlace, Switch};
 use crate::document::fields::{
-    check_name, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
+    name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
 use crate::document::strict::{object, objects};
 use crate::document::{DocumentError, Format, Problem, parse, read, shown};
@@ -120,7 +120,7 @@ impl ClusterFile {
             }
         }
         Ok(Cluster {
-            name: self.name.unwrap_or_else(|| name_of(source, default.name)),
+            name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
             provenance: self.provenance,
             bandwidth: self.bandwidth,
             latency: self.latency.unwrap_or(default.latency),
@@ -145,12 +145,6 @@ impl ClusterFile {
             jitter: self.jitter.map(|JitterFile { sigma }| Jitter { sigma }),
         })
     }
-}
-
-/// A file without a name is called as the file is.
-fn name_of(source: &str, default: String) -> String {
-    let stem = Path::new(source).file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    stem.and_then(|stem| check_name(stem).ok()).unwrap_or(default)
 }
 
 fn gpus_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {

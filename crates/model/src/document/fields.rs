@@ -1,5 +1,6 @@
 //! Single values, each checked where it is read, so that the error names its place.
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
@@ -27,6 +28,12 @@ pub(crate) fn check_text(text: String) -> Result<String, String> {
         }
         None => Ok(text),
     }
+}
+
+/// What a document without a name is called: as its file is, if that may be shown.
+pub(crate) fn name_of_file(source: &str) -> Option<String> {
+    let stem = Path::new(source).file_stem()?.to_string_lossy().into_owned();
+    check_name(stem).ok()
 }
 
 /// For `deserialize_with`: a name that is not empty.

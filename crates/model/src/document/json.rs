@@ -18,7 +18,11 @@ pub(crate) struct Format {
 }
 
 /// All kinds, for whoever gives one where another is meant.
-const KINDS: &[(&str, &str)] = &[("paceline-trace", "a trace"), ("paceline-cluster", "a cluster file (--cluster)")];
+const KINDS: &[(&str, &str)] = &[
+    ("paceline-trace", "a trace"),
+    ("paceline-cluster", "a cluster file (--cluster)"),
+    ("paceline-graph", "a graph (paceline plan)"),
+];
 
 /// The fields of a document.
 pub(crate) fn parse<T: for<'de> Deserialize<'de>>(

@@ -1,4 +1,4 @@
-//! What trace and cluster files have in common: how they are read, and errors that name the place and the remedy.
+//! What trace, cluster and graph files have in common: how they are read, and errors that name the place and the remedy.
 //!
 //! A file comes from anywhere: reading one never hangs, never overflows the stack and never panics, and what is wrong
 //! with it is said in one short line, because it stands at the end of a command line that a person just typed.

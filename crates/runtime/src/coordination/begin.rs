@@ -1,45 +1,50 @@
 //! From tensors that were agreed on to an operation of the runtime. A rank that has joined puts in zeros.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use paceline_coordinator::{Agreed, Bucket, Terms};
 
+use super::marks::Marks;
 use super::named::{Keep, Named};
 use super::output::Output;
 use crate::communicator::{Communicator, Memory, Request};
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::Submission;
 use crate::error::{Result, RunError};
+use crate::handle::Handle;
 use crate::tag::Call;
 use crate::timeline::{self, TensorSpan, Timeline};
 
-/// Begins a bucket. All ranks do so in the same order. `number`: by which servers share buckets out.
-/// `background`: it moves even if nobody waits.
+/// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
+/// of those that it has not. `number`: by which servers share buckets out. `background`: it moves even if nobody waits.
+/// `marks` travel behind the tensors.
 pub(super) fn begin(
     data: &Communicator,
     bucket: &Bucket,
-    pending: &mut BTreeMap<String, Arc<Named>>,
+    named: &[Option<Arc<Named>>],
     (number, background): (u32, bool),
-) -> Result<()> {
-    let Some(first) = bucket.tensors.first() else { return Ok(()) };
-    let named: Vec<Option<Arc<Named>>> = bucket.tensors.iter().map(|t| pending.remove(&t.request.name)).collect();
+    marks: Option<&Arc<Marks>>,
+) -> Result<Arc<Handle>> {
     let agreed = if data.shared.timeline.on() { timeline::now() } else { 0 };
-    let begun = submit(data, first, bucket, &named, (number, background));
+    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, background), marks);
     if let Ok(handle) = &begun
         && agreed > 0
     {
-        show(&data.shared.timeline, (bucket, &named), agreed, handle.number.load(Ordering::Relaxed));
+        show(&data.shared.timeline, (bucket, named), agreed, handle.number.load(Ordering::Relaxed));
     }
     // Others have begun it: if it cannot be here, nothing goes on.
-    for operation in named.iter().flatten() {
+    for (place, operation) in named.iter().enumerate() {
+        let Some(operation) = operation else { continue };
+        if let Some(marks) = marks {
+            let _ = operation.marks.set((marks.clone(), place));
+        }
         match &begun {
             Ok(handle) => operation.begin(handle.clone()),
             Err(error) => operation.fail(error.clone()),
         }
     }
-    begun.map(drop)
+    begun
 }
 
 fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), agreed: u64, operation: u64) {
@@ -64,7 +69,8 @@ fn submit(
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
     (number, background): (u32, bool),
-) -> Result<Arc<crate::handle::Handle>> {
+    marks: Option<&Arc<Marks>>,
+) -> Result<Arc<Handle>> {
     let terms = &first.request.terms;
     let call = Call::ALL.into_iter().find(|call| call.name() == terms.call);
     let call =
@@ -86,6 +92,10 @@ fn submit(
             inputs.push((zeros.address(), elements));
             keeps.push(Box::new(zeros));
         }
+    }
+    if let Some(marks) = marks {
+        inputs.push(marks.memory());
+        keeps.push(Box::new(marks.clone()));
     }
     let row: u64 = terms.shape.iter().product();
     let own = |from: usize, at: usize| first.own.get(from).and_then(|own| own.get(at)).copied().unwrap_or(0) * row;

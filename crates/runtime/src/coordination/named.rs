@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Request, Terms};
 
+use super::marks::Marks;
 use super::output::Output;
 use crate::communicator::Memory;
 use crate::dtype::{Dtype, ReduceOp};
@@ -68,6 +69,8 @@ pub struct Named {
     pub(super) output: OnceLock<Arc<Output>>,
     /// What each rank gave as its own.
     pub(super) own: OnceLock<Vec<Vec<u64>>>,
+    /// What travelled with it, and its place there, if it was planned.
+    pub(super) marks: OnceLock<(Arc<Marks>, usize)>,
 }
 
 impl Named {
@@ -151,6 +154,7 @@ impl Named {
             asked_at: AtomicU64::new(0),
             output: OnceLock::new(),
             own: OnceLock::new(),
+            marks: OnceLock::new(),
         }
     }
 
@@ -206,6 +210,18 @@ impl Named {
             State::Failed(error) => Err(error.clone()),
             State::New => Err(RunError::Usage(format!("'{}' has not been submitted", self.name()))),
             State::Asked | State::Joined(_) => Ok(None),
+        }
+    }
+
+    /// Once it is over, and if it was planned: every rank had this tensor.
+    pub(super) fn complete(&self) -> Result<()> {
+        match self.marks.get() {
+            Some((marks, place)) if marks.absent(*place) => Err(RunError::Failed(format!(
+                "tensor '{}': another rank did not have it in this step, or with another shape or dtype; have all ranks \
+                 change their models together, or take --coordinator negotiate, which says which rank it is",
+                self.name()
+            ))),
+            _ => Ok(()),
         }
     }
 

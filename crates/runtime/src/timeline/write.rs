@@ -75,7 +75,13 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         };
         match &span.kind {
             Kind::Mark { name, category } => line(complete(COMPUTE, name, category))?,
-            Kind::Agreement(name) => line(complete(COORDINATOR, name, "coordinator"))?,
+            Kind::Agreement(name, counted) => {
+                let mut event = complete(COORDINATOR, name, "coordinator");
+                if let Some((cycle, spun)) = counted {
+                    event["args"] = json!({"cycle": cycle, "spun_us": *spun as f64 / 1000.0});
+                }
+                line(event)?;
+            }
             Kind::Message { out: outgoing, from, to, operation, bytes } => {
                 let (tid, peer) = if *outgoing { (OUT, to) } else { (IN, from) };
                 let args = json!({"from": party(*from), "to": party(*to), "bytes": bytes, "operation": operation});

@@ -1,4 +1,5 @@
 //! A run of many iterations: what is asked for, and the result.
+use paceline_coordinator::Kind;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
@@ -6,7 +7,7 @@ use super::collective::Collective;
 use super::constants::Constants;
 use super::draws::Draws;
 use super::iteration::iterate;
-use super::policy::{Coordinator, Setting};
+use super::policy::{Setting, model};
 use super::workload::Workload;
 use crate::options::SimulationError;
 
@@ -14,7 +15,7 @@ use crate::options::SimulationError;
 #[derive(Clone)]
 pub struct CoordinatedOptions {
     /// Who decides what is reduced when.
-    pub coordinator: &'static Coordinator,
+    pub coordinator: Kind,
     /// Name or alias of the collective's strategy.
     pub strategy: String,
     /// Processes, one per GPU.
@@ -90,7 +91,8 @@ pub fn coordinate(
             constants.contention_share * workload.on_one_node(&options.strategy, cluster, element_bytes, constants)?
         }
     };
-    let stretch = options.coordinator.stretch(constants);
+    let model = model(options.coordinator);
+    let stretch = (model.stretch)(constants);
     let setting = Setting {
         processes: options.workers,
         compute: workload.compute,
@@ -104,7 +106,7 @@ pub fn coordinate(
     let iterations = if options.workers > 1 { options.iterations } else { 0 };
     for iteration in 0..iterations {
         let mut draws = Draws::new(options.seed, iteration);
-        let spent = iterate(options.coordinator, &setting, &workload, &mut collective, &mut draws)?;
+        let spent = iterate(model, &setting, &workload, &mut collective, &mut draws)?;
         coordinator += spent.coordinator;
         copy += spent.copy;
         network += spent.collective;
@@ -121,7 +123,7 @@ pub fn coordinate(
     let volumes: Vec<_> = buckets.iter().map(|bucket| collective.volume(bucket.bytes)).collect();
     let elements: u64 = volumes.iter().map(|volume| volume.worker_elements).sum();
     Ok(Coordinated {
-        coordinator: options.coordinator.name,
+        coordinator: options.coordinator.name(),
         workers: options.workers,
         iteration_s: breakdown.compute_s + breakdown.coordinator_s + breakdown.copy_s + breakdown.collective_s,
         breakdown,

@@ -1,7 +1,7 @@
 //! One iteration: from the first layer to the last sum.
 use super::collective::{Collective, copies_ms};
 use super::draws::{Draws, Preemptions};
-use super::policy::{Agreement, Coordinator, Setting};
+use super::policy::{Agreement, Model, Setting};
 use super::workload::{Fused, Workload};
 use crate::options::SimulationError;
 
@@ -34,7 +34,7 @@ impl Clock {
 
 /// Simulates one.
 pub(super) fn iterate(
-    coordinator: &Coordinator,
+    model: &Model,
     setting: &Setting,
     workload: &Workload,
     collective: &mut Collective,
@@ -42,7 +42,7 @@ pub(super) fn iterate(
 ) -> Result<Spent, SimulationError> {
     // What processes are late by must be drawn before anyone can know what is ready, so cycles run ahead to the end of
     // the computation; later ones preempt nothing.
-    let mut policy = coordinator.begin(setting, draws);
+    let mut policy = (model.begin)(setting, draws);
     let mut agreements = Vec::new();
     while agreements.last().is_none_or(|it: &Agreement| it.seen < setting.compute) {
         match policy.next(draws) {

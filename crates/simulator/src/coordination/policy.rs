@@ -1,9 +1,11 @@
-//! The coordinators, one a file. To add one: write its file, name it here twice; tests run over [`coordinators`].
+//! What the coordinators cost, one a file. They are those of `paceline-coordinator`, under its names.
 mod global_sleep;
 mod graph;
 mod negotiate;
 mod nonblocking;
 mod partitioned;
+
+use paceline_coordinator::Kind;
 
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
@@ -42,43 +44,21 @@ pub(super) trait Policy {
     fn spins(&self) -> &[Spin];
 }
 
-/// A coordinator as the registry lists it.
-pub struct Coordinator {
-    /// As users type it.
-    pub name: &'static str,
-    /// Other names for the same.
-    pub aliases: &'static [&'static str],
-    /// One line for people.
-    pub summary: &'static str,
+/// How a kind of coordinator is modelled.
+pub(super) struct Model {
     /// The input pipeline is active longer by this factor.
-    stretch: fn(&Constants) -> f64,
-    begin: for<'a> fn(&'a Setting, &mut Draws) -> Box<dyn Policy + 'a>,
+    pub stretch: fn(&Constants) -> f64,
+    /// At the start of an iteration.
+    pub begin: for<'a> fn(&'a Setting, &mut Draws) -> Box<dyn Policy + 'a>,
 }
 
-impl Coordinator {
-    pub(super) fn begin<'a>(&self, setting: &'a Setting, draws: &mut Draws) -> Box<dyn Policy + 'a> {
-        (self.begin)(setting, draws)
+/// The model of a kind.
+pub(super) fn model(kind: Kind) -> &'static Model {
+    match kind {
+        Kind::Negotiate => &negotiate::NEGOTIATE,
+        Kind::GlobalSleep => &global_sleep::GLOBAL_SLEEP,
+        Kind::Nonblocking => &nonblocking::NONBLOCKING,
+        Kind::Partitioned => &partitioned::PARTITIONED,
+        Kind::Graph => &graph::GRAPH,
     }
-
-    pub(super) fn stretch(&self, constants: &Constants) -> f64 {
-        (self.stretch)(constants)
-    }
-}
-
-/// All of them; the first is the one that others are compared with.
-#[must_use]
-pub fn coordinators() -> &'static [&'static Coordinator] {
-    &[
-        &negotiate::NEGOTIATE,
-        &global_sleep::GLOBAL_SLEEP,
-        &nonblocking::NONBLOCKING,
-        &partitioned::PARTITIONED,
-        &graph::GRAPH,
-    ]
-}
-
-/// The coordinator of this name or alias.
-#[must_use]
-pub fn find_coordinator(name: &str) -> Option<&'static Coordinator> {
-    coordinators().iter().copied().find(|it| it.name == name || it.aliases.contains(&name))
 }

@@ -50,6 +50,7 @@ def diagnose(analysis: Analysis) -> Diagnosis | None:
             "sleep_s": causes[_SLEEP] / 1e9,
             "sleep_median_s": median(sleeps) / 1e9 if sleeps else 0.0,
             "report_s": causes[_REPORT] / 1e9,
+            "spun_s": sum(rank.spun for rank in analysis.recording.ranks) / 1e9,
         },
         tries=_remedies(main),
     )
@@ -90,6 +91,7 @@ def _words(main: str, spent: float, lost: float, longest: float) -> str:
 
 
 def _remedies(main: str) -> list[str]:
+    plan = "--coordinator graph, if it was another one: gradients that come in each step are planned, not agreed on"
     general = "let fewer things be agreed on: DistributedOptimizer(groups=…), backward_passes_per_step=2"
     cores = (
         "leave the coordinator a core: OMP_NUM_THREADS one lower, fewer DataLoader workers, or "
@@ -97,8 +99,8 @@ def _remedies(main: str) -> list[str]:
     )
     shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds; default 1)"
     return {
-        _LATE: [cores, general],
-        _SLEEP: [shorter, general],
+        _LATE: [plan, cores, general],
+        _SLEEP: [plan, shorter, general],
         _REPORT: ["give tensors the same names in every step; HOROVOD_CACHE_CAPACITY above the number of tensors"],
-        "votes": [shorter, general, cores],
+        "votes": [plan, shorter, general, cores],
     }[main]

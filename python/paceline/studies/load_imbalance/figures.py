@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline import plotting
-from paceline.coordination import all_coordinators
 from paceline.coordination.networks import networks
 from paceline.files import replaced
+from paceline.library import all_coordinators
 from paceline.studies.curves import DPI
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
 

@@ -46,6 +46,8 @@ class Distributed(_Base):
             self._pull = LayerPull(gradients, self._step_one)
         if not self._active:
             return
+        if self._pull is None:
+            gradients.enter()
         parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
         if groups is not None:
             gradients.group(grouped(groups, self._in_common_order(parameters)))

@@ -86,6 +86,11 @@ class Knobs:
             hierarchical=read.switch("HOROVOD_HIERARCHICAL_ALLREDUCE"),
         )
 
+    @property
+    def bucket(self) -> tuple[int, int]:
+        """Bytes of the first planned bucket and of others at most: a threshold that is given, else as torch's DDP."""
+        return (self.threshold, self.threshold) if self.threshold_given else (1 << 20, 25 << 20)
+
     def core(self, local_rank: int, local_size: int) -> int | None:
         """Where this rank's threads are to run. Raises UserError if not every local rank has a core."""
         if self.cores is None:

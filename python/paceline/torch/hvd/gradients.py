@@ -11,9 +11,11 @@ from torch import Tensor
 
 from paceline.torch.hvd.compression import Compressor
 from paceline.torch.hvd.handles import Handle
+from paceline.torch.hvd.members import Members, Step
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet
 from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.world import members_of
 
 
 @dataclass(slots=True)
@@ -60,6 +62,13 @@ class Gradients:
         self._sparse: dict[Tensor, int] = {}
         """Sparse dimensions of gradients that were sparse once: one that is missing is then sparse, too."""
         self._refuse: Callable[[Tensor, str], None] | None = None
+        self._members: Members | None = None
+        self._optimizer = 0
+
+    def enter(self) -> None:
+        """This rank takes part; others that do make their optimizers in the same order."""
+        self._members = members_of(self.process_set)
+        self._optimizer = self._members.optimizer()
 
     def watch(self, parameter: Tensor) -> None:
         """From now on its gradient is reduced as soon as backward has computed it."""
@@ -114,11 +123,15 @@ class Gradients:
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
             if group[0] not in self._flying:
-                self._begin(group)
+                self._begin(group, late=True)
         flights = [flight for several in self._flying.values() for flight in several]
         self.restart(self.passes)
+        if self._members is not None:
+            self._members.coordinator.flush(self._optimizer)
         for flight in flights:
             self.settle(flight)
+        if self._members is not None:
+            self._members.coordinator.ended(self._optimizer)
 
     def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[Flight]]:
         """Reduce those that have not been, missing ones as zeros, and let go of all: what each is to wait for."""
@@ -160,7 +173,8 @@ class Gradients:
         """By which messages call it."""
         return self.names[parameter]
 
-    def _begin(self, group: Sequence[Tensor]) -> None:
+    def _begin(self, group: Sequence[Tensor], *, late: bool = False) -> None:
+        step = Step(self._optimizer, late) if self._members is not None else None
         flights: list[Flight] = []
         dense: list[_Reduced] = []
         small: list[Tensor] = []
@@ -175,9 +189,11 @@ class Gradients:
                 small.append(tensor)
                 dense.append(_Reduced(parameter, grad, context))
         if len(group) > 1 and dense:
-            flights.append(Flight(self._terms.begin_group(small, self.name(group[0]), in_place=True), dense))
+            together = self._terms.begin_group(small, self.name(group[0]), in_place=True, step=step)
+            flights.append(Flight(together, dense))
         elif dense:
-            flights.append(Flight(self._terms.begin(small[0], self.name(group[0]), in_place=True), dense))
+            alone = self._terms.begin(small[0], self.name(group[0]), in_place=True, step=step)
+            flights.append(Flight(alone, dense))
         self._flying[group[0]] = flights
 
     def _gradient(self, parameter: Tensor) -> Tensor:

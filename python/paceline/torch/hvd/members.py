@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -17,6 +18,15 @@ from paceline.torch.hvd.names import Names
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """That a tensor is a gradient, whose place in each step may be planned."""
+
+    optimizer: int
+    late: bool = False
+    """It was not computed in this step, but stands for one that was missing at its end."""
+
+
 class Members:
     """The ranks of a process set, as one of them."""
 
@@ -27,17 +37,31 @@ class Members:
         """As `hvd.rank()` counts them."""
         self.rank, self.size = coordinator.rank, coordinator.size
         self.names = Names()
+        self._optimizers = 0
         self.check = check
         """Raises JobError if the job has ended, or this process was forked from the rank."""
 
-    def begin(self, call: str, name: str | None, make: Callable[[str], Part[T]], *, waits: bool = False) -> Handle[T]:
-        """Ask for an operation. `waits`: somebody will wait for it at once.
+    def optimizer(self) -> int:
+        """A number for one more optimizer, the same on all ranks if they make them in the same order."""
+        self._optimizers += 1
+        return self._optimizers - 1
+
+    def begin(
+        self,
+        call: str,
+        name: str | None,
+        make: Callable[[str], Part[T]],
+        *,
+        waits: bool = False,
+        step: Step | None = None,
+    ) -> Handle[T]:
+        """Ask for an operation. `waits`: somebody will wait for it at once. `step`: it is a gradient of an optimizer.
 
         Raises JobError if the job has ended, and what `make` raises.
         """
         with self.naming(call, name) as full:
             part = make(full)
-        return self.ask(name, single(part), [part.operation], waits=waits)
+        return self.ask(name, single(part), [part.operation], waits=waits, step=step)
 
     def begin_group(
         self,
@@ -47,6 +71,7 @@ class Members:
         make: Callable[[str, Tensor], Part[T]],
         *,
         waits: bool = False,
+        step: Step | None = None,
     ) -> Handle[list[T]]:
         """Ask for operations that begin together or not at all, one for each tensor.
 
@@ -57,7 +82,7 @@ class Members:
         with self.naming(call, name) as full:
             names = [f"{full}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
             parts = [make(of, tensor) for of, tensor in zip(names, tensors, strict=True)]
-        return self.ask(name, together(full, parts), [part.operation for part in parts], waits=waits)
+        return self.ask(name, together(full, parts), [part.operation for part in parts], waits=waits, step=step)
 
     @contextlib.contextmanager
     def naming(self, call: str, name: str | None) -> Iterator[str]:
@@ -72,10 +97,19 @@ class Members:
             raise
 
     def ask(
-        self, name: str | None, handle: Handle[T], operations: Sequence[NamedOperation], *, waits: bool = False
+        self,
+        name: str | None,
+        handle: Handle[T],
+        operations: Sequence[NamedOperation],
+        *,
+        waits: bool = False,
+        step: Step | None = None,
     ) -> Handle[T]:
         """Ask for operations together; `name` as the script gave it."""
-        self.coordinator.submit(operations, waits=waits)
+        if step is None:
+            self.coordinator.submit(operations, waits=waits)
+        else:
+            self.coordinator.submit_step(step.optimizer, operations, late=step.late)
         if name is None:
             self.names.hold(handle.name, handle)
         return handle

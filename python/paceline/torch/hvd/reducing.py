@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline._core import NamedOperation
 from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, region
 from paceline.torch.hvd.handles import Handle, Part
-from paceline.torch.hvd.members import Members, checked, on_host
+from paceline.torch.hvd.members import Members, Step, checked, on_host
 from paceline.torch.hvd.operators import Operator, combination
 from paceline.torch.hvd.process_sets import ProcessSet
 from paceline.torch.hvd.sparse import is_sparse, sparse_allreduce
@@ -31,7 +31,9 @@ class Terms:
     postscale: float
     process_set: ProcessSet
 
-    def begin(self, tensor: Tensor, name: str | None, *, in_place: bool, waits: bool = False) -> Handle[Tensor]:
+    def begin(
+        self, tensor: Tensor, name: str | None, *, in_place: bool, waits: bool = False, step: Step | None = None
+    ) -> Handle[Tensor]:
         """Begin to reduce one tensor."""
         members = members_of(self.process_set)
         if is_sparse(tensor):
@@ -39,11 +41,17 @@ class Terms:
                 members, tensor, name, self.op, self.prescale * self.postscale, in_place=in_place, waits=waits
             )
         return members.begin(
-            "allreduce", name, lambda full: self._part(members, full, tensor, in_place=in_place), waits=waits
+            "allreduce", name, lambda full: self._part(members, full, tensor, in_place=in_place), waits=waits, step=step
         )
 
     def begin_group(
-        self, tensors: Sequence[Tensor], name: str | None, *, in_place: bool, waits: bool = False
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        *,
+        in_place: bool,
+        waits: bool = False,
+        step: Step | None = None,
     ) -> Handle[list[Tensor]]:
         """Begin to reduce several tensors together."""
         members = members_of(self.process_set)
@@ -53,6 +61,7 @@ class Terms:
             tensors,
             lambda full, tensor: self._part(members, full, tensor, in_place=in_place),
             waits=waits,
+            step=step,
         )
 
     def _part(self, members: Members, full: str, tensor: Tensor, *, in_place: bool) -> Part[Tensor]:

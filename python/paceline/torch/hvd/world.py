@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 from paceline._core import UserError
 from paceline.job import Job
+from paceline.library import GRAPH
 from paceline.torch.hvd.environment import Knobs
 from paceline.torch.hvd.errors import NotInitializedError
 from paceline.torch.hvd.members import Members
+from paceline.torch.hvd.partition import partition
 from paceline.torch.hvd.places import Places
 
 if TYPE_CHECKING:
     from paceline.torch.hvd.process_sets import ProcessSet
+
+
+NEGOTIATE = "negotiate"
 
 
 @dataclass
@@ -38,6 +43,8 @@ class World:
         self.rank, self.size = self.job_ranks.index(job.rank), len(self.job_ranks)
         self.placed = job.settings.placed()
         """The parameter server of each tensor, if a file says."""
+        self.policy = job.settings.coordinator or (NEGOTIATE if job.settings.has_servers() else GRAPH)
+        """How ranks agree on an order."""
         self.places: Places | None = None
         """None until all ranks have told."""
         self.sets: dict[int, Registered] = {}
@@ -58,6 +65,9 @@ class World:
                 "HOROVOD_THREAD_AFFINITY: the launcher does not say which rank of its node this is; set LOCAL_RANK and "
                 "LOCAL_WORLD_SIZE, or unset it"
             )
+        core = knobs.core(self.job.local_rank or 0, self.job.local_size or 1)
+        if core is None and self.policy == "partitioned":
+            core = partition(self.job.local_rank or 0, self.job.local_size or 1, verbose=self.job.settings.verbose)
         coordinator = self.job._joined().coordinator(
             [self.job_ranks[rank] for rank in ranks],
             f"process set {number} of the world of rank {self.job_ranks[0]}",
@@ -67,7 +77,9 @@ class World:
             warn_after_s=knobs.warn_after_s,
             give_up_after_s=knobs.give_up_after_s,
             placement={f"allreduce.{name}": server for name, server in self.placed.items()},
-            core=knobs.core(self.job.local_rank or 0, self.job.local_size or 1),
+            core=core,
+            policy=self.policy,
+            bucket=knobs.bucket,
         )
         return Members(coordinator, ranks, self.job.check)
 

@@ -1,15 +1,9 @@
 //! TOPO: tensors have an order from the graph, and a bucket is issued when it is complete and the one before it is
 //! issued. No cycles, no agreement; that processes are late at different times shows inside the collective.
-use super::{Agreement, Coordinator, Policy};
+use super::{Agreement, Model, Policy};
 use crate::coordination::draws::{Draws, Spin};
 
-pub(super) const GRAPH: Coordinator = Coordinator {
-    name: "graph",
-    aliases: &["topo"],
-    summary: "an order from the graph: buckets are issued when they are complete, without agreement",
-    stretch: |_| 1.0,
-    begin: |_, _| Box::new(Graph),
-};
+pub(super) const GRAPH: Model = Model { stretch: |_| 1.0, begin: |_, _| Box::new(Graph) };
 
 struct Graph;
 

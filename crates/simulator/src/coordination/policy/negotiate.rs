@@ -1,13 +1,10 @@
 //! The baseline: a thread per process, all agree in every cycle in a blocking all-reduce of the response cache's bits.
 //! Every thread sleeps by its own clock, so one that wakes late makes the others spin for the rest of the iteration.
-use super::{Agreement, Coordinator, Policy};
+use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
 
-pub(super) const NEGOTIATE: Coordinator = Coordinator {
-    name: "negotiate",
-    aliases: &["baseline"],
-    summary: "Horovod's: a cycle's all-reduce of the cache's bits says what is ready everywhere",
+pub(super) const NEGOTIATE: Model = Model {
     stretch: |_| 1.0,
     begin: |setting, draws| Box::new(Negotiate(Cycles::new(setting, Sleep::Own, true, 1.0, draws))),
 };

@@ -1,13 +1,10 @@
 //! NBCS: the all-reduce of the cache's bits does not block. Each thread begins one in a turn, tests it in every turn, and
 //! begins the next when it is complete; in between it sleeps its cycle, so nobody spins. What is agreed is known a turn
 //! later where threads are not in step, and they begin the collective each in a turn of its own.
-use super::{Agreement, Coordinator, Policy, Setting};
+use super::{Agreement, Model, Policy, Setting};
 use crate::coordination::draws::{Draws, Spin};
 
-pub(super) const NONBLOCKING: Coordinator = Coordinator {
-    name: "nonblocking",
-    aliases: &["nbcs"],
-    summary: "the all-reduce does not block: it is tested every cycle, and nobody spins",
+pub(super) const NONBLOCKING: Model = Model {
     stretch: |_| 1.0,
     begin: |setting, draws| {
         let turn = setting.constants.cycle_ms * (1.0 - draws.unit());

@@ -1,13 +1,10 @@
 //! SCP: coordinator, scheduling and pipeline have cores of their own. The coordinator wakes in time, and its spinning
 //! preempts nothing; with fewer cores the pipeline is active for longer.
-use super::{Agreement, Coordinator, Policy};
+use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
 
-pub(super) const PARTITIONED: Coordinator = Coordinator {
-    name: "partitioned",
-    aliases: &["scp"],
-    summary: "the same, on a core of its own: it neither preempts nor is preempted",
+pub(super) const PARTITIONED: Model = Model {
     stretch: |constants| constants.cores / constants.pipeline_cores,
     begin: |setting, draws| Box::new(Partitioned(Cycles::new(setting, Sleep::Own, false, 1.0, draws))),
 };

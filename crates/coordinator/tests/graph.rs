@@ -1,0 +1,295 @@
+//! The policy `graph`: whatever ranks ask for in whatever order, all begin the same buckets, every sum is that of all
+//! ranks, and all find out in the same step what was not as planned.
+use std::collections::BTreeMap;
+
+use paceline_coordinator::{Graph, Issue, Limits, Place, Proposal, Request, Terms};
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits { first: 100, most: 250 };
+
+fn request(name: u32, bytes: u64) -> Request {
+    let terms = Terms {
+        call: "all_reduce".into(),
+        op: "sum".into(),
+        dtype: "float32".into(),
+        device: "cpu".into(),
+        shape: vec![bytes / 4],
+        root: None,
+        scale: [1f64.to_bits(); 2],
+        bytes,
+        fusible: true,
+        neutral: true,
+    };
+    Request { name: format!("t{name}"), terms, own: Vec::new(), together: None }
+}
+
+/// What a rank asks for in a step.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    /// Tensor and size: all ranks have the same in a step, in orders of their own.
+    order: Vec<(u32, u64)>,
+    /// How many of them, the last ones, come at the end of the backward pass only.
+    late: usize,
+}
+
+/// Ranks, and what of their operations is under way.
+struct World {
+    ranks: Vec<Graph>,
+    joined: Vec<bool>,
+    /// Buckets and negotiated tensors, all together.
+    planned: usize,
+    negotiated: usize,
+}
+
+/// A planned bucket on one rank: what it put in, by name.
+type Put = (Issue, BTreeMap<String, u64>);
+
+fn value(rank: usize, name: &str, step: usize) -> u64 {
+    name.bytes().fold(rank as u64 * 7919 + step as u64 * 104_729, |sum, byte| sum * 31 % 1_000_003 + u64::from(byte))
+}
+
+impl World {
+    fn new(ranks: usize) -> World {
+        World { ranks: vec![Graph::new(LIMITS); ranks], joined: vec![false; ranks], planned: 0, negotiated: 0 }
+    }
+
+    /// One step of all ranks that have not joined; those in `joins` join instead.
+    fn step(&mut self, number: usize, steps: &[Step], joins: &[usize]) {
+        let mut put: Vec<Vec<Put>> = vec![Vec::new(); self.ranks.len()];
+        let mut negotiated: Vec<BTreeMap<String, u64>> = vec![BTreeMap::new(); self.ranks.len()];
+        let slots: Vec<Vec<String>> =
+            self.ranks.iter().map(|graph| graph.slots().iter().map(|slot| slot.name.clone()).collect()).collect();
+        for (rank, graph) in self.ranks.iter_mut().enumerate() {
+            let names = &slots[rank];
+            let mut filled: BTreeMap<String, u64> = BTreeMap::new();
+            let mut note = |issues: Vec<Issue>, filled: &mut BTreeMap<String, u64>| {
+                for issue in issues {
+                    let here = issue.slots.clone().filter_map(|slot| {
+                        let value = filled.remove(&names[slot])?;
+                        Some((names[slot].clone(), value))
+                    });
+                    let here: BTreeMap<String, u64> = here.collect();
+                    put[rank].push((issue, here));
+                }
+            };
+            if self.joined[rank] {
+                continue;
+            }
+            if joins.contains(&rank) {
+                self.joined[rank] = true;
+                note(graph.leave(), &mut filled);
+                continue;
+            }
+            let Step { order, late } = &steps[rank];
+            for (at, (name, bytes)) in order.iter().enumerate() {
+                let wanted = request(*name, *bytes);
+                match graph.asked(&wanted, at + late >= order.len()) {
+                    Place::Slot(slot) => {
+                        assert_eq!(names[slot], wanted.name);
+                        filled.insert(wanted.name.clone(), value(rank, &wanted.name, number));
+                        note(graph.due(), &mut filled);
+                    }
+                    Place::Negotiated => {
+                        let twice = negotiated[rank].insert(wanted.name.clone(), value(rank, &wanted.name, number));
+                        assert_eq!(twice, None);
+                    }
+                }
+            }
+            note(graph.flush(), &mut filled);
+            assert!(filled.is_empty(), "what has a slot begins");
+        }
+        let irregular = self.sums(number, &put, &negotiated);
+        self.ends(irregular);
+    }
+
+    /// Every sum is that of all ranks that have not joined. Whether anybody found something out of order.
+    fn sums(&mut self, number: usize, put: &[Vec<Put>], negotiated: &[BTreeMap<String, u64>]) -> bool {
+        let taking_part: Vec<usize> = (0..put.len()).filter(|&rank| !put[rank].is_empty()).collect();
+        let buckets = put.iter().map(Vec::len).max().unwrap_or(0);
+        self.planned += buckets;
+        let mut irregular = false;
+        for bucket in 0..buckets {
+            let issues: Vec<&Put> = taking_part.iter().map(|&rank| &put[rank][bucket]).collect();
+            assert!(issues.iter().all(|(issue, _)| issue.slots == issues[0].0.slots), "other buckets");
+            irregular |= issues.iter().any(|(issue, _)| issue.irregular);
+            let absent: Vec<usize> = issues.iter().flat_map(|(issue, _)| issue.absent.clone()).collect();
+            let names = issues.iter().flat_map(|(_, here)| here.keys());
+            for name in names {
+                let sum: u64 = issues.iter().filter_map(|(_, here)| here.get(name)).sum();
+                let all = (0..put.len()).filter(|&rank| !self.joined[rank]).map(|rank| value(rank, name, number));
+                assert_eq!(sum, all.sum::<u64>(), "{name}");
+            }
+            if !absent.is_empty() {
+                assert!(irregular);
+            }
+        }
+        // Those who negotiate ask for the same, so that nobody waits.
+        let active: Vec<usize> = (0..negotiated.len()).filter(|&rank| !self.joined[rank]).collect();
+        for &rank in &active {
+            let names: Vec<_> = negotiated[rank].keys().collect();
+            assert_eq!(names, negotiated[active[0]].keys().collect::<Vec<_>>(), "rank {rank} waits");
+            self.negotiated += names.len();
+        }
+        irregular
+    }
+
+    fn ends(&mut self, irregular: bool) {
+        let active: Vec<usize> = (0..self.ranks.len()).filter(|&rank| !self.joined[rank]).collect();
+        let compares: Vec<bool> = active.iter().map(|&rank| self.ranks[rank].ended(irregular)).collect();
+        assert!(compares.iter().all(|&now| now == compares[0]), "some wait for others to compare");
+        if compares.first() == Some(&true) {
+            let proposals: Vec<Option<Proposal>> = (0..self.ranks.len())
+                .map(|rank| if self.joined[rank] { None } else { Some(self.ranks[rank].proposal()) })
+                .collect();
+            for &rank in &active {
+                self.ranks[rank].agree(&proposals);
+            }
+        }
+        let same = active.iter().all(|&rank| self.ranks[rank] == self.ranks[active[0]]);
+        assert!(same, "ranks are not of one mind");
+    }
+
+    fn all_join(&mut self, number: usize) {
+        let rest: Vec<usize> = (0..self.ranks.len()).filter(|&rank| !self.joined[rank]).collect();
+        self.step(number, &vec![Step::default(); self.ranks.len()], &rest);
+        self.ranks.iter_mut().for_each(Graph::restart);
+        self.joined.fill(false);
+    }
+}
+
+/// A model: its tensors. Ranks have it in the same order, or each in its own.
+fn model() -> impl Strategy<Value = Vec<(u32, u64)>> {
+    prop::collection::vec(1u64..60, 1..8).prop_map(|sizes| (0..).zip(sizes.into_iter().map(|size| size * 4)).collect())
+}
+
+fn orders(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
+    model().prop_flat_map(move |tensors| {
+        let count = tensors.len();
+        let one = (Just(tensors.clone()).prop_shuffle(), prop_oneof![3 => Just(0usize), 1 => 0..=count]);
+        prop::collection::vec(one.prop_map(|(order, late)| Step { order, late }), ranks)
+    })
+}
+
+proptest! {
+    /// Random arrival orders, missing gradients, models that change, ranks that run out of data.
+    #[test]
+    fn all_ranks_agree_without_a_word(
+        (ranks, models) in (2usize..9).prop_flat_map(|ranks| (Just(ranks), prop::collection::vec(orders(ranks), 1..4))),
+        kept_for in prop::collection::vec(1usize..7, 4),
+        leaver in any::<prop::sample::Index>(),
+    ) {
+        let mut world = World::new(ranks);
+        let mut number = 0;
+        for (steps, times) in models.iter().zip(&kept_for) {
+            for _ in 0..*times {
+                world.step(number, steps, &[]);
+                number += 1;
+            }
+        }
+        // One has no more data; the others go on, then all begin the next epoch.
+        let last = &models[models.len() - 1];
+        world.step(number, last, &[leaver.index(ranks)]);
+        world.step(number + 1, last, &[]);
+        world.step(number + 2, last, &[]);
+        world.all_join(number + 3);
+        for more in 4..8 {
+            world.step(number + more, last, &[]);
+        }
+    }
+}
+
+fn permutations(items: &[(u32, u64)]) -> Vec<Vec<(u32, u64)>> {
+    if items.is_empty() {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for at in 0..items.len() {
+        let mut rest = items.to_vec();
+        let first = rest.remove(at);
+        all.extend(permutations(&rest).into_iter().map(|mut order| {
+            order.insert(0, first);
+            order
+        }));
+    }
+    all
+}
+
+/// Every order of three tensors, with any number of them late, on each of two ranks, after each plan that there can be.
+#[test]
+fn every_step_of_two_ranks() {
+    let tensors = [(0, 60), (1, 60), (2, 200)];
+    let steps: Vec<Step> = permutations(&tensors)
+        .into_iter()
+        .flat_map(|order| (0..=order.len()).map(move |late| Step { order: order.clone(), late }))
+        .collect();
+    let mut planned = 0;
+    for learned in &steps {
+        for a in &steps {
+            for b in &steps {
+                let mut world = World::new(2);
+                world.step(0, &[learned.clone(), learned.clone()], &[]);
+                assert!(world.ranks[0].planned());
+                world.step(1, &[a.clone(), b.clone()], &[]);
+                world.step(2, &[a.clone(), a.clone()], &[]);
+                planned += world.planned;
+            }
+        }
+    }
+    assert!(planned > 10_000);
+}
+
+/// What was planned needs nothing else; what is new is planned, too, after one step.
+#[test]
+fn a_model_that_stays_is_negotiated_once() {
+    let step = Step { order: vec![(0, 80), (1, 80), (2, 80), (3, 400)], late: 0 };
+    let other = Step { order: vec![(0, 80), (5, 80)], late: 0 };
+    let mut world = World::new(4);
+    for number in 0..20 {
+        world.step(number, &vec![step.clone(); 4], &[]);
+    }
+    // The first bucket is small, what does not fit begins another, and what is larger than a bucket has its own.
+    assert_eq!((world.negotiated, world.planned), (4 * 4, 19 * 3));
+    for number in 20..30 {
+        world.step(number, &vec![other.clone(); 4], &[]);
+    }
+    // In step 20 tensor 0 has its slot, tensor 5 none; in step 21 all are written down.
+    assert_eq!((world.negotiated, world.planned), (16 + 4 + 8, 19 * 3 + 3 + 8 * 2));
+}
+
+/// Two models in turns are hardly ever planned: after each plan that did not last, twice as many steps go without.
+#[test]
+fn what_never_lasts_is_given_up() {
+    let steps = [Step { order: vec![(0, 8)], late: 0 }, Step { order: vec![(1, 8)], late: 0 }];
+    let mut world = World::new(2);
+    for number in 0..400 {
+        world.step(number, &vec![steps[number % 2].clone(); 2], &[]);
+    }
+    assert!(world.planned < 20, "{}", world.planned);
+}
+
+/// A tensor that no rank computes comes last, and is no reason to plan anew.
+#[test]
+fn unused_parameters_are_planned_last() {
+    let step = Step { order: vec![(0, 80), (1, 80), (2, 80)], late: 1 };
+    let mut world = World::new(3);
+    for number in 0..10 {
+        world.step(number, &vec![step.clone(); 3], &[]);
+    }
+    assert_eq!(world.negotiated, 9);
+    assert!(world.ranks[0].planned());
+}
+
+/// Others learn of it by a number that travels with the bucket.
+#[test]
+fn a_shape_that_changes_on_one_rank_is_absent_there() {
+    let plan = Step { order: vec![(0, 80), (1, 200)], late: 0 };
+    let mut world = World::new(2);
+    world.step(0, &[plan.clone(), plan], &[]);
+    let graph = &mut world.ranks[1];
+    assert_eq!(graph.asked(&request(0, 40), false), Place::Negotiated);
+    assert_eq!(graph.asked(&request(1, 200), false), Place::Slot(1));
+    assert!(graph.due().is_empty());
+    let issues = graph.flush();
+    assert_eq!(issues[0], Issue { slots: 0..1, absent: vec![0], irregular: true });
+    assert!(issues[1].absent.is_empty() && issues[1].irregular);
+}

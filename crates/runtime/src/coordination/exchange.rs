@@ -1,0 +1,173 @@
+//! What ranks tell each other: a vote is an all-reduce, a report a gather, a decision a broadcast.
+#![allow(unsafe_code, reason = "the machine's own memory is handed to operations, which hold it")]
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_coordinator::{Ballot, Decision, Report, Tally};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::machine::{Closed, Counting, Machine};
+use super::output::Output;
+use crate::communicator::{Memory, Request};
+use crate::dtype::{Dtype, ReduceOp};
+use crate::engine::Submission;
+use crate::error::{Result, RunError};
+use crate::handle::Handle;
+use crate::tag::Call;
+
+/// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
+const SLICE: Duration = Duration::from_millis(200);
+/// Others that have something new vote by themselves; the rest are invited after this. An invitation wakes two threads of
+/// each of them: a small all-reduce that all ranks wait for takes a third of the time without.
+const UNINVITED: Duration = Duration::from_micros(40);
+/// Longest report or decision.
+const LONGEST: u64 = 256 << 20;
+
+impl Machine {
+    /// None: the votes are being counted.
+    pub(super) fn vote(&mut self, cycle: u64, ballot: &Ballot, closed: Closed<'_>) -> Result<Option<Tally>> {
+        self.cycle = cycle;
+        let numbers: Vec<u8> = ballot.encode().into_iter().flat_map(i32::to_ne_bytes).collect();
+        let memory = Arc::new(Output::with(&numbers));
+        let count = numbers.len() as u64 / 4;
+        let ballots = [(memory.address(), count)];
+        let request = Request {
+            call: Call::AllReduce,
+            dtype: Dtype::Int32,
+            op: ReduceOp::Min,
+            inputs: &ballots,
+            label: "which tensors are ready",
+            ..Request::default()
+        };
+        if self.nonblocking {
+            let handle = self.send(&request, &memory, true)?;
+            if self.invited < cycle {
+                self.control.invite(cycle);
+            }
+            self.counting = Some(Counting { handle, memory, since: self.since() });
+            return Ok(None);
+        }
+        self.exchange(&request, &memory, closed, (self.invited < cycle).then_some(cycle))?;
+        self.tally(&memory).map(Some)
+    }
+
+    pub(super) fn tally(&mut self, memory: &Output) -> Result<Tally> {
+        self.heard = Instant::now();
+        let bytes = memory.copy();
+        let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|&word| i32::from_ne_bytes(word)).collect();
+        Tally::decode(&numbers).ok_or_else(|| RunError::Failed("a vote of the coordinator is garbled".into()))
+    }
+
+    /// All ranks' reports, on the first.
+    pub(super) fn gather(&self, report: &Report, closed: Closed<'_>) -> Result<Option<Vec<Report>>> {
+        let text = encode(report)?;
+        let lengths = self.lengths(text.len() as u64, closed)?;
+        let own = Output::with(&text);
+        let first = self.control.rank() == 0;
+        let all = Output::new(if first { lengths.iter().sum::<u64>() as usize } else { 0 });
+        let inputs = [(own.address(), text.len() as u64)];
+        let outputs: &[Memory] = &[(all.address(), all.len() as u64)];
+        let both = Arc::new((own, all));
+        let request = Request {
+            call: Call::Gather,
+            inputs: &inputs,
+            outputs: if first { outputs } else { &[] },
+            counts: first.then_some(&lengths[..]),
+            label: "what each asks for",
+            ..Request::default()
+        };
+        self.exchange(&request, &both, closed, None)?;
+        if !first {
+            return Ok(None);
+        }
+        let bytes = both.1.copy();
+        let mut rest = &bytes[..];
+        let mut reports = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let (one, more) = rest.split_at(length as usize);
+            rest = more;
+            reports.push(decode(one)?);
+        }
+        Ok(Some(reports))
+    }
+
+    /// The first rank's decision, to all.
+    pub(super) fn decision(&self, decided: Option<&Decision>, closed: Closed<'_>) -> Result<Decision> {
+        let text = decided.map(encode).transpose()?.unwrap_or_default();
+        let length = self.lengths(text.len() as u64, closed)?[0];
+        let memory = Arc::new(if decided.is_some() { Output::with(&text) } else { Output::new(length as usize) });
+        let inputs = [(memory.address(), length)];
+        let label = "what begins";
+        let request = Request { call: Call::Broadcast, inputs: &inputs, label, ..Request::default() };
+        self.exchange(&request, &memory, closed, None)?;
+        decode(&memory.copy())
+    }
+
+    /// A number of every rank. Sizes are looked at before memory is taken.
+    fn lengths(&self, own: u64, closed: Closed<'_>) -> Result<Vec<u64>> {
+        let size = self.control.size() as usize;
+        let memory = Arc::new((Output::with(&own.to_ne_bytes()), Output::new(8 * size)));
+        let (inputs, outputs) = ([(memory.0.address(), 1)], [(memory.1.address(), size as u64)]);
+        let request = Request {
+            call: Call::AllGather,
+            dtype: Dtype::Int64,
+            inputs: &inputs,
+            outputs: &outputs,
+            label: "how much each has to say",
+            ..Request::default()
+        };
+        self.exchange(&request, &memory, closed, None)?;
+        let bytes = memory.1.copy();
+        let lengths: Vec<u64> = bytes.as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word)).collect();
+        match lengths.iter().try_fold(0u64, |all, &length| all.checked_add(length)) {
+            Some(all) if all <= LONGEST => Ok(lengths),
+            _ => Err(RunError::Failed(format!("ranks have more than {LONGEST} bytes to say of their tensors"))),
+        }
+    }
+
+    fn send<T: Send + Sync + 'static>(
+        &self,
+        request: &Request<'_>,
+        memory: &Arc<T>,
+        background: bool,
+    ) -> Result<Arc<Handle>> {
+        let keep = Box::new(memory.clone());
+        // Silence was waited for already before all were asked to vote.
+        let how = Submission { timeout: Some(self.control.shared.settings.timeout() * 2 / 3), background };
+        // SAFETY: the memory belongs to `keep`, and is read only after the operation is over.
+        unsafe { self.control.submit(request, Some(keep), how) }
+    }
+
+    /// An operation between coordinators, to its end.
+    fn exchange<T: Send + Sync + 'static>(
+        &self,
+        request: &Request<'_>,
+        memory: &Arc<T>,
+        closed: Closed<'_>,
+        invites: Option<u64>,
+    ) -> Result<()> {
+        let handle = self.send(request, memory, false)?;
+        if let Some(cycle) = invites
+            && !self.control.wait_quietly(&handle, Some(Instant::now() + UNINVITED))?
+        {
+            self.control.invite(cycle);
+        }
+        while !self.control.wait_quietly(&handle, Some(Instant::now() + SLICE))? {
+            if let Some(error) = closed() {
+                return Err(error);
+            }
+            self.control.shared.usable()?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec(value)
+        .map_err(|e| RunError::Failed(format!("what ranks tell each other cannot be written: {e}")))
+}
+
+pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|e| RunError::Failed(format!("what a rank told the others is garbled: {e}")))
+}

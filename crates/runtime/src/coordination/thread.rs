@@ -1,0 +1,177 @@
+//! What has come and was not looked at yet, and the thread that looks if nobody else does.
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use paceline_coordinator::Event;
+
+use super::machine::Machine;
+use super::named::Named;
+use crate::engine::{Listener, News, lock};
+use crate::error::{Result, RunError};
+use crate::timeline::{self, Timeline};
+
+/// Votes are waited for in such pieces, between which the thread looks at what else there is.
+const COUNTING: Duration = Duration::from_millis(50);
+
+/// What has come and was not looked at yet.
+#[derive(Default)]
+pub(super) struct Inbox {
+    pub events: Vec<Arrival>,
+    /// When the machine is to be looked at although nothing comes.
+    due: Option<Instant>,
+    /// The thread is to look now.
+    wanted: bool,
+    closed: Option<RunError>,
+}
+
+/// When something that has come is to be looked at, if nobody does so by himself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    Now,
+    /// Not later than a cycle from now.
+    Soon,
+    /// Whoever posts it will look.
+    ByMe,
+}
+
+pub(super) enum Arrival {
+    Event(Event),
+    Asked(Vec<Arc<Named>>),
+    Joins(Arc<Named>),
+    Left(String),
+}
+
+pub(super) struct Shared {
+    pub inbox: Mutex<Inbox>,
+    pub bell: Condvar,
+    pub machine: Mutex<Machine>,
+    pub cycle_time: Duration,
+    pub timeline: Arc<Timeline>,
+}
+
+impl Shared {
+    pub fn post(&self, arrival: Arrival, when: When) -> Result<()> {
+        let mut inbox = lock(&self.inbox);
+        if let Some(error) = &inbox.closed {
+            return Err(error.clone());
+        }
+        inbox.events.push(arrival);
+        let late = |due: Option<Instant>| due.is_none_or(|due| due > Instant::now() + self.cycle_time);
+        if when == When::Now || (when == When::Soon && late(inbox.due)) {
+            inbox.wanted = true;
+            self.bell.notify_one();
+        }
+        Ok(())
+    }
+
+    pub fn close(&self, error: &RunError) {
+        lock(&self.inbox).closed.get_or_insert_with(|| error.clone());
+        self.bell.notify_all();
+    }
+
+    pub fn closed(&self) -> Option<RunError> {
+        lock(&self.inbox).closed.clone()
+    }
+
+    /// Looks at what has come, unless another thread does so; it will then look at this, too.
+    pub fn drive(&self, waited: &str) {
+        loop {
+            match self.machine.try_lock() {
+                Ok(mut machine) => {
+                    machine.waited = Some(waited.to_owned());
+                    self.look(&mut machine);
+                    machine.waited = None;
+                }
+                Err(TryLockError::Poisoned(poisoned)) => self.look(&mut poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => return,
+            }
+            if lock(&self.inbox).events.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn look(&self, machine: &mut Machine) {
+        loop {
+            let arrivals = std::mem::take(&mut lock(&self.inbox).events);
+            if arrivals.is_empty() {
+                break;
+            }
+            machine.take_all(arrivals, &|| self.closed());
+        }
+        machine.look_at_the_clock(&|| self.closed());
+        let mut inbox = lock(&self.inbox);
+        if let Some(error) = machine.failure() {
+            inbox.closed.get_or_insert_with(|| error.clone());
+        }
+        let before = std::mem::replace(&mut inbox.due, machine.due());
+        if machine.counting().is_some() {
+            inbox.wanted = true;
+            self.bell.notify_one();
+        }
+        if inbox.due.is_some_and(|due| before.is_none_or(|before| due < before)) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// The thread.
+    pub fn run_thread(&self) {
+        loop {
+            {
+                let mut inbox = lock(&self.inbox);
+                let since = if self.timeline.on() { timeline::now() } else { 0 };
+                while inbox.closed.is_none() && !inbox.wanted {
+                    let left = inbox.due.map(|due| due.saturating_duration_since(Instant::now()));
+                    inbox = match left {
+                        Some(Duration::ZERO) => {
+                            self.show_sleep(since, inbox.due);
+                            break;
+                        }
+                        Some(left) => self.bell.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0,
+                        None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                    };
+                }
+                (inbox.wanted, inbox.due) = (false, None);
+                if let Some(error) = inbox.closed.clone() {
+                    drop(inbox);
+                    let mut machine = lock(&self.machine);
+                    machine.fail(&error);
+                    // What was posted just before.
+                    let rest = std::mem::take(&mut lock(&self.inbox).events);
+                    machine.take_all(rest, &|| None);
+                    return;
+                }
+            }
+            let counting = lock(&self.machine).counting();
+            if let Some((control, handle)) = counting {
+                // How it ended is looked at with the machine.
+                let _ = control.wait_quietly(&handle, Some(Instant::now() + COUNTING));
+            }
+            self.look(&mut lock(&self.machine));
+            let mut inbox = lock(&self.inbox);
+            inbox.wanted |= !inbox.events.is_empty();
+        }
+    }
+}
+
+impl Shared {
+    /// The thread slept for the cycle time: until when it wanted to, and how much longer the system let it.
+    fn show_sleep(&self, since: u64, due: Option<Instant>) {
+        let late = due.map_or(Duration::ZERO, |due| due.elapsed()).as_nanos() as u64;
+        let now = timeline::now();
+        if since > 0 && since + late < now {
+            self.timeline.agreement_until("sleep", since, now - late);
+            self.timeline.agreement_until("late wake-up", now - late, now);
+        }
+    }
+}
+
+impl Listener for Shared {
+    fn hear(&self, news: News) {
+        match news {
+            News::Invited(cycle) => drop(self.post(Arrival::Event(Event::Invited(cycle)), When::Now)),
+            News::Left(who) => drop(self.post(Arrival::Left(who), When::Now)),
+            News::Failed(error) => self.close(&error),
+        }
+    }
+}

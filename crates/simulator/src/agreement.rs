@@ -1,0 +1,380 @@
+//! Coordinators of a small world: the very state machines that a run drives, with simulated events.
+//!
+//! What ranks tell each other, in which cycles and what is fused is therefore what a run does; only when things happen is
+//! modelled. Every rank has an optimizer whose gradients become ready at given times of a step. It then waits for their
+//! sums, and the next step begins. A vote ends a fixed time after the last rank has voted, likewise reports and decisions;
+//! a bucket's bytes take the wire one bucket after the other. While it waits for others a coordinator hears nothing else,
+//! unless its votes are nonblocking. For worlds of thousands of ranks there is `coordination`, a model of the machines'
+//! effects.
+mod scenario;
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use paceline_coordinator::{
+    Action, Agreed, Ballot, Bucket, Event, Graph, Issue, Kind, Limits, Negotiate, Place, Policy, Proposal, Report,
+    Request, Settings, Tally, Terms, Time,
+};
+
+pub use scenario::{Agreement, Scenario};
+
+/// Something that happens to a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Happens {
+    /// The gradient with this number is ready.
+    Ready(usize),
+    /// All gradients are; the script waits.
+    Waits,
+    Coordinator(Event),
+    /// An operation with this number is over.
+    Summed(usize),
+    /// Every rank's proposal.
+    Proposed(Vec<Proposal>),
+}
+
+#[derive(PartialEq, Eq)]
+struct Entry {
+    at: Time,
+    number: u64,
+    rank: usize,
+    what: Happens,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+struct Rank {
+    machine: Negotiate,
+    graph: Option<Graph>,
+    /// It waits for other coordinators, and events wait for it.
+    blocked: bool,
+    kept: VecDeque<Event>,
+    sleeps: Option<Time>,
+    step: u32,
+    began: Time,
+    /// Of this step, not summed.
+    left: usize,
+    /// The script waits for them.
+    waits: bool,
+}
+
+/// An operation: on how many ranks it has begun.
+struct Operation {
+    bytes: u64,
+    begun: u32,
+    gradients: usize,
+    is_plan: bool,
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    kind: Kind,
+    agenda: BinaryHeap<Entry>,
+    numbers: u64,
+    ranks: Vec<Rank>,
+    votes: Vec<VecDeque<Ballot>>,
+    reports: Vec<VecDeque<Report>>,
+    /// Negotiated and planned, each in the order in which ranks begin them.
+    operations: [Vec<Operation>; 2],
+    begun: Vec<[usize; 2]>,
+    wire_free: Time,
+    found: Agreement,
+}
+
+/// What coordinators do in this scenario.
+///
+/// # Errors
+/// A scenario that cannot be; the message names field and remedy.
+pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
+    let kind = Kind::find(&scenario.policy).ok_or_else(|| format!("policy: '{}' is unknown", scenario.policy))?;
+    if scenario.ranks == 0 || scenario.ranks > 64 || scenario.gradients.is_empty() || scenario.steps == 0 {
+        return Err("ranks, steps, gradients: give 1 to 64 ranks, a step and a gradient".into());
+    }
+    if !(scenario.bytes_per_s.is_finite() && scenario.bytes_per_s > 0.0) {
+        return Err(format!("bytes_per_s: {} is no rate", scenario.bytes_per_s));
+    }
+    let mut world = World::new(scenario, kind);
+    world.run()?;
+    Ok(world.found)
+}
+
+fn request(number: usize, bytes: u64, apart: bool) -> Request {
+    let terms = Terms {
+        call: "all_reduce".into(),
+        op: "sum".into(),
+        dtype: if apart { "float64" } else { "float32" }.into(),
+        device: "cpu".into(),
+        shape: vec![bytes / 4],
+        root: None,
+        scale: [1f64.to_bits(); 2],
+        bytes,
+        fusible: true,
+        neutral: true,
+    };
+    Request { name: format!("gradient {number}"), terms, own: Vec::new(), together: None }
+}
+
+/// Of the proposals that ranks gather, as the runtime asks for it.
+const PLAN: &str = "plan 0";
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, kind: Kind) -> World<'a> {
+        let n = scenario.ranks as usize;
+        let settings = Settings {
+            cycle_time: scenario.cycle_time,
+            threshold: scenario.threshold,
+            capacity: scenario.capacity,
+            warn_after: None,
+            give_up_after: None,
+            global_sleep: kind == Kind::GlobalSleep,
+        };
+        let limits = Limits { first: scenario.bucket.0, most: scenario.bucket.1 };
+        let ranks = (0..scenario.ranks).map(|rank| Rank {
+            machine: Negotiate::new(rank, scenario.ranks, settings.clone()),
+            graph: (kind == Kind::Graph).then(|| Graph::new(limits)),
+            blocked: false,
+            kept: VecDeque::new(),
+            sleeps: None,
+            step: 0,
+            began: 0,
+            left: 0,
+            waits: false,
+        });
+        World {
+            scenario,
+            kind,
+            agenda: BinaryHeap::new(),
+            numbers: 0,
+            ranks: ranks.collect(),
+            votes: vec![VecDeque::new(); n],
+            reports: vec![VecDeque::new(); n],
+            operations: [Vec::new(), Vec::new()],
+            begun: vec![[0; 2]; n],
+            wire_free: 0,
+            found: Agreement::default(),
+        }
+    }
+
+    fn at(&mut self, at: Time, rank: usize, what: Happens) {
+        self.numbers += 1;
+        self.agenda.push(Entry { at, number: self.numbers, rank, what });
+    }
+
+    fn all(&mut self, at: Time, event: &Event) {
+        (0..self.ranks.len()).for_each(|rank| self.at(at, rank, Happens::Coordinator(event.clone())));
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        (0..self.ranks.len()).for_each(|rank| self.begin_step(rank, 0));
+        while let Some(Entry { at, rank, what, .. }) = self.agenda.pop() {
+            match what {
+                Happens::Ready(number) => self.ready(at, rank, number),
+                Happens::Waits => self.waits(at, rank),
+                Happens::Coordinator(event) => self.hear(at, rank, event),
+                Happens::Summed(gradients) => self.summed(at, rank, gradients),
+                Happens::Proposed(proposals) => self.proposed(at, rank, proposals),
+            }
+        }
+        let waits = self.ranks.iter().filter(|rank| rank.step < self.scenario.steps).count();
+        if waits > 0 { Err(format!("{waits} ranks wait for each other; this is a defect of paceline")) } else { Ok(()) }
+    }
+
+    fn begin_step(&mut self, rank: usize, now: Time) {
+        let scenario = self.scenario;
+        self.ranks[rank].began = now;
+        self.ranks[rank].left = scenario.gradients.len();
+        for (number, (_, ready)) in scenario.gradients.iter().enumerate() {
+            self.at(now + ready, rank, Happens::Ready(number));
+        }
+        let last = scenario.gradients.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
+        self.at(now + scenario.waits.unwrap_or(last).max(last), rank, Happens::Waits);
+    }
+
+    fn ready(&mut self, now: Time, rank: usize, number: usize) {
+        let wanted = request(number, self.scenario.gradients[number].0, number < self.scenario.apart);
+        if let Some(graph) = &mut self.ranks[rank].graph {
+            let place = graph.asked(&wanted, false);
+            let due = graph.due();
+            self.issue(now, rank, due);
+            if matches!(place, Place::Slot(_)) {
+                return;
+            }
+        }
+        self.hear(now, rank, Event::Submitted(vec![wanted]));
+    }
+
+    fn waits(&mut self, now: Time, rank: usize) {
+        if let Some(graph) = &mut self.ranks[rank].graph {
+            let due = graph.flush();
+            self.issue(now, rank, due);
+        }
+        self.ranks[rank].waits = true;
+        if self.ranks[rank].left == 0 {
+            self.waited(now, rank);
+        } else {
+            self.hear(now, rank, Event::Awaited);
+        }
+    }
+
+    fn issue(&mut self, now: Time, rank: usize, due: Vec<Issue>) {
+        for issue in due {
+            let Some(graph) = &self.ranks[rank].graph else { return };
+            let bytes = graph.slots()[issue.slots.clone()].iter().map(|slot| slot.terms.bytes).sum();
+            self.begin(now, rank, 1, bytes, issue.slots.len(), false);
+        }
+    }
+
+    /// An operation begins on a rank, of the negotiated (0) or the planned (1).
+    fn begin(&mut self, now: Time, rank: usize, which: usize, bytes: u64, gradients: usize, is_plan: bool) {
+        let number = self.begun[rank][which];
+        self.begun[rank][which] += 1;
+        if rank == 0 && !is_plan {
+            [&mut self.found.negotiated, &mut self.found.planned][which].push(bytes);
+        }
+        let all = &mut self.operations[which];
+        if number == all.len() {
+            all.push(Operation { bytes, begun: 0, gradients, is_plan });
+        }
+        all[number].begun += 1;
+        if all[number].begun < self.scenario.ranks {
+            return;
+        }
+        let Operation { bytes, gradients, is_plan, .. } = all[number];
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time that is shown")]
+        let wire = (bytes as f64 / self.scenario.bytes_per_s * 1e9) as Time;
+        self.wire_free = self.wire_free.max(now) + self.scenario.latency + wire;
+        let over = self.wire_free;
+        if is_plan {
+            let proposals: Vec<Proposal> =
+                self.ranks.iter().filter_map(|rank| rank.graph.as_ref().map(Graph::proposal)).collect();
+            (0..self.ranks.len()).for_each(|rank| self.at(over, rank, Happens::Proposed(proposals.clone())));
+        } else {
+            (0..self.ranks.len()).for_each(|rank| self.at(over, rank, Happens::Summed(gradients)));
+        }
+    }
+
+    fn summed(&mut self, now: Time, rank: usize, gradients: usize) {
+        let here = &mut self.ranks[rank];
+        here.left -= gradients;
+        if here.left == 0 && here.waits {
+            self.waited(now, rank);
+        }
+    }
+
+    /// The script has all sums of a step.
+    fn waited(&mut self, now: Time, rank: usize) {
+        let here = &mut self.ranks[rank];
+        here.waits = false;
+        if let Some(graph) = &mut here.graph
+            && graph.ended(false)
+        {
+            let wanted = Request { own: vec![1], ..request(0, 0, false) };
+            let terms = Terms { call: "all_gather".into(), op: String::new(), dtype: "uint8".into(), ..wanted.terms };
+            let wanted = Request { name: PLAN.into(), terms: Terms { fusible: false, ..terms }, ..wanted };
+            self.hear(now, rank, Event::Submitted(vec![wanted]));
+            self.hear(now, rank, Event::Awaited);
+            return;
+        }
+        self.end_step(now, rank);
+    }
+
+    fn proposed(&mut self, now: Time, rank: usize, proposals: Vec<Proposal>) {
+        let proposals: Vec<Option<Proposal>> = proposals.into_iter().map(Some).collect();
+        if let Some(graph) = &mut self.ranks[rank].graph {
+            graph.agree(&proposals);
+        }
+        self.end_step(now, rank);
+    }
+
+    fn end_step(&mut self, now: Time, rank: usize) {
+        if rank == 0 {
+            self.found.steps.push(now - self.ranks[0].began);
+        }
+        self.ranks[rank].step += 1;
+        if self.ranks[rank].step < self.scenario.steps {
+            self.begin_step(rank, now);
+        }
+    }
+
+    /// An event reaches a coordinator, unless it waits for others: then it is kept.
+    fn hear(&mut self, now: Time, rank: usize, event: Event) {
+        let answers = matches!(event, Event::Tallied(_) | Event::Gathered(_) | Event::Decided(_));
+        if event == Event::Woke && self.ranks[rank].sleeps != Some(now) {
+            return;
+        }
+        if self.ranks[rank].blocked && !answers {
+            self.ranks[rank].kept.push_back(event);
+            return;
+        }
+        self.ranks[rank].blocked = false;
+        let mut events = vec![event];
+        while !events.is_empty() {
+            for action in self.ranks[rank].machine.on_all(now, std::mem::take(&mut events)) {
+                self.act(now, rank, action);
+            }
+            let here = &mut self.ranks[rank];
+            if !here.blocked {
+                events.extend(here.kept.drain(..));
+            }
+        }
+    }
+
+    fn act(&mut self, now: Time, rank: usize, action: Action) {
+        let first = rank == 0;
+        match action {
+            Action::Sleep(until) => {
+                self.ranks[rank].sleeps = until;
+                if let Some(until) = until {
+                    self.at(until, rank, Happens::Coordinator(Event::Woke));
+                }
+            }
+            Action::Vote(cycle, ballot) => {
+                self.found.votes += u64::from(first);
+                self.ranks[rank].blocked = self.kind != Kind::Nonblocking;
+                self.votes[rank].push_back(ballot);
+                for other in (0..self.ranks.len()).filter(|&other| other != rank) {
+                    self.at(now, other, Happens::Coordinator(Event::Invited(cycle)));
+                }
+                if self.votes.iter().all(|votes| !votes.is_empty()) {
+                    let ballots: Vec<_> = self.votes.iter_mut().filter_map(VecDeque::pop_front).collect();
+                    self.all(now + self.scenario.vote, &Event::Tallied(tally(&ballots)));
+                }
+            }
+            Action::Report(report) => {
+                self.found.reports += u64::from(first);
+                self.ranks[rank].blocked = true;
+                self.reports[rank].push_back(report);
+                if self.reports.iter().all(|reports| !reports.is_empty()) {
+                    let reports: Vec<_> = self.reports.iter_mut().filter_map(VecDeque::pop_front).collect();
+                    self.at(now + self.scenario.tell, 0, Happens::Coordinator(Event::Gathered(reports)));
+                }
+            }
+            Action::Decide(decision) => {
+                self.found.decisions += 1;
+                self.ranks[rank].blocked = true;
+                self.all(now + self.scenario.tell, &Event::Decided(decision));
+            }
+            Action::Start(Bucket { bytes, tensors }) => {
+                let is_plan = tensors.iter().any(|Agreed { request, .. }| request.name == PLAN);
+                self.begin(now, rank, 0, bytes, tensors.len(), is_plan);
+            }
+            Action::Refuse(..) | Action::Warn(_) | Action::AllJoined(_) => {}
+        }
+    }
+}
+
+fn tally(ballots: &[Ballot]) -> Tally {
+    let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
+    let least = |at: usize| encoded.iter().filter_map(|numbers| numbers.get(at)).min().copied().unwrap_or(0);
+    let least: Vec<i32> = (0..encoded[0].len()).map(least).collect();
+    // What was encoded can be decoded.
+    Tally::decode(&least).unwrap_or_else(|| unreachable!("a ballot of {} numbers", least.len()))
+}

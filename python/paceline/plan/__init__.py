@@ -1,0 +1,11 @@
+"""Plans: which all-reduces of a step's graph are fused, and in which order they are issued (docs/coordinator-plan.md).
+
+Nothing heavy is imported before it is needed: TensorFlow only for its graphs.
+"""
+
+from paceline._core import Graph
+from paceline.plan.result import Bucket, Plan, Tensor, plan_graph
+from paceline.plan.sources import TensorflowOptions, read_graph
+from paceline.plan.tensorflow_graph import plan_tensorflow
+
+__all__ = ["Bucket", "Graph", "Plan", "Tensor", "TensorflowOptions", "plan_graph", "plan_tensorflow", "read_graph"]

@@ -1,0 +1,52 @@
+"""A plan for people."""
+
+from __future__ import annotations
+
+from paceline import human
+from paceline._core import Graph
+from paceline.plan.result import Plan
+from paceline.table import Column, render, wrapped
+
+
+def lines(plan: Plan, graph: Graph, width: int) -> list[str]:
+    """What is planned, then a row for each all-reduce, grouped by bucket."""
+    return [*wrapped(_summary(plan, graph), width), "", *_table(plan)] if plan.tensors else [_nothing(plan, graph)]
+
+
+def _summary(plan: Plan, graph: Graph) -> str:
+    limit = f" of at most {human.size(plan.bucket_size_bytes)}" if plan.bucket_size_bytes else ""
+    total = human.size(sum(bucket.bytes for bucket in plan.buckets))
+    text = (
+        f"{plan.graph}: {human.count(len(plan.tensors), 'all-reduce')} of {total} in "
+        f"{human.count(len(plan.buckets), 'bucket')}{limit}; the fetches need {plan.nodes} of {graph.nodes} nodes"
+    )
+    unneeded = graph.all_reduces - len(plan.tensors)
+    return f"{text}, and not {human.count(unneeded, 'all-reduce')}" if unneeded else text
+
+
+def _nothing(plan: Plan, graph: Graph) -> str:
+    return (
+        f"{plan.graph}: nothing to plan: the fetches need {plan.nodes} of {graph.nodes} nodes, and none of them is one "
+        f"of the graph's {human.count(graph.all_reduces, 'all-reduce')}"
+    )
+
+
+def _table(plan: Plan) -> list[str]:
+    columns = [
+        Column("bucket"),
+        Column("id"),
+        Column("all-reduce", left=True),
+        Column("dtype", left=True),
+        Column("size"),
+        Column("depth"),
+    ]
+    groups = []
+    for number, bucket in enumerate(plan.buckets):
+        members = [plan.tensors[tensor] for tensor in bucket.tensors]
+        groups.append(
+            [
+                [str(number), str(tensor.id), tensor.name, tensor.dtype, human.size(tensor.bytes), str(tensor.depth)]
+                for tensor in members
+            ]
+        )
+    return render(columns, groups, highlight_first=False)

@@ -1,0 +1,86 @@
+"""Files of TensorFlow's: GraphDefs, as binary and as text, and SavedModels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Graph, UserError
+from paceline.plan.sources import TensorflowOptions
+from paceline.plan.tensorflow_graph import require_tensorflow, to_graph
+
+_MOST_BYTES = 2_000_000_000
+"""A message of protocol buffers has at most 2 GB."""
+
+
+def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: TensorflowOptions) -> tuple[Graph, list[str]]:
+    """The graph in a file or in the folder of a SavedModel, and what to fetch. Raises UserError.
+
+    A SavedModel is read, not loaded: its operations may belong to libraries that are not installed.
+    """
+    file = _file_of(path)
+    require_tensorflow()
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    if file.stem != "saved_model":
+        if options.signature is not None:
+            raise UserError(f"--signature: has no effect on {path}, which is no SavedModel; leave it out")
+        graph_def = _parsed(file, tf.compat.v1.GraphDef(), "a GraphDef")
+        return to_graph(graph_def, str(path), fetches, options)
+    model = _parsed(file, saved_model_pb2.SavedModel(), "a SavedModel")
+    if not model.meta_graphs:
+        raise UserError(f"{file}: has no graph; is it a SavedModel?")
+    content = model.meta_graphs[0]
+    if fetches is not None and options.signature is not None:
+        raise UserError("--signature: has no effect beside --fetch; give one of them")
+    wanted = _outputs(content, options.signature, path) if fetches is None else fetches
+    return to_graph(content.graph_def, str(path), wanted, options, name=path.resolve().name)
+
+
+def _file_of(path: Path) -> Path:
+    if path.is_dir():
+        for name in ("saved_model.pb", "saved_model.pbtxt"):
+            if (path / name).is_file():
+                return path / name
+        raise UserError(f"{path}: is a folder without saved_model.pb; name a SavedModel's folder, or a file")
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; check the path")
+    if not path.is_file():
+        raise UserError(f"{path}: is a pipe or a device; write its content to a regular file first")
+    if path.stat().st_size > _MOST_BYTES:
+        raise UserError(f"{path}: has more than 2 GB, the most that a protocol buffer has")
+    return path
+
+
+def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+
+    content = path.read_bytes()
+    try:
+        if path.suffix == ".pbtxt":
+            text_format.Parse(content.decode(), message)
+        else:
+            message.ParseFromString(content)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 (at byte {error.start}), and {what} as text is expected") from None
+    except (text_format.ParseError, DecodeError) as error:
+        raise UserError(f"{path}: is not {what}: {error}") from None
+    return message
+
+
+def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # noqa: ANN401
+    """The tensors that a signature gives; of the only one, if none is named."""
+    # TensorFlow adds one for restoring variables.
+    signatures = {name: found for name, found in content.signature_def.items() if name != "__saved_model_init_op"}
+    known = ", ".join(sorted(signatures))
+    if signature is None:
+        if len(signatures) != 1:
+            has = f"has the signatures {known}; name one by --signature" if known else "has no signature"
+            raise UserError(f"{path}: {has}; or name nodes by --fetch")
+        signature = next(iter(signatures))
+    if signature not in signatures:
+        raise UserError(f"{path}: has no signature '{signature}'; it has {known or 'none'}")
+    return [output.name for output in signatures[signature].outputs.values()]

@@ -1,0 +1,172 @@
+"""Plans of TensorFlow's graphs: which nodes are all-reduces, and what needs what."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from paceline._core import Graph, UserError
+from paceline.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
+from paceline.plan.sources import TensorflowOptions
+
+KNOWN_ALL_REDUCES = (
+    "HorovodAllreduce*",
+    "HorovodGroupedAllreduce*",
+    "Paceline*AllReduce*",
+    "CollectiveReduce*",
+    "NcclAllReduce",
+)
+"""Patterns of operations: Horovod's, ours, and those of tf.distribute."""
+
+
+def plan_tensorflow(
+    function: Any,  # noqa: ANN401
+    fetches: Sequence[str] | None = None,
+    *,
+    example: Sequence[Any] = (),
+    bucket_size: str | int | None = DEFAULT_BUCKET_SIZE,
+    ids: str = "depth",
+    all_reduce: str | None = None,
+    unknown_size_bytes: int | None = None,
+) -> Plan:
+    """Plan the all-reduces of a `tf.function`, a concrete function, a `tf.Graph` or a `GraphDef`.
+
+    `fetches` are names of nodes or tensors ("train_op", "gradients:0"); without, what a function returns and what it
+    does besides. `example` are the arguments of a `tf.function` that is not traced yet. For the others see
+    TensorflowOptions and `plan_graph`. Raises UserError, also where TensorFlow is not installed.
+    """
+    require_tensorflow()
+    options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size_bytes)
+    graph_def, name, own = _graph_def_of(function, example)
+    graph, wanted = to_graph(graph_def, name, own if fetches is None else fetches, options)
+    return plan_graph(graph, wanted, bucket_size, ids=ids)
+
+
+def require_tensorflow() -> None:
+    """Import it, quietly. Raises UserError where it is not installed."""
+    import os
+    import sys
+
+    if "tensorflow" not in sys.modules:
+        # Nothing is computed here: its notes about the processor would only surround our one line.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"graphs of TensorFlow's need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
+            "as JSON (docs/coordinator-plan.md)"
+        ) from None
+
+
+def to_graph(
+    graph_def: Any,  # noqa: ANN401
+    source: str,
+    fetches: Sequence[str] | None,
+    options: TensorflowOptions,
+    name: str | None = None,
+) -> tuple[Graph, list[str]]:
+    """A GraphDef as a graph of ours, and names of nodes to fetch. Raises UserError."""
+    from paceline.plan.tensorflow_functions import flatten
+    from paceline.plan.tensorflow_sizes import Sizes
+
+    if not graph_def.node:
+        raise UserError(f"{source}: has no nodes; is it a GraphDef?")
+    patterns = (*KNOWN_ALL_REDUCES, *([options.all_reduce] if options.all_reduce else []))
+
+    def is_all_reduce(kind: str, node: str) -> bool:
+        return any(fnmatch.fnmatchcase(kind, pattern) for pattern in patterns) or bool(
+            options.all_reduce and fnmatch.fnmatchcase(node, options.all_reduce)
+        )
+
+    operations = flatten(graph_def, is_all_reduce, source)
+    _check_pattern(options.all_reduce, [(operation.kind, operation.name) for operation in operations], source)
+    known = {operation.name for operation in operations}
+    wanted = _node_names(fetches, known)
+    if not wanted:
+        needed = {parent for operation in operations for parent in operation.parents}
+        last = [operation.name for operation in operations if operation.name not in needed]
+        raise UserError(
+            f"{source}: name the nodes from which it is traversed backward, by --fetch; nothing needs "
+            f"{', '.join(last[:5])}"
+            f"{' …' if len(last) > 5 else ''}"
+        )
+    all_reduces = {operation.name for operation in operations if is_all_reduce(operation.kind, operation.name)}
+    sizes = Sizes(graph_def, all_reduces, options.unknown_size_bytes, source)
+    needed_only = _needed(operations, wanted)
+    nodes: list[dict[str, Any]] = []
+    for operation in operations:
+        node: dict[str, Any] = {"name": operation.name}
+        # Those that nothing needs move nothing: their size is not asked for.
+        if operation.name in all_reduces and operation.name in needed_only:
+            dtype, size_bytes = sizes.of(operation)
+            node["all_reduce"] = {"dtype": dtype, "bytes": size_bytes}
+        nodes.append(node)
+    if options.unknown_size_bytes is not None and not sizes.used_unknown:
+        raise UserError(
+            f"--unknown-size: has no effect on {source}, all of whose all-reduces have shapes; leave it out"
+        )
+    document: dict[str, Any] = {
+        "format": "paceline-graph",
+        "version": 1,
+        "provenance": f"a graph of TensorFlow's with {len(graph_def.node)} nodes",
+        "nodes": nodes,
+        "edges": [[parent, operation.name] for operation in operations for parent in operation.parents],
+        "fetches": [fetch for fetch in wanted if fetch in known],
+    }
+    if name is not None:
+        document["name"] = name
+    return Graph.from_json(json.dumps(document).encode(), source), wanted
+
+
+def _check_pattern(pattern: str | None, nodes: list[tuple[str, str]], source: str) -> None:
+    if pattern and not any(fnmatch.fnmatchcase(word, pattern) for node in nodes for word in node):
+        raise UserError(
+            f"--all-reduce: no operation and no node of {source} matches '{pattern}'; * stands for any letters"
+        )
+
+
+def _node_names(fetches: Sequence[str] | None, known: set[str]) -> list[str]:
+    """Of tensors and control inputs, too. A call's results are nodes of their own."""
+    names = [fetch.removeprefix("^") for fetch in fetches or ()]
+    return [name if name in known else name.split(":")[0] for name in names]
+
+
+def _needed(operations: Sequence[Any], fetches: Sequence[str]) -> set[str]:
+    parents = {operation.name: operation.parents for operation in operations}
+    found: set[str] = set()
+    ahead = list(fetches)
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead.extend(parents.get(name, ()))
+    return found
+
+
+def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list[str] | None]:  # noqa: ANN401
+    """The GraphDef, what it is called, and what is fetched of it unless something else is named."""
+    import tensorflow as tf
+
+    if isinstance(function, tf.compat.v1.GraphDef):
+        return function, "GraphDef", None
+    if isinstance(function, tf.Graph):
+        return function.as_graph_def(add_shapes=True), "tf.Graph", None
+    if not hasattr(function, "graph"):
+        if not hasattr(function, "get_concrete_function"):
+            raise UserError(
+                f"plan_tensorflow takes a tf.function, a concrete function, a tf.Graph or a GraphDef, and this is a "
+                f"{type(function).__name__}"
+            )
+        try:
+            function = function.get_concrete_function(*example)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"plan_tensorflow: this tf.function needs arguments to be traced; give example=: {error}"
+            ) from None
+    graph = function.graph
+    done = [*(output.op.name for output in graph.outputs), *(operation.name for operation in graph.control_outputs)]
+    return graph.as_graph_def(add_shapes=True), graph.name, done

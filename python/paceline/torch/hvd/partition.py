@@ -1,0 +1,78 @@
+"""Cores of their own for coordinator, framework and input pipeline: the policy `partitioned`.
+
+S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant SCP: what
+does not share a core cannot preempt each other. A rank's share of its node's cores is cut in three: the coordinator and
+the thread that moves tensors get one core, processes that it forks (a DataLoader's workers) some, the rest computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline._core import UserError
+
+_PIPELINE = 0.25
+"""Of a rank's cores, rounded; workers of an input pipeline are idle most of the time."""
+_FEWEST_FOR_A_PIPELINE = 4
+
+
+@dataclass(frozen=True)
+class Cores:
+    """A rank's share."""
+
+    coordinator: int
+    framework: tuple[int, ...]
+    pipeline: tuple[int, ...]
+
+
+def share(available: list[int], local_rank: int, local_size: int) -> Cores | None:
+    """This rank's cores of those that its node's ranks share; None if it has fewer than two."""
+    each = len(available) // local_size
+    mine = available[local_rank * each : (local_rank + 1) * each]
+    if len(mine) < 2:
+        return None
+    rest = mine[1:]
+    pipeline = round(_PIPELINE * len(mine)) if len(mine) >= _FEWEST_FOR_A_PIPELINE else 0
+    if pipeline == 0:
+        return Cores(mine[0], tuple(rest), tuple(rest))
+    return Cores(mine[0], tuple(rest[pipeline:]), tuple(rest[:pipeline]))
+
+
+def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
+    """Confine this process's threads, and what it forks from now on. The coordinator's core, None if there is none.
+
+    Raises UserError where the system has no affinities.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError("--coordinator partitioned: this system does not let processes choose their cores; take graph")
+    cores = share(sorted(os.sched_getaffinity(0)), local_rank, local_size)
+    if cores is None:
+        if local_rank == 0:
+            print(
+                "paceline: --coordinator partitioned: there is one core for each rank and nothing to part; it works as "
+                "negotiate",
+                file=sys.stderr,
+            )
+        return None
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores.framework)
+    torch.set_num_threads(min(torch.get_num_threads(), len(cores.framework)))
+    os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cores.pipeline))
+    if verbose:
+        print(
+            f"paceline: rank {local_rank} of this node: core {cores.coordinator} coordinates, {_text(cores.framework)} "
+            f"compute, {_text(cores.pipeline)} for processes it forks",
+            file=sys.stderr,
+        )
+    return cores.coordinator
+
+
+def _text(cores: tuple[int, ...]) -> str:
+    return ", ".join(map(str, cores))

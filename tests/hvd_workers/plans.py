@@ -1,0 +1,291 @@
+"""Training under the coordinator `graph`: steps that are planned, and all that can be other than planned."""
+
+import time
+from copy import deepcopy
+from functools import partial
+
+import paceline.torch as hvd
+import torch
+from paceline._core import JobError
+from paceline.torch.hvd.world import members_of
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_workers.checks import run_all
+
+ROWS = 4
+LAYERS = 5
+
+
+class Branches(nn.Module):
+    """Blocks of which each call names those that it takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(LAYERS))
+
+    def forward(self, x, take=range(LAYERS), way=None):
+        for block in take:
+            layer = self.blocks[block]
+            x = x + torch.tanh(layer(x) if way is None else checkpoint(layer, x, use_reentrant=way))
+        return x
+
+
+def model():
+    torch.manual_seed(3)
+    return Branches().double()
+
+
+def rows(step, rank, count=ROWS):
+    draw = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(count, 6, generator=draw).double().requires_grad_()
+
+
+def counts():
+    """What ranks told each other besides tensors; votes, reports and decisions are control messages."""
+    found = members_of(hvd.global_process_set).coordinator.counts()
+    return found | {"control": found["votes"] + found["reports"] + found["decisions"]}
+
+
+class Pair:
+    """A model that all ranks train, and the same trained here by the gradients of all ranks."""
+
+    def __init__(self, size, **options):
+        self.size, self.theirs, self.ours = size, model(), model()
+        self.plain = torch.optim.SGD(self.theirs.parameters(), lr=0.1, momentum=0.9)
+        self.options = options
+        self.wrap()
+
+    def wrap(self):
+        optimizer = torch.optim.SGD(self.ours.parameters(), lr=0.1, momentum=0.9)
+        names = self.ours.named_parameters()
+        self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=names, **self.options)
+
+    def step(self, number, rank, calls, extra=None):
+        """`calls[r]`: rank r's forward passes, each a function of model and inputs; one rank may have none."""
+        self.optimizer.zero_grad()
+        for call in calls[rank]:
+            call(self.ours, rows(number, rank)).square().mean().backward()
+        if extra is not None:
+            extra()
+        self.optimizer.step()
+        self.plain.zero_grad()
+        for other in range(self.size):
+            for call in calls[other]:
+                (call(self.theirs, rows(number, other)).square().mean() / self.size).backward()
+        for parameter in self.theirs.parameters():
+            # A rank that has none takes part with zeros.
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.plain.step()
+
+    def check(self):
+        for (name, one), two in zip(self.ours.named_parameters(), self.theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def taking(*blocks, way=None):
+    return lambda net, x: net(x, blocks, way)
+
+
+EVERY = taking(*range(LAYERS))
+
+
+def same(size, *calls):
+    return [list(calls)] * size
+
+
+def quiet(steps):
+    """Takes these steps, in which ranks tell each other nothing but tensors: control messages and buckets are counted.
+
+    The last step is not: what others do after it they may do before this rank has looked.
+    """
+    before = after = counts()
+    for step in steps:
+        after = counts()
+        step()
+    assert after["planned"] > before["planned"]
+    same = ("control", "negotiated", "plans")
+    assert [before[name] for name in same] == [after[name] for name in same], (before, after)
+
+
+def no_messages(rank, size):
+    """After the first step ranks tell each other nothing but tensors."""
+    pair = Pair(size)
+    pair.step(0, rank, same(size, EVERY))
+    assert counts()["plans"] == 1
+    quiet(partial(pair.step, step, rank, same(size, EVERY)) for step in range(1, 12))
+    pair.check()
+
+
+def changes(rank, size):
+    """Each change is found on all ranks in the step in which it happens, with the right sums; then it plans anew."""
+    last = size - 1
+    skips = [[EVERY]] * last + [[taking(0, 1, 3, 4)]]
+    two_skip = [[taking(0, 1)]] + [[EVERY]] * (size - 2) + [[taking(3, 4)]] if size > 1 else skips
+    none = [[EVERY]] * last + [[]]
+    other_order = same(size, taking(4, 3, 2, 1, 0))
+    unused = same(size, taking(0, 1, 2))
+    reentrant, other = same(size, taking(*range(LAYERS), way=True)), same(size, taking(*range(LAYERS), way=False))
+    pair = Pair(size)
+    number = 0
+    for odd in (skips, two_skip, none, unused, other_order, reentrant, other):
+        for _ in range(10):
+            pair.step(number, rank, same(size, EVERY))
+            number += 1
+        planned, plans = counts()["planned"], counts()["plans"]
+        pair.step(number, rank, odd)
+        assert counts()["planned"] > planned, "it was planned"
+        assert hvd.allgather_object(counts()["plans"]) == [plans] * size
+        pair.step(number + 1, rank, same(size, EVERY))
+        pair.check()
+        number += 2
+    # What is so in each step is planned: then it is no exception.
+    for _ in range(3):
+        pair.step(number, rank, unused)
+        number += 1
+    quiet(partial(pair.step, number + step, rank, unused) for step in range(5))
+    pair.check()
+
+
+def shapes(rank, size):
+    """Another batch on each rank and in each step changes no gradient's shape."""
+    net, twin = model(), model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), op=hvd.Sum)
+    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        net(rows(step, rank, 1 + (step + rank) % 4)).square().sum().backward()
+        optimizer.step()
+        plain.zero_grad()
+        for other in range(size):
+            twin(rows(step, other, 1 + (step + other) % 4)).square().sum().backward()
+        plain.step()
+    for one, two in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+    assert counts()["planned"] > 0
+
+
+def accumulation(rank, size):
+    """Several backward passes make a gradient; one too many is an error as ever."""
+    pair = Pair(size, backward_passes_per_step=2)
+    for step in range(5):
+        pair.step(step, rank, same(size, EVERY, taking(1, 2, 3)))
+    pair.check()
+    # Blocks 0 and 4 have one pass only, and come late; so it is planned.
+    quiet(partial(pair.step, step, rank, same(size, EVERY, taking(1, 2, 3))) for step in range(5, 8))
+    for _ in range(2):
+        EVERY(pair.ours, rows(8, rank)).mean().backward()
+    try:
+        EVERY(pair.ours, rows(9, rank)).mean().backward()
+    except AssertionError as error:
+        assert "more than 2 times" in str(error)
+    else:
+        raise AssertionError("a third pass raises")
+    pair.optimizer.step()
+
+
+def models(rank, size):
+    """A model is swapped for another whose parameters have the same names; two optimizers take turns."""
+    first = Pair(size)
+    for step in range(3):
+        first.step(step, rank, same(size, EVERY))
+    second = Pair(size)
+    for step in range(3, 6):
+        second.step(step, rank, same(size, EVERY))
+    quiet(partial((first, second)[step % 2].step, step, rank, same(size, EVERY)) for step in range(6, 12))
+    first.check()
+    second.check()
+    # The parameters of a model become others under an optimizer that stays: half of the first layer.
+    first.ours.half()
+    first.theirs.half()
+    for step in range(12, 15):
+        first.optimizer.zero_grad()
+        first.ours(rows(step, rank).half()).square().mean().backward()
+        first.optimizer.step()
+    sums = hvd.allgather_object([parameter.double().sum().item() for parameter in first.ours.parameters()])
+    assert all(one == sums[0] for one in sums)
+
+
+def forward(rank, size):
+    """Tensors that are reduced inside forward travel beside what is planned."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 8), hvd.SyncBatchNorm(8), nn.Linear(8, 2)).double()
+    twin = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).double()
+    twin.load_state_dict(net.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for step in range(8):
+        optimizer.zero_grad()
+        net(rows(step, rank).detach()).square().mean().backward()
+        optimizer.step()
+        plain.zero_grad()
+        twin(torch.cat([rows(step, other).detach() for other in range(size)])).square().mean().backward()
+        plain.step()
+    for one, two in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+    assert counts()["planned"] >= 7
+
+
+def joins(rank, size):
+    """Ranks run out of batches one after the other, in each of three epochs, all of them under a plan."""
+    pair = Pair(size)
+    number = 0
+    for epoch in range(3):
+        mine = 5 + (rank + epoch) % size
+        for step in range(5):
+            pair.step(number + step, rank, same(size, EVERY))
+        pair.check()
+        for _ in range(5, mine):
+            pair.optimizer.zero_grad()
+            EVERY(pair.ours, rows(number, rank)).mean().backward()
+            pair.optimizer.step()
+        hvd.join()
+        hvd.broadcast_parameters(pair.ours.state_dict(), root_rank=0)
+        pair.theirs.load_state_dict(pair.ours.state_dict())
+        hvd.broadcast_optimizer_state(pair.optimizer, root_rank=0)
+        pair.plain.load_state_dict(deepcopy(pair.optimizer.state_dict()))
+        number += 10
+    assert counts()["plans"] >= 3
+
+
+def one_changes(rank, size):
+    """One rank's model has another dtype: all that have the old one are told, and nobody hangs."""
+    pair = Pair(size)
+    for step in range(3):
+        pair.step(step, rank, same(size, EVERY))
+    if rank == size - 1:
+        pair.ours.half()
+        pair.optimizer.zero_grad()
+        pair.ours(rows(3, rank).half()).mean().backward()
+    else:
+        pair.optimizer.zero_grad()
+        pair.ours(rows(3, rank)).mean().backward()
+    try:
+        pair.optimizer.step()
+    except JobError as error:
+        text = str(error)
+        assert "another rank did not have it" in text or "waits" in text or "left" in text, text
+    else:
+        raise AssertionError("a wrong sum")
+
+
+def everything(rank, size):
+    run_all([no_messages, changes, shapes, accumulation, models, forward], rank, size)
+
+
+def one_stays_away(rank, size):
+    """One rank skips backward and step under a plan: the others are told who is missing, within the time limit."""
+    pair = Pair(size)
+    for step in range(3):
+        pair.step(step, rank, same(size, EVERY))
+    if rank == 1:
+        time.sleep(12)
+        return
+    pair.optimizer.zero_grad()
+    EVERY(pair.ours, rows(3, rank)).mean().backward()
+    try:
+        pair.optimizer.step()
+    except JobError as error:
+        assert "rank 1" in str(error), error
+    else:
+        raise AssertionError("nobody was missing")

@@ -1,0 +1,44 @@
+"""The policies by which ranks agree on an order, in real processes. What the ranks do stands in `hvd_workers.plans`."""
+
+import pytest
+from hvd_workers import optimizers, plans, training
+from hvd_workers.launch import run
+
+POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_not_as_planned_is_found_on_all_ranks_and_right(ranks):
+    run(ranks, plans.everything)
+
+
+def test_no_control_messages_after_the_plan_among_eight():
+    run(8, plans.no_messages)
+
+
+def test_small_buckets_are_planned_too():
+    run(3, plans.changes, env={"HOROVOD_FUSION_THRESHOLD": "300"})
+
+
+def test_ranks_join_under_a_plan():
+    run(3, plans.joins)
+
+
+def test_a_rank_whose_model_is_another_is_told_of():
+    run(3, plans.one_changes, env={"PACELINE_TIMEOUT": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"})
+
+
+@pytest.mark.parametrize("policy", POLICIES[:-1])
+def test_every_policy_trains_the_same(policy):
+    env = {"PACELINE_COORDINATOR": policy}
+    run(2, training.everything, env=env)
+    run(3, training.uneven, env=env)
+
+
+@pytest.mark.parametrize("policy", ["gs", "nbcs"])
+def test_optimizers_under_other_policies(policy):
+    run(3, optimizers.everything, env={"PACELINE_COORDINATOR": policy, "HOROVOD_CYCLE_TIME": "5"})
+
+
+def test_a_rank_that_stays_away_is_named():
+    run(3, plans.one_stays_away, env={"PACELINE_TIMEOUT": "3"})
