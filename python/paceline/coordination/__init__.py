@@ -65,7 +65,7 @@ class CoordinatedRun:
             workers=self.workers,
             bandwidth_bps=_core.parse_rate(json.loads(self.cluster.to_json())["bandwidth"]),
             iteration_s=iteration_s,
-            samples_per_s=self.workers * step["batch"] / iteration_s if iteration_s else None,
+            samples_per_s=self.workers * step["batch"] / iteration_s if alone else None,
             scaling_efficiency=alone / iteration_s if alone else None,
             **told["breakdown"],
             latest_s=told["latest_s"],

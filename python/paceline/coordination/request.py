@@ -65,6 +65,10 @@ def prepare(request: Request) -> PreparedCoordination:
     if request.strategy == []:
         raise UserError("--strategy: names none; give one or several")
     strategies = list(dict.fromkeys(find_strategy(word).name for word in request.strategy or ["native"]))
+    if json.loads(trace.summary())["recorded_workers"] > 1 or "variation" in json.loads(trace.to_json()):
+        notes.append(
+            "the trace's workers differ; here all compute what the first does, and are late by the model's draws"
+        )
     overlap = bool(request.overlap)
     notes += [f"collectives are {human.listed(strategies)}, by its closed form where it has one"]
     notes += [] if overlap else ["no overlap: gradients are handed over at the end of the backward pass; see --overlap"]

@@ -56,8 +56,9 @@ def table(runs: Sequence[CoordinatedRun], results: Sequence[CoordinatedResult]) 
 
 
 def _part(part: str, unit: human.Unit) -> Cell:
-    # A part of thousandths of a unit says nothing: one digit behind the point is enough beside the iteration.
-    return lambda it: f"{getattr(it, f'{part}_s') / unit[0]:.1f}"
+    # Tenths of milliseconds say enough beside the iteration, whatever its unit.
+    places = 4 if unit[1] == "s" else 1
+    return lambda it: f"{getattr(it, f'{part}_s') / unit[0]:.{places}f}"
 
 
 def _title(runs: Sequence[CoordinatedRun], results: Sequence[CoordinatedResult]) -> list[str]:
