@@ -69,8 +69,9 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
         assert forecast["votes"] <= counted["votes"] <= forecast["votes"] + counted["plans"] * ranks, (counts, forecast)
         assert forecast["reports"] <= counted["reports"] <= forecast["reports"] + counted["plans"] * ranks
     if policy == "graph":
-        assert (forecast["negotiated"], forecast["planned"]) == (buckets, buckets * (steps - 1))
-        assert forecast["votes"] == 3
+        # The order of the first step is a plan when the second is over.
+        assert (forecast["negotiated"], forecast["planned"]) == (buckets * 2, buckets * (steps - 2))
+        assert 4 <= forecast["votes"] <= 5
     else:
         assert forecast["negotiated"] == buckets * steps
         assert (forecast["votes"], forecast["reports"]) == (2 * steps, 2)

@@ -2,7 +2,7 @@
 
 import pytest
 from hvd_workers import optimizers, plans, training
-from hvd_workers.launch import run
+from hvd_workers.launch import RankError, run
 
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 
@@ -41,4 +41,25 @@ def test_optimizers_under_other_policies(policy):
 
 
 def test_a_rank_that_stays_away_is_named():
-    run(3, plans.one_stays_away, env={"PACELINE_TIMEOUT": "3"})
+    run(3, plans.one_stays_away, env={"PACELINE_TIMEOUT": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"})
+
+
+SHORT = {"PACELINE_TIMEOUT": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}
+
+
+@pytest.mark.parametrize("work", [plans.order, plans.one_is_slow, plans.evaluates], ids=lambda work: work.__name__)
+def test_ranks_that_do_not_march_in_step(work):
+    run(2, work, env=SHORT)
+
+
+@pytest.mark.parametrize(
+    "work", [plans.one_more_optimizer, plans.shared, plans.loads, plans.frozen_on_one], ids=lambda work: work.__name__
+)
+def test_optimizers_that_come_and_go(work):
+    run(2, work, env=SHORT)
+
+
+def test_ranks_with_other_coordinators_are_told_at_the_start():
+    env = {0: {"PACELINE_COORDINATOR": "graph"}, 1: {"PACELINE_COORDINATOR": "negotiate"}}
+    with pytest.raises(RankError, match="PACELINE_COORDINATOR is graph on rank 0 and negotiate on rank 1"):
+        run(2, plans.no_messages, env_of=env)

@@ -264,18 +264,18 @@ class Coordinator:
 
         Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
         """
-    def submit_step(self, of: int, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
+    def submit_step(self, of: str, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
         """Ask for operations on gradients of optimizer `of`, whose order may be planned (docs/coordinator.md).
 
         `late`: they were not computed, but stand for what was missing at the end of the backward pass. `flush(of)`
         follows when no more come in the step, and `ended(of)` after they have been waited for. Raises as `submit`.
         """
-    def flush(self, of: int) -> None:
+    def flush(self, of: str) -> None:
         """No more operations come in this step of optimizer `of`. Raises JobError if the coordinator has failed."""
-    def ended(self, of: int) -> None:
-        """The operations of a step have been waited for. Ranks may compare here, and wait for each other to do so.
+    def ended(self, of: str) -> None:
+        """The operations of a step have been waited for. It waits for no rank that has not come as far; Ctrl-C is seen.
 
-        Raises JobError if the coordinator has failed, or naming ranks that do not come.
+        Raises JobError if the coordinator has failed.
         """
     def counts(self) -> dict[str, int]:
         """What ranks have told each other (votes, reports, decisions), and buckets that began (negotiated, planned)."""

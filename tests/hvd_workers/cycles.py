@@ -33,13 +33,13 @@ def steps(_rank, _size, gradients, count, *, apart=0, waits=0.0, period=0.0):
                 op="sum",
                 keep=array,
             )
-            coordinator.submit_step(7, [wanted])
+            coordinator.submit_step("7", [wanted])
             operations.append(wanted)
         _sleep_until(start + waits)
-        coordinator.flush(7)
+        coordinator.flush("7")
         for operation in operations:
             operation.wait()
-        coordinator.ended(7)
+        coordinator.ended("7")
         took.append(time.monotonic() - start)
     after = coordinator.counts()
     # Whoever is last looks before others ask for anything, or leave.

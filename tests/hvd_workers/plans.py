@@ -6,7 +6,7 @@ from functools import partial
 
 import paceline.torch as hvd
 import torch
-from paceline._core import JobError
+from paceline._core import JobError, UserError
 from paceline.torch.hvd.world import members_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -49,15 +49,15 @@ def counts():
 class Pair:
     """A model that all ranks train, and the same trained here by the gradients of all ranks."""
 
-    def __init__(self, size, **options):
+    def __init__(self, size, prefix="", **options):
         self.size, self.theirs, self.ours = size, model(), model()
         self.plain = torch.optim.SGD(self.theirs.parameters(), lr=0.1, momentum=0.9)
-        self.options = options
+        self.prefix, self.options = prefix, options
         self.wrap()
 
     def wrap(self):
         optimizer = torch.optim.SGD(self.ours.parameters(), lr=0.1, momentum=0.9)
-        names = self.ours.named_parameters()
+        names = [(self.prefix + name, parameter) for name, parameter in self.ours.named_parameters()]
         self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=names, **self.options)
 
     def step(self, number, rank, calls, extra=None):
@@ -108,12 +108,22 @@ def quiet(steps):
     assert [before[name] for name in same] == [after[name] for name in same], (before, after)
 
 
+def planned(pair, number, rank, calls):
+    """Takes steps until there is a new plan, after the same step on all ranks; the number of the next."""
+    plans = counts()["plans"]
+    for step in range(number, number + 50):
+        pair.step(step, rank, calls)
+        if counts()["plans"] > plans:
+            return step + 1
+    raise AssertionError("no plan")
+
+
 def no_messages(rank, size):
-    """After the first step ranks tell each other nothing but tensors."""
+    """After the first few steps ranks tell each other nothing but tensors."""
     pair = Pair(size)
-    pair.step(0, rank, same(size, EVERY))
-    assert counts()["plans"] == 1
-    quiet(partial(pair.step, step, rank, same(size, EVERY)) for step in range(1, 12))
+    number = planned(pair, 0, rank, same(size, EVERY))
+    assert number >= 2
+    quiet(partial(pair.step, number + step, rank, same(size, EVERY)) for step in range(12))
     pair.check()
 
 
@@ -127,22 +137,23 @@ def changes(rank, size):
     unused = same(size, taking(0, 1, 2))
     reentrant, other = same(size, taking(*range(LAYERS), way=True)), same(size, taking(*range(LAYERS), way=False))
     pair = Pair(size)
-    number = 0
+    number = planned(pair, 0, rank, same(size, EVERY))
     for odd in (skips, two_skip, none, unused, other_order, reentrant, other):
         for _ in range(10):
             pair.step(number, rank, same(size, EVERY))
             number += 1
-        planned, plans = counts()["planned"], counts()["plans"]
+        buckets, plans = counts()["planned"], counts()["plans"]
         pair.step(number, rank, odd)
-        assert counts()["planned"] > planned, "it was planned"
+        assert counts()["planned"] > buckets, "it was planned"
         assert hvd.allgather_object(counts()["plans"]) == [plans] * size
         pair.step(number + 1, rank, same(size, EVERY))
         pair.check()
         number += 2
+        if odd not in (other_order, reentrant, other):
+            number = planned(pair, number, rank, same(size, EVERY))
     # What is so in each step is planned: then it is no exception.
-    for _ in range(3):
-        pair.step(number, rank, unused)
-        number += 1
+    pair.step(number, rank, unused)
+    number = planned(pair, number + 1, rank, unused)
     quiet(partial(pair.step, number + step, rank, unused) for step in range(5))
     pair.check()
 
@@ -168,11 +179,10 @@ def shapes(rank, size):
 def accumulation(rank, size):
     """Several backward passes make a gradient; one too many is an error as ever."""
     pair = Pair(size, backward_passes_per_step=2)
-    for step in range(5):
-        pair.step(step, rank, same(size, EVERY, taking(1, 2, 3)))
+    number = planned(pair, 0, rank, same(size, EVERY, taking(1, 2, 3)))
     pair.check()
     # Blocks 0 and 4 have one pass only, and come late; so it is planned.
-    quiet(partial(pair.step, step, rank, same(size, EVERY, taking(1, 2, 3))) for step in range(5, 8))
+    quiet(partial(pair.step, number + step, rank, same(size, EVERY, taking(1, 2, 3))) for step in range(3))
     for _ in range(2):
         EVERY(pair.ours, rows(8, rank)).mean().backward()
     try:
@@ -187,12 +197,10 @@ def accumulation(rank, size):
 def models(rank, size):
     """A model is swapped for another whose parameters have the same names; two optimizers take turns."""
     first = Pair(size)
-    for step in range(3):
-        first.step(step, rank, same(size, EVERY))
+    planned(first, 0, rank, same(size, EVERY))
     second = Pair(size)
-    for step in range(3, 6):
-        second.step(step, rank, same(size, EVERY))
-    quiet(partial((first, second)[step % 2].step, step, rank, same(size, EVERY)) for step in range(6, 12))
+    planned(second, 50, rank, same(size, EVERY))
+    quiet(partial((first, second)[step % 2].step, step, rank, same(size, EVERY)) for step in range(100, 106))
     first.check()
     second.check()
     # The parameters of a model become others under an optimizer that stays: half of the first layer.
@@ -251,8 +259,7 @@ def joins(rank, size):
 def one_changes(rank, size):
     """One rank's model has another dtype: all that have the old one are told, and nobody hangs."""
     pair = Pair(size)
-    for step in range(3):
-        pair.step(step, rank, same(size, EVERY))
+    planned(pair, 0, rank, same(size, EVERY))
     if rank == size - 1:
         pair.ours.half()
         pair.optimizer.zero_grad()
@@ -276,8 +283,7 @@ def everything(rank, size):
 def one_stays_away(rank, size):
     """One rank skips backward and step under a plan: the others are told who is missing, within the time limit."""
     pair = Pair(size)
-    for step in range(3):
-        pair.step(step, rank, same(size, EVERY))
+    planned(pair, 0, rank, same(size, EVERY))
     if rank == 1:
         time.sleep(12)
         return
@@ -289,3 +295,106 @@ def one_stays_away(rank, size):
         assert "rank 1" in str(error), error
     else:
         raise AssertionError("nobody was missing")
+
+
+def order(rank, size):
+    """What ranks do between steps, and which optimizer steps first, may be in another order on each: nobody waits."""
+    first, second = Pair(size), Pair(size, "second.")
+    for step in range(6):
+        first.optimizer.zero_grad()
+        second.optimizer.zero_grad()
+        EVERY(first.ours, rows(step, rank)).square().mean().backward()
+        EVERY(second.ours, rows(step, rank)).square().sum().backward()
+        steps = [first.optimizer.step, partial(hvd.allreduce, torch.ones(3), name="metric"), second.optimizer.step]
+        for do in steps if rank % 2 else steps[::-1]:
+            do()
+    sums = hvd.allgather_object([parameter.double().sum().item() for parameter in first.ours.parameters()])
+    assert all(one == sums[0] for one in sums)
+    assert counts()["plans"] > 0
+
+
+def one_more_optimizer(rank, size):
+    """A rank that has an optimizer more than others plans with them all the same."""
+    if rank == 0:
+        extra = nn.Linear(3, 3)
+        hvd.DistributedOptimizer(torch.optim.SGD(extra.parameters(), lr=0.1), extra.named_parameters())
+    pair = Pair(size)
+    for step in range(5):
+        pair.step(step, rank, same(size, EVERY))
+    pair.check()
+    assert counts()["planned"] > 0
+
+
+def shared(rank, size):
+    """Two optimizers of the same parameters reduce the same gradients at once: an error, plan or not."""
+    pair = Pair(size)
+    planned(pair, 0, rank, same(size, EVERY))
+    first = pair.optimizer
+    pair.wrap()
+    first.zero_grad()
+    try:
+        EVERY(pair.ours, rows(4, rank)).square().mean().backward()
+        pair.optimizer.step()
+    except UserError as error:
+        assert "is in flight on this rank already" in str(error), error
+        # Waits for the others, so that nobody leaves before they have seen theirs.
+        time.sleep(0.5)
+    else:
+        raise AssertionError("wrong sums")
+
+
+def one_is_slow(rank, size):
+    """A rank that computes for longer than the time limit is waited for, as long as it answers."""
+    pair = Pair(size)
+    for step in range(6):
+        if rank == 0 and step == 4:
+            time.sleep(5)
+        pair.step(step, rank, same(size, EVERY))
+    pair.check()
+    assert counts()["planned"] > 0
+
+
+def evaluates(rank, size):
+    """Uneven evaluation after training under a plan, ended by join: planned zeros that nobody takes are no failure."""
+    pair = Pair(size)
+    planned(pair, 0, rank, same(size, EVERY))
+    for _ in range(2 if rank else 10):
+        hvd.allreduce(torch.ones(3), name="val")
+        time.sleep(0.4)
+    hvd.join()
+    planned(pair, 60, rank, same(size, EVERY))
+    pair.check()
+
+
+def loads(rank, size):
+    """A checkpoint is loaded between backward and step: what is in flight lands first."""
+    pair = Pair(size)
+    planned(pair, 0, rank, same(size, EVERY))
+    saved = deepcopy(pair.optimizer.state_dict())
+    EVERY(pair.ours, rows(9, rank)).square().mean().backward()
+    pair.optimizer.load_state_dict(saved)
+    for step in range(4, 8):
+        pair.step(step, rank, same(size, EVERY))
+    pair.check()
+
+
+def frozen_on_one(rank, size):
+    """One rank freezes a layer for a step: the others are told of that tensor, all are in the same step, and go on."""
+    pair = Pair(size)
+    planned(pair, 0, rank, same(size, EVERY))
+    layer = pair.ours.blocks[1]
+    pair.optimizer.zero_grad()
+    if rank == 1:
+        layer.requires_grad_(False)
+    EVERY(pair.ours, rows(4, rank)).square().mean().backward()
+    try:
+        pair.optimizer.step()
+    except JobError as error:
+        assert rank != 1 and "another rank did not have it" in str(error), error
+    layer.requires_grad_(True)
+    hvd.broadcast_parameters(pair.ours.state_dict(), root_rank=0)
+    pair.theirs.load_state_dict(pair.ours.state_dict())
+    pair.plain = torch.optim.SGD(pair.theirs.parameters(), lr=0.1)
+    pair.optimizer = hvd.DistributedOptimizer(torch.optim.SGD(pair.ours.parameters(), lr=0.1))
+    sums = hvd.allgather_object([parameter.sum().item() for parameter in pair.ours.parameters()])
+    assert all(one == sums[0] for one in sums)

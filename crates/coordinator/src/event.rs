@@ -38,8 +38,8 @@ pub enum Action {
     Report(Report),
     /// Tell all ranks, this one as well.
     Decide(Decision),
-    /// Begin an operation. All ranks begin the same in the same order.
-    Start(Bucket),
+    /// Begin an operation. All ranks begin the same in the same order. Whether some rank had no more data then.
+    Start(Bucket, bool),
     /// The operation fails for this reason.
     Refuse(String, String),
     /// For people: a tensor waits for ranks.
@@ -87,6 +87,8 @@ pub struct Tally {
     pub news: bool,
     /// Nobody has more data.
     pub joined: bool,
+    /// Some rank has no more data.
+    pub some_joined: bool,
     /// The highest of the ranks that joined since the last vote.
     pub joined_now: Option<u32>,
     /// The shortest sleep of a rank, in microseconds.
@@ -97,12 +99,13 @@ impl Ballot {
     /// As numbers of which an all-reduce by minimum makes the tally.
     #[must_use]
     pub fn encode(&self) -> Vec<i32> {
-        let mut numbers = Vec::with_capacity(4 + 2 * self.ready.len());
+        let mut numbers = Vec::with_capacity(5 + 2 * self.ready.len());
         numbers.push(i32::from(!self.news));
         numbers.push(i32::from(self.joined));
         numbers.push(self.joined_now.map_or(0, |rank| -1 - i32::try_from(rank).unwrap_or(i32::MAX - 1)));
         // The largest number of all stands for none.
         numbers.push(self.sleep.map_or(i32::MAX, |sleep| i32::try_from(sleep).unwrap_or(i32::MAX - 1)));
+        numbers.push(i32::from(!self.joined));
         numbers.extend(self.ready.iter().map(|&ready| ready as i32));
         numbers.extend(self.dropped.iter().map(|&dropped| i32::from(!dropped)));
         numbers
@@ -113,7 +116,7 @@ impl Tally {
     /// What the minimum of all ranks' numbers says; none if they are no ballot's.
     #[must_use]
     pub fn decode(numbers: &[i32]) -> Option<Tally> {
-        let (head, places) = numbers.split_at_checked(4)?;
+        let (head, places) = numbers.split_at_checked(5)?;
         if !places.len().is_multiple_of(2) {
             return None;
         }
@@ -123,6 +126,7 @@ impl Tally {
             dropped: kept.iter().map(|&kept| kept == 0).collect(),
             news: head[0] == 0,
             joined: head[1] == 1,
+            some_joined: head[4] == 0,
             joined_now: (head[2] < 0).then(|| (-1 - head[2]).cast_unsigned()),
             sleep: (head[3] != i32::MAX).then(|| head[3].max(0).cast_unsigned()),
         })

@@ -15,6 +15,9 @@ pub struct Request {
     pub own: Vec<u64>,
     /// Of requests that begin together: the least of their names.
     pub together: Option<String>,
+    /// Nobody waits for it: it is never told of, and never fails, however long ranks have not asked for it.
+    #[serde(default)]
+    pub patient: bool,
 }
 
 /// What all ranks must ask for alike.

@@ -83,10 +83,11 @@ impl Table {
     pub fn stalled(&mut self, now: Time, after: Time) -> Vec<Stall> {
         let (joined, called) = (&self.joined, &self.called);
         let mut stalls: Vec<Stall> = Vec::new();
-        if !self.waiting.values().any(|entry| now.saturating_sub(entry.warned) >= after) {
+        let waited = |entry: &Waiting| if entry.patient() { 0 } else { now.saturating_sub(entry.warned) };
+        if !self.waiting.values().any(|entry| waited(entry) >= after) {
             return stalls;
         }
-        for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| now.saturating_sub(entry.warned) >= after / 2)
+        for (name, entry) in self.waiting.iter_mut().filter(|(_, entry)| !entry.patient() && waited(entry) >= after / 2)
         {
             entry.warned = now;
             let one = entry.stall(name, now, joined, called);
@@ -100,7 +101,7 @@ impl Table {
 
     /// Takes out what has waited too long, with the reason.
     pub fn give_up(&mut self, now: Time, after: Time) -> Vec<(String, String)> {
-        let late = |entry: &Waiting| now.saturating_sub(entry.since) >= after;
+        let late = |entry: &Waiting| !entry.patient() && now.saturating_sub(entry.since) >= after;
         let names: Vec<String> =
             self.waiting.iter().filter(|(_, entry)| late(entry)).map(|(name, _)| name.clone()).collect();
         let mut refused = Vec::new();
@@ -115,7 +116,7 @@ impl Table {
     /// When something of that kind is due next.
     #[must_use]
     pub fn due(&self, warn: Option<Time>, give_up: Option<Time>) -> Option<Time> {
-        let times = self.waiting.values().flat_map(|entry| {
+        let times = self.waiting.values().filter(|entry| !entry.patient()).flat_map(|entry| {
             [warn.map(|after| entry.warned + after), give_up.map(|after| entry.since + after)].into_iter().flatten()
         });
         times.min()
@@ -123,6 +124,10 @@ impl Table {
 }
 
 impl Waiting {
+    fn patient(&self) -> bool {
+        self.asked.iter().flatten().all(|request| request.patient)
+    }
+
     fn stall(&self, name: &str, now: Time, joined: &[bool], called: &[u32]) -> Stall {
         let ranks = |wanted: bool| {
             let those = self.asked.iter().zip(joined).enumerate();

@@ -20,7 +20,7 @@ fn request(name: u32, bytes: u64) -> Request {
         fusible: true,
         neutral: true,
     };
-    Request { name: format!("t{name}"), terms, own: Vec::new(), together: None }
+    Request { name: format!("t{name}"), terms, own: Vec::new(), together: None, patient: false }
 }
 
 /// What a rank asks for in a step.
@@ -36,6 +36,8 @@ struct Step {
 struct World {
     ranks: Vec<Graph>,
     joined: Vec<bool>,
+    /// What ranks proposed after a step; they learn of it in the next.
+    proposals: Option<Vec<Option<Proposal>>>,
     /// Buckets and negotiated tensors, all together.
     planned: usize,
     negotiated: usize,
@@ -50,7 +52,13 @@ fn value(rank: usize, name: &str, step: usize) -> u64 {
 
 impl World {
     fn new(ranks: usize) -> World {
-        World { ranks: vec![Graph::new(LIMITS); ranks], joined: vec![false; ranks], planned: 0, negotiated: 0 }
+        World {
+            ranks: vec![Graph::new(LIMITS); ranks],
+            joined: vec![false; ranks],
+            proposals: None,
+            planned: 0,
+            negotiated: 0,
+        }
     }
 
     /// One step of all ranks that have not joined; those in `joins` join instead.
@@ -135,14 +143,18 @@ impl World {
 
     fn ends(&mut self, irregular: bool) {
         let active: Vec<usize> = (0..self.ranks.len()).filter(|&rank| !self.joined[rank]).collect();
-        let compares: Vec<bool> = active.iter().map(|&rank| self.ranks[rank].ended(irregular)).collect();
-        assert!(compares.iter().all(|&now| now == compares[0]), "some wait for others to compare");
-        if compares.first() == Some(&true) {
-            let proposals: Vec<Option<Proposal>> = (0..self.ranks.len())
-                .map(|rank| if self.joined[rank] { None } else { Some(self.ranks[rank].proposal()) })
-                .collect();
+        // Some rank has joined: what has been proposed is forgotten when all have.
+        let pending = self.proposals.take().filter(|_| active.len() == self.ranks.len());
+        if let Some(proposals) = pending {
             for &rank in &active {
+                assert_eq!(self.ranks[rank].ended(irregular), None);
                 self.ranks[rank].agree(&proposals);
+            }
+        } else {
+            let mine: Vec<Option<Proposal>> = active.iter().map(|&rank| self.ranks[rank].ended(irregular)).collect();
+            assert!(mine.iter().all(|one| one.is_some() == mine[0].is_some()), "some propose and others do not");
+            if mine.first().is_some_and(Option::is_some) && active.len() == self.ranks.len() {
+                self.proposals = Some(mine);
             }
         }
         let same = active.iter().all(|&rank| self.ranks[rank] == self.ranks[active[0]]);
@@ -154,6 +166,7 @@ impl World {
         self.step(number, &vec![Step::default(); self.ranks.len()], &rest);
         self.ranks.iter_mut().for_each(Graph::restart);
         self.joined.fill(false);
+        self.proposals = None;
     }
 }
 
@@ -228,6 +241,7 @@ fn every_step_of_two_ranks() {
             for b in &steps {
                 let mut world = World::new(2);
                 world.step(0, &[learned.clone(), learned.clone()], &[]);
+                world.step(0, &[learned.clone(), learned.clone()], &[]);
                 assert!(world.ranks[0].planned());
                 world.step(1, &[a.clone(), b.clone()], &[]);
                 world.step(2, &[a.clone(), a.clone()], &[]);
@@ -248,12 +262,12 @@ fn a_model_that_stays_is_negotiated_once() {
         world.step(number, &vec![step.clone(); 4], &[]);
     }
     // The first bucket is small, what does not fit begins another, and what is larger than a bucket has its own.
-    assert_eq!((world.negotiated, world.planned), (4 * 4, 19 * 3));
+    assert_eq!((world.negotiated, world.planned), (2 * 4 * 4, 18 * 3));
     for number in 20..30 {
         world.step(number, &vec![other.clone(); 4], &[]);
     }
-    // In step 20 tensor 0 has its slot, tensor 5 none; in step 21 all are written down.
-    assert_eq!((world.negotiated, world.planned), (16 + 4 + 8, 19 * 3 + 3 + 8 * 2));
+    // In step 20 tensor 0 has its slot, tensor 5 none; step 21 is written down, and in step 22 they compare.
+    assert_eq!((world.negotiated, world.planned), (32 + 4 + 2 * 8, 18 * 3 + 3 + 7 * 2));
 }
 
 /// Two models in turns are hardly ever planned: after each plan that did not last, twice as many steps go without.
@@ -264,7 +278,7 @@ fn what_never_lasts_is_given_up() {
     for number in 0..400 {
         world.step(number, &vec![steps[number % 2].clone(); 2], &[]);
     }
-    assert!(world.planned < 20, "{}", world.planned);
+    assert!(world.planned < 30, "{}", world.planned);
 }
 
 /// A tensor that no rank computes comes last, and is no reason to plan anew.
@@ -275,7 +289,7 @@ fn unused_parameters_are_planned_last() {
     for number in 0..10 {
         world.step(number, &vec![step.clone(); 3], &[]);
     }
-    assert_eq!(world.negotiated, 9);
+    assert_eq!(world.negotiated, 2 * 9);
     assert!(world.ranks[0].planned());
 }
 
@@ -284,6 +298,7 @@ fn unused_parameters_are_planned_last() {
 fn a_shape_that_changes_on_one_rank_is_absent_there() {
     let plan = Step { order: vec![(0, 80), (1, 200)], late: 0 };
     let mut world = World::new(2);
+    world.step(0, &[plan.clone(), plan.clone()], &[]);
     world.step(0, &[plan.clone(), plan], &[]);
     let graph = &mut world.ranks[1];
     assert_eq!(graph.asked(&request(0, 40), false), Place::Negotiated);

@@ -109,7 +109,7 @@ impl PyCoordinator {
     fn submit_step(
         &self,
         py: Python<'_>,
-        of: u32,
+        of: &str,
         operations: Vec<PyRef<'_, NamedOperation>>,
         late: bool,
     ) -> PyResult<()> {
@@ -118,12 +118,16 @@ impl PyCoordinator {
         py.detach(|| unsafe { self.inner.submit_step(of, &named, late) }).map_err(python_error)
     }
 
-    fn flush(&self, py: Python<'_>, of: u32) -> PyResult<()> {
+    fn flush(&self, py: Python<'_>, of: &str) -> PyResult<()> {
         py.detach(|| self.inner.flush(of)).map_err(python_error)
     }
 
-    fn ended(&self, py: Python<'_>, of: u32) -> PyResult<()> {
-        py.detach(|| self.inner.ended(of)).map_err(python_error)
+    /// Ctrl-C is seen every 100 ms.
+    fn ended(&self, py: Python<'_>, of: &str) -> PyResult<()> {
+        while !py.detach(|| self.inner.ended(of, Instant::now() + SLICE)).map_err(python_error)? {
+            py.check_signals()?;
+        }
+        Ok(())
     }
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {

@@ -162,6 +162,7 @@ impl Planned {
 type Table = Vec<(u64, Arc<Planned>)>;
 
 /// For each size a plan.
+#[derive(Clone)]
 pub struct Choice {
     table: Table,
     /// It will not change any more.

@@ -139,6 +139,16 @@ impl Communicator {
         Ok(communicator)
     }
 
+    /// The same ranks once more, with what was measured of them: nobody waits for anybody. Without servers.
+    ///
+    /// # Errors
+    /// A name that is taken.
+    pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
+        let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
+        *lock(&communicator.choice) = lock(&self.choice).clone();
+        Ok(communicator)
+    }
+
     /// These workers, and the servers behind them. A server makes it when it hears of it.
     pub(crate) fn served(shared: &Arc<Shared>, workers: &[u32], name: &str) -> Result<Communicator> {
         let servers = shared.workers()..shared.peers.len() as u32;

@@ -24,9 +24,9 @@ mod planned;
 mod steps;
 mod thread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
@@ -42,6 +42,11 @@ pub use output::Output;
 use steps::Planner;
 use thread::{Arrival, Shared, When};
 
+/// Where no limit is set.
+const FOREVER: Duration = Duration::from_secs(30 * 86_400);
+/// From so many names on those that are in use no more are forgotten.
+const MANY_NAMES: usize = 1 << 16;
+
 /// Agrees with the other ranks of a group on what is ready.
 pub struct Coordinator {
     shared: Arc<Shared>,
@@ -51,6 +56,8 @@ pub struct Coordinator {
     /// Under the policy `graph`.
     planner: Option<Arc<Planner>>,
     counts: Arc<Counts>,
+    /// By name what was asked for last, while it may be in flight.
+    flying: Mutex<HashMap<String, Weak<Named>>>,
 }
 
 /// How a coordinator works.
@@ -81,7 +88,8 @@ impl Engine {
         if let Some(core) = core {
             self.shared.pin_progress_thread(core)?;
         }
-        let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name)));
+        let patience = settings.give_up_after.map_or(FOREVER, Duration::from_nanos);
+        let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
         let cycle_time = Duration::from_nanos(settings.cycle_time);
         let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
         let counts = machine.counts();
@@ -104,7 +112,15 @@ impl Engine {
                 driver.run_thread();
             })
             .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
-        Ok(Coordinator { shared, data, control, thread: Mutex::new(Some(thread)), planner, counts })
+        Ok(Coordinator {
+            shared,
+            data,
+            control,
+            thread: Mutex::new(Some(thread)),
+            planner,
+            counts,
+            flying: Mutex::default(),
+        })
     }
 }
 
@@ -137,17 +153,36 @@ impl Coordinator {
     /// been handed back).
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
-        self.asks(operations)?;
-        self.post(operations, waits)
+        let operations = self.asks(operations)?;
+        self.post(&operations, waits)
     }
 
-    fn asks(&self, operations: &[Arc<Named>]) -> Result<()> {
+    /// Those that can be asked for; of the others a name is in flight, and they fail.
+    fn asks(&self, operations: &[Arc<Named>]) -> Result<Vec<Arc<Named>>> {
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
             operation.asked_at.store(now, Ordering::Relaxed);
         }
-        Ok(())
+        let mut flying = lock(&self.flying);
+        let in_flight = |operation: &Arc<Named>| {
+            flying.get(operation.name()).and_then(Weak::upgrade).is_some_and(|other| !other.done())
+        };
+        if let Some(twice) = operations.iter().find(|operation| in_flight(operation)) {
+            let text = format!(
+                "'{}' is in flight on this rank already; give each tensor a name of its own, or wait for it",
+                twice.name()
+            );
+            operations.iter().for_each(|operation| operation.fail(RunError::Usage(text.clone())));
+            return Ok(Vec::new());
+        }
+        if flying.len() > MANY_NAMES {
+            flying.retain(|_, operation| operation.strong_count() > 0);
+        }
+        for operation in operations {
+            flying.insert(operation.name().to_owned(), Arc::downgrade(operation));
+        }
+        Ok(operations.to_vec())
     }
 
     fn post(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
@@ -203,7 +238,10 @@ impl Coordinator {
 
     /// Ends the thread; what is in flight fails.
     pub fn close(&self) {
-        let error = RunError::Failed("the coordinator was closed".into());
+        let error = RunError::Failed(
+            "the coordinator was closed by hvd.shutdown() or with its process set; what was made before hvd.init() is to be \
+             made anew".into(),
+        );
         self.shared.close(&error);
         if let Some(planner) = &self.planner {
             planner.fail(&error);

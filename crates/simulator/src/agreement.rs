@@ -64,6 +64,14 @@ struct Rank {
     left: usize,
     /// The script waits for them.
     waits: bool,
+    /// The place of the last of them that was negotiated, among all that was.
+    last: Option<usize>,
+    /// What this rank has proposed, the place of the gather of all ranks' proposals, and those.
+    proposal: Option<Proposal>,
+    gather: Option<usize>,
+    proposals: Option<Vec<Proposal>>,
+    /// The step ends when they have come.
+    compares: bool,
 }
 
 /// An operation: on how many ranks it has begun.
@@ -119,11 +127,11 @@ fn request(number: usize, bytes: u64, apart: bool) -> Request {
         fusible: true,
         neutral: true,
     };
-    Request { name: format!("gradient {number}"), terms, own: Vec::new(), together: None }
+    Request { name: format!("gradient {number}"), terms, own: Vec::new(), together: None, patient: false }
 }
 
 /// Of the proposals that ranks gather, as the runtime asks for it.
-const PLAN: &str = "plan 0";
+const PLAN: &str = "plan";
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, kind: Kind) -> World<'a> {
@@ -147,6 +155,11 @@ impl<'a> World<'a> {
             began: 0,
             left: 0,
             waits: false,
+            last: None,
+            proposal: None,
+            gather: None,
+            proposals: None,
+            compares: false,
         });
         World {
             scenario,
@@ -180,7 +193,10 @@ impl<'a> World<'a> {
                 Happens::Waits => self.waits(at, rank),
                 Happens::Coordinator(event) => self.hear(at, rank, event),
                 Happens::Summed(gradients) => self.summed(at, rank, gradients),
-                Happens::Proposed(proposals) => self.proposed(at, rank, proposals),
+                Happens::Proposed(proposals) => {
+                    self.ranks[rank].proposals = Some(proposals);
+                    self.compare(at, rank);
+                }
             }
         }
         let waits = self.ranks.iter().filter(|rank| rank.step < self.scenario.steps).count();
@@ -236,6 +252,10 @@ impl<'a> World<'a> {
     fn begin(&mut self, now: Time, rank: usize, which: usize, bytes: u64, gradients: usize, is_plan: bool) {
         let number = self.begun[rank][which];
         self.begun[rank][which] += 1;
+        if which == 0 {
+            let here = &mut self.ranks[rank];
+            *(if is_plan { &mut here.gather } else { &mut here.last }) = Some(number);
+        }
         if rank == 0 && !is_plan {
             [&mut self.found.negotiated, &mut self.found.planned][which].push(bytes);
         }
@@ -253,8 +273,7 @@ impl<'a> World<'a> {
         self.wire_free = self.wire_free.max(now) + self.scenario.latency + wire;
         let over = self.wire_free;
         if is_plan {
-            let proposals: Vec<Proposal> =
-                self.ranks.iter().filter_map(|rank| rank.graph.as_ref().map(Graph::proposal)).collect();
+            let proposals: Vec<Proposal> = self.ranks.iter().filter_map(|rank| rank.proposal.clone()).collect();
             (0..self.ranks.len()).for_each(|rank| self.at(over, rank, Happens::Proposed(proposals.clone())));
         } else {
             (0..self.ranks.len()).for_each(|rank| self.at(over, rank, Happens::Summed(gradients)));
@@ -273,24 +292,34 @@ impl<'a> World<'a> {
     fn waited(&mut self, now: Time, rank: usize) {
         let here = &mut self.ranks[rank];
         here.waits = false;
-        if let Some(graph) = &mut here.graph
-            && graph.ended(false)
-        {
-            let wanted = Request { own: vec![1], ..request(0, 0, false) };
-            let terms = Terms { call: "all_gather".into(), op: String::new(), dtype: "uint8".into(), ..wanted.terms };
-            let wanted = Request { name: PLAN.into(), terms: Terms { fusible: false, ..terms }, ..wanted };
-            self.hear(now, rank, Event::Submitted(vec![wanted]));
-            self.hear(now, rank, Event::Awaited);
-            return;
+        let last = here.last.take();
+        let Some(graph) = &mut here.graph else { return self.end_step(now, rank) };
+        if here.proposal.is_none() {
+            here.proposal = graph.ended(false);
+            if here.proposal.is_some() {
+                let terms = request(0, 0, false).terms;
+                let terms = Terms { call: "all_gather".into(), op: String::new(), dtype: "uint8".into(), ..terms };
+                let terms = Terms { fusible: false, ..terms };
+                let own = vec![1];
+                let wanted = Request { name: PLAN.into(), terms, own, together: None, patient: true };
+                self.hear(now, rank, Event::Submitted(vec![wanted]));
+            }
+        } else if here.gather.is_some_and(|gather| last.is_some_and(|last| gather < last)) {
+            here.compares = true;
+            return self.compare(now, rank);
         }
         self.end_step(now, rank);
     }
 
-    fn proposed(&mut self, now: Time, rank: usize, proposals: Vec<Proposal>) {
+    /// What all propose has come, or is waited for.
+    fn compare(&mut self, now: Time, rank: usize) {
+        let here = &mut self.ranks[rank];
+        let Some(proposals) = here.proposals.take_if(|_| here.compares) else { return };
         let proposals: Vec<Option<Proposal>> = proposals.into_iter().map(Some).collect();
-        if let Some(graph) = &mut self.ranks[rank].graph {
+        if let Some(graph) = &mut here.graph {
             graph.agree(&proposals);
         }
+        (here.proposal, here.gather, here.compares) = (None, None, false);
         self.end_step(now, rank);
     }
 
@@ -362,7 +391,7 @@ impl<'a> World<'a> {
                 self.ranks[rank].blocked = true;
                 self.all(now + self.scenario.tell, &Event::Decided(decision));
             }
-            Action::Start(Bucket { bytes, tensors }) => {
+            Action::Start(Bucket { bytes, tensors }, _) => {
                 let is_plan = tensors.iter().any(|Agreed { request, .. }| request.name == PLAN);
                 self.begin(now, rank, 0, bytes, tensors.len(), is_plan);
             }

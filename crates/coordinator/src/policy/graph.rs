@@ -6,9 +6,13 @@
 //! the tensors: one says that something was out of order on a rank, one for each tensor that a rank had none of.
 //!
 //! An optimizer's steps have a state machine of their own. In the first step tensors are negotiated and their order is
-//! written down. At its end ranks compare; if all asked for the same, the first rank's order becomes the plan. In each step
-//! that follows, bucket k begins when all of it is there and bucket k-1 has begun. What is not as planned is negotiated, and
-//! with the step's end all ranks learn anew.
+//! written down. At its end ranks propose it, and go on; when all have proposed the same tensors, the first rank's order
+//! becomes the plan. In each step that follows, bucket k begins when all of it is there and bucket k-1 has begun. What is not
+//! as planned is negotiated, and with the step's end all ranks learn anew.
+//!
+//! No rank waits for another to compare: that could be one that waits for something else first. Proposals are negotiated as
+//! any tensor is, and what is negotiated begins in one order on all ranks; the plan holds after the first step in which a
+//! gradient began after the proposals did.
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -72,10 +76,11 @@ struct Plan {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// What was asked for in this step; and whether something came twice.
+    /// What was asked for in this step; whether something came twice; whether ranks are comparing an earlier step's.
     Learning {
         seen: Vec<Seen>,
         twice: bool,
+        proposed: bool,
     },
     Planned {
         plan: Plan,
@@ -86,7 +91,7 @@ enum Phase {
 }
 
 impl Phase {
-    const FRESH: Phase = Phase::Learning { seen: Vec::new(), twice: false };
+    const FRESH: Phase = Phase::Learning { seen: Vec::new(), twice: false, proposed: false };
 }
 
 /// A plan that lived for fewer steps than this was not worth it.
@@ -132,7 +137,8 @@ impl Graph {
     /// The user asks for an operation. `late`: its tensor was missing at the end of the backward pass.
     pub fn asked(&mut self, request: &Request, late: bool) -> Place {
         match &mut self.phase {
-            Phase::Learning { seen, twice } => {
+            Phase::Learning { proposed: true, .. } => Place::Negotiated,
+            Phase::Learning { seen, twice, .. } => {
                 *twice |= seen.iter().any(|other| other.name == request.name);
                 seen.push(Seen { name: request.name.clone(), terms: request.terms.clone(), late });
                 Place::Negotiated
@@ -191,24 +197,31 @@ impl Graph {
         *self = Graph::new(self.limits);
     }
 
-    /// A step is over: whether ranks compare now what they have seen. `irregular`: on some rank something was not as
-    /// planned. All ranks say the same, and get the same.
-    pub fn ended(&mut self, irregular: bool) -> bool {
-        if self.planned() {
-            self.lived = self.lived.saturating_add(1);
-            if irregular {
-                let was_worth_it = self.lived >= WORTH_IT;
-                self.phase = Phase::FRESH;
-                self.failed(was_worth_it);
+    /// A step is over: what this rank proposes, if it does now. `irregular`: on some rank something was not as planned. All
+    /// ranks say the same, and propose after the same step.
+    pub fn ended(&mut self, irregular: bool) -> Option<Proposal> {
+        match &mut self.phase {
+            Phase::Planned { .. } => {
+                self.lived = self.lived.saturating_add(1);
+                if irregular {
+                    let was_worth_it = self.lived >= WORTH_IT;
+                    self.phase = Phase::FRESH;
+                    self.failed(was_worth_it);
+                }
+                None
             }
-            return false;
+            Phase::Learning { proposed: true, .. } => None,
+            Phase::Learning { .. } if self.rest > 0 => {
+                self.rest -= 1;
+                self.phase = Phase::FRESH;
+                None
+            }
+            Phase::Learning { seen, twice, proposed } => {
+                *proposed = true;
+                let tensors = std::mem::take(seen);
+                Some(if *twice { Proposal::default() } else { Proposal { tensors } })
+            }
         }
-        let now = self.rest == 0;
-        if !now {
-            self.rest -= 1;
-            self.phase = Phase::FRESH;
-        }
-        now
     }
 
     fn failed(&mut self, was_worth_it: bool) {
@@ -216,16 +229,7 @@ impl Graph {
         self.failures = if was_worth_it { 0 } else { (self.failures + 1).min(MOST_DOUBLINGS) };
     }
 
-    /// What this rank has seen in the step.
-    #[must_use]
-    pub fn proposal(&self) -> Proposal {
-        match &self.phase {
-            Phase::Learning { seen, twice: false } => Proposal { tensors: seen.clone() },
-            _ => Proposal::default(),
-        }
-    }
-
-    /// What all ranks have seen, in rank order; none of a rank that has joined. Whether there is a plan now.
+    /// What all ranks propose, in rank order; none of a rank that has joined. Whether there is a plan now.
     pub fn agree(&mut self, proposals: &[Option<Proposal>]) -> bool {
         self.lived = 0;
         let Some(slots) = common(proposals) else {
@@ -296,5 +300,14 @@ fn buckets(slots: &[Seen], limits: Limits) -> Vec<Range<usize>> {
 #[must_use]
 pub fn can_be_planned(terms: &Terms) -> bool {
     let floats = ["float16", "bfloat16", "float32", "float64"];
-    terms.call == "all_reduce" && terms.neutral && terms.fusible && floats.contains(&terms.dtype.as_str())
+    // What is multiplied by less may be nothing, or too much for half precision.
+    let [before, after] = terms.scale.map(f64::from_bits);
+    let is_kept = |factor: f64| (1e-5..=1e5).contains(&factor.abs());
+    let is_float = floats.contains(&terms.dtype.as_str());
+    terms.call == "all_reduce"
+        && terms.neutral
+        && terms.fusible
+        && is_float
+        && is_kept(before)
+        && is_kept(before * after)
 }

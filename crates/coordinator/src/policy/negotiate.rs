@@ -86,6 +86,8 @@ pub struct Negotiate {
     drops: BTreeSet<usize>,
     joined: bool,
     joined_now: bool,
+    /// By the last vote, some rank had no more data.
+    some_joined: bool,
     /// On the first rank.
     table: Option<Table>,
     /// The first rank has something to refuse.
@@ -112,6 +114,7 @@ impl Negotiate {
             drops: BTreeSet::new(),
             joined: false,
             joined_now: false,
+            some_joined: false,
             table: (rank == 0).then(|| Table::new((0..ranks).collect())),
             gives_up: false,
             wakes: None,
@@ -197,6 +200,7 @@ impl Negotiate {
 
     fn tallied(&mut self, now: Time, tally: &Tally, actions: &mut Vec<Action>) {
         self.pace.counted(now, tally.sleep);
+        self.some_joined = tally.some_joined;
         self.drops.clear();
         for place in (0..tally.dropped.len()).filter(|&place| tally.dropped[place]) {
             if let Some(name) = self.cache.at(place).map(|request| request.name.clone()) {
@@ -253,7 +257,8 @@ impl Negotiate {
         for tensor in &agreed {
             self.pending.remove(&tensor.request.name);
         }
-        actions.extend(fuse(agreed, self.settings.threshold).into_iter().map(Action::Start));
+        let begin = |bucket| Action::Start(bucket, self.some_joined);
+        actions.extend(fuse(agreed, self.settings.threshold).into_iter().map(begin));
     }
 
     /// The cache has forgotten a tensor that waits by its bit: it is news again, and what goes with it.

@@ -19,7 +19,7 @@ pub fn request(name: &str) -> Request {
         fusible: true,
         neutral: true,
     };
-    Request { name: name.into(), terms, own: Vec::new(), together: None }
+    Request { name: name.into(), terms, own: Vec::new(), together: None, patient: false }
 }
 
 /// Operations between ranks: by rank what it gave, in the order in which it began them.
@@ -105,7 +105,7 @@ impl World {
                     let all = |inbox: &mut VecDeque<Event>| inbox.push_back(Event::Decided(decision.clone()));
                     self.inboxes.iter_mut().for_each(all);
                 }
-                Action::Start(bucket) => self.begun[rank].push(bucket),
+                Action::Start(bucket, _) => self.begun[rank].push(bucket),
                 Action::Refuse(name, reason) => self.refused[rank].push((name, reason)),
                 Action::Warn(stall) => self.warned.push(stall),
                 Action::AllJoined(last) => self.all_joined[rank].push(last),

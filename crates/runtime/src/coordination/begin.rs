@@ -17,17 +17,17 @@ use crate::tag::Call;
 use crate::timeline::{self, TensorSpan, Timeline};
 
 /// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
-/// of those that it has not. `number`: by which servers share buckets out. `background`: it moves even if nobody waits.
+/// of those that it has not. `number`: by which servers share buckets out.
 /// `marks` travel behind the tensors.
 pub(super) fn begin(
     data: &Communicator,
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
-    (number, background): (u32, bool),
+    (number, how): (u32, Submission),
     marks: Option<&Arc<Marks>>,
 ) -> Result<Arc<Handle>> {
     let agreed = if data.shared.timeline.on() { timeline::now() } else { 0 };
-    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, background), marks);
+    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, how), marks);
     if let Ok(handle) = &begun
         && agreed > 0
     {
@@ -68,7 +68,7 @@ fn submit(
     first: &Agreed,
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
-    (number, background): (u32, bool),
+    (number, how): (u32, Submission),
     marks: Option<&Arc<Marks>>,
 ) -> Result<Arc<Handle>> {
     let terms = &first.request.terms;
@@ -144,7 +144,7 @@ fn submit(
         ..Request::default()
     };
     // SAFETY: promised by whoever asked for the operations; the rest belongs to `keeps`.
-    unsafe { data.submit(&request, Some(Box::new(keeps)), Submission { timeout: None, background }) }
+    unsafe { data.submit(&request, Some(Box::new(keeps)), how) }
 }
 
 fn bytes(elements: u64, dtype: Dtype) -> Result<usize> {

@@ -12,6 +12,7 @@ use super::named::Named;
 use super::output::Output;
 use super::steps::Planner;
 use crate::communicator::Communicator;
+use crate::engine::Submission;
 use crate::error::{Result, RunError};
 use crate::handle::Handle;
 use crate::timeline;
@@ -45,6 +46,8 @@ pub(super) struct Machine {
     /// The votes that are being counted then.
     pub(super) counting: Option<Counting>,
     planner: Option<Arc<Planner>>,
+    /// Planned buckets that were under way when this was last looked at.
+    under_way: Option<u64>,
     counts: Arc<Counts>,
 }
 
@@ -77,6 +80,7 @@ impl Machine {
             nonblocking: kind == Kind::Nonblocking,
             counting: None,
             planner,
+            under_way: None,
             counts: Arc::default(),
             policy: Negotiate::new(control.rank(), control.size(), settings).calling(control.ranks()),
             control,
@@ -113,10 +117,21 @@ impl Machine {
         self.failure.as_ref()
     }
 
-    /// While something waits for others, all vote now and then: a rank that is stopped does not.
+    /// While something waits for others, all vote now and then: a rank that is stopped does not. Of planned buckets nothing
+    /// is heard here: those that are under way are looked for as often.
     fn silent_at(&self) -> Option<Instant> {
-        let waits = !self.pending.is_empty() || !self.joins.is_empty();
+        let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
         (waits && self.failure.is_none()).then(|| self.heard + self.control.shared.settings.timeout() / 3)
+    }
+
+    /// Somebody waits, and has for a while.
+    fn waits(&mut self) -> bool {
+        let under_way = self.planner.as_ref().and_then(|planner| planner.under_way());
+        let same = under_way.is_some() && self.under_way == under_way;
+        self.under_way = under_way;
+        // Proposals are waited for by nobody.
+        let pending = self.pending.values().any(|operation| !operation.request.patient);
+        pending || !self.joins.is_empty() || same
     }
 
     /// All this has come.
@@ -192,7 +207,11 @@ impl Machine {
         }
         let now = Instant::now();
         if self.silent_at().is_some_and(|at| at <= now) {
-            self.tell([Event::Invited(self.cycle + 1)], closed);
+            if self.waits() {
+                self.tell([Event::Invited(self.cycle + 1)], closed);
+            } else {
+                self.heard = now;
+            }
         } else if self.due.is_some_and(|due| due <= now) {
             self.due = None;
             self.tell([Event::Woke], closed);
@@ -254,7 +273,7 @@ impl Machine {
                 self.counts.decisions.fetch_add(1, Ordering::Relaxed);
                 return self.decision(Some(&decision), closed).map(Event::Decided).map(Some);
             }
-            Action::Start(bucket) => {
+            Action::Start(bucket, some_joined) => {
                 let waited = |name: &String| bucket.tensors.iter().any(|tensor| tensor.request.name == *name);
                 let background = !self.waited.as_ref().is_some_and(waited);
                 let next = self.numbers.len() as u32;
@@ -264,8 +283,9 @@ impl Machine {
                 let counted = |name: &String| *self.numbers.entry(name.clone()).or_insert(next);
                 let number = placed.or_else(|| number.map(counted)).unwrap_or(0);
                 let named: Vec<_> = bucket.tensors.iter().map(|t| self.pending.remove(&t.request.name)).collect();
-                begin::begin(&self.data, &bucket, &named, (number, background), None)?;
-                self.counts.negotiated.fetch_add(1, Ordering::Relaxed);
+                let place = self.counts.negotiated.fetch_add(1, Ordering::Relaxed);
+                named.iter().flatten().for_each(|operation| operation.ordered(place, some_joined));
+                begin::begin(&self.data, &bucket, &named, (number, Submission { timeout: None, background }), None)?;
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {

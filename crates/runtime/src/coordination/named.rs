@@ -69,6 +69,8 @@ pub struct Named {
     pub(super) output: OnceLock<Arc<Output>>,
     /// What each rank gave as its own.
     pub(super) own: OnceLock<Vec<Vec<u64>>>,
+    /// Its number among all that was negotiated, and whether some rank had no more data then.
+    order: OnceLock<(u64, bool)>,
     /// What travelled with it, and its place there, if it was planned.
     pub(super) marks: OnceLock<(Arc<Marks>, usize)>,
 }
@@ -124,7 +126,7 @@ impl Named {
             fusible: matches!(call, Call::AllReduce | Call::Broadcast),
             neutral: op.is_none_or(|op| op == ReduceOp::Sum),
         };
-        let request = Request { name: name.into(), terms, own: own.to_vec(), together: None };
+        let request = Request { name: name.into(), terms, own: own.to_vec(), together: None, patient: false };
         Ok(Named::with(request, inputs.to_vec(), keep))
     }
 
@@ -141,7 +143,11 @@ impl Named {
             fusible: false,
             neutral: true,
         };
-        Named::with(Request { name: "join".into(), terms, own: Vec::new(), together: None }, Vec::new(), None)
+        Named::with(
+            Request { name: "join".into(), terms, own: Vec::new(), together: None, patient: false },
+            Vec::new(),
+            None,
+        )
     }
 
     fn with(request: Request, inputs: Vec<Memory>, keep: Option<Keep>) -> Named {
@@ -154,8 +160,24 @@ impl Named {
             asked_at: AtomicU64::new(0),
             output: OnceLock::new(),
             own: OnceLock::new(),
+            order: OnceLock::new(),
             marks: OnceLock::new(),
         }
+    }
+
+    /// Nobody waits for it.
+    pub(super) fn patient(mut self) -> Named {
+        self.request.patient = true;
+        self
+    }
+
+    /// Once it has been negotiated and has begun: its number, and whether some rank had no more data then.
+    pub(super) fn order(&self) -> Option<(u64, bool)> {
+        self.order.get().copied()
+    }
+
+    pub(super) fn ordered(&self, number: u64, some_joined: bool) {
+        let _ = self.order.set((number, some_joined));
     }
 
     /// Of the tensor.

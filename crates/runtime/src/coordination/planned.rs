@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paceline_coordinator::Proposal;
 
@@ -10,11 +10,13 @@ use super::Coordinator;
 use super::exchange::{decode, encode};
 use super::named::{Named, Wanted};
 use super::output::Output;
+use super::steps::Ended;
+use super::thread::{Arrival, When};
 use crate::error::Result;
 use crate::tag::Call;
 
 impl Coordinator {
-    /// The same for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but
+    /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but
     /// stand for what was missing at the end of the backward pass.
     ///
     /// # Errors
@@ -23,13 +25,13 @@ impl Coordinator {
     /// # Safety
     /// As for `submit`.
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
-    pub unsafe fn submit_step(&self, of: u32, operations: &[Arc<Named>], late: bool) -> Result<()> {
-        self.asks(operations)?;
+    pub unsafe fn submit_step(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<()> {
+        let operations = self.asks(operations)?;
         match &self.planner {
-            None => self.post(operations, false),
+            None => self.post(&operations, false),
             Some(planner) => {
                 self.closed()?;
-                self.post(&planner.ask(of, operations, late)?, false)
+                self.post(&planner.ask(of, &operations, late)?, false)
             }
         }
     }
@@ -38,52 +40,34 @@ impl Coordinator {
     ///
     /// # Errors
     /// The coordinator has failed or was closed.
-    pub fn flush(&self, of: u32) -> Result<()> {
+    pub fn flush(&self, of: &str) -> Result<()> {
         self.closed()?;
         self.planner.as_ref().map_or(Ok(()), |planner| planner.flush(of))
     }
 
-    /// A step of optimizer `of` is over, and its tensors have been waited for. If it has no plan, ranks may compare what
-    /// they have seen, for which they wait for each other.
+    /// A step of optimizer `of` is over, and its tensors have been waited for; `false` if by then something is not over
+    /// yet: it is to be called again. Waits for no rank that has not come as far.
     ///
     /// # Errors
-    /// The coordinator has failed or was closed; a rank that does not come.
-    #[allow(unsafe_code, reason = "the memory belongs to the operation")]
-    pub fn ended(&self, of: u32) -> Result<()> {
-        let Some(planner) = &self.planner else { return Ok(()) };
-        let Some(proposal) = planner.ended(of)? else { return Ok(()) };
-        let text = encode(&proposal)?;
-        let memory = Arc::new(Output::with(&text));
-        let length = text.len() as u64;
-        let wanted = Wanted {
-            call: Call::AllGather,
-            name: &format!("plan {of}"),
-            inputs: &[(memory.address(), length)],
-            dtype: "uint8",
-            shape: &[],
-            device: "cpu",
-            op: None,
-            own: &[length],
-            root: None,
-            prescale: 1.0,
-            postscale: 1.0,
-        };
-        let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?);
-        // SAFETY: the operation owns the memory.
-        unsafe { self.submit(std::slice::from_ref(&operation), true) }?;
-        while !self.wait(&operation, Some(Instant::now() + Duration::from_secs(1)))? {
-            self.closed()?;
+    /// The coordinator has failed or was closed.
+    pub fn ended(&self, of: &str, until: Instant) -> Result<bool> {
+        let Some(planner) = &self.planner else { return Ok(true) };
+        self.closed()?;
+        match planner.ended(of, until)? {
+            Ended::Done => Ok(true),
+            Ended::NotYet => Ok(false),
+            Ended::Propose(proposal) => {
+                planner.proposed(of, self.gather_of(of, &proposal)?);
+                Ok(true)
+            }
+            Ended::Compare(gather) => {
+                // It has begun on all ranks.
+                if !self.wait(&gather, Some(until))? {
+                    return Ok(false);
+                }
+                planner.agree(of, &proposals(&gather)?, &self.data).map(|()| true)
+            }
         }
-        let bytes = operation.output().map(|output| output.copy()).unwrap_or_default();
-        let mut rest = &bytes[..];
-        let mut proposals: Vec<Option<Proposal>> = Vec::new();
-        for own in operation.own() {
-            let (one, more) = rest.split_at(own.first().map_or(0, |&length| length as usize));
-            rest = more;
-            // Of a rank that has joined there is nothing.
-            proposals.push(if one.is_empty() { None } else { Some(decode(one)?) });
-        }
-        planner.agree(of, &proposals, &self.data)
     }
 
     /// What ranks have told each other besides tensors, and what has begun; for people and tests.
@@ -99,4 +83,41 @@ impl Coordinator {
             ("plans", planner.map_or(0, |planner| planner.plans.load(Ordering::Relaxed))),
         ])
     }
+
+    /// Asks for what all ranks propose, and goes on.
+    fn gather_of(&self, of: &str, proposal: &Proposal) -> Result<Arc<Named>> {
+        let text = encode(proposal)?;
+        let memory = Arc::new(Output::with(&text));
+        let length = text.len() as u64;
+        let wanted = Wanted {
+            call: Call::AllGather,
+            name: &format!("plan of {of}"),
+            inputs: &[(memory.address(), length)],
+            dtype: "uint8",
+            shape: &[],
+            device: "cpu",
+            op: None,
+            own: &[length],
+            root: None,
+            prescale: 1.0,
+            postscale: 1.0,
+        };
+        let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?.patient());
+        operation.ask()?;
+        self.shared.post(Arrival::Asked(vec![operation.clone()]), When::Soon)?;
+        Ok(operation)
+    }
+}
+
+fn proposals(gather: &Named) -> Result<Vec<Option<Proposal>>> {
+    let bytes = gather.output().map(|output| output.copy()).unwrap_or_default();
+    let mut rest = &bytes[..];
+    let mut proposals = Vec::new();
+    for own in gather.own() {
+        let (one, more) = rest.split_at(own.first().map_or(0, |&length| length as usize));
+        rest = more;
+        // Of a rank that has joined there is nothing.
+        proposals.push(if one.is_empty() { None } else { Some(decode(one)?) });
+    }
+    Ok(proposals)
 }

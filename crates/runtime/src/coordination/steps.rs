@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Agreed, Bucket, Graph, Issue, Limits, Place, Proposal, Request, Seen, can_be_planned};
 
@@ -12,7 +13,7 @@ use super::marks::Marks;
 use super::named::Named;
 use crate::communicator::Communicator;
 use crate::dtype::Dtype;
-use crate::engine::lock;
+use crate::engine::{Submission, lock};
 use crate::error::{Result, RunError};
 use crate::handle::Handle;
 
@@ -29,35 +30,56 @@ struct Steps {
     waiting: Vec<Option<Arc<Named>>>,
     /// Of this step.
     begun: Vec<(Arc<Handle>, Arc<Marks>)>,
+    /// Of this step, negotiated.
+    negotiated: Vec<Arc<Named>>,
+    /// What ranks gather of each other's proposals.
+    proposal: Option<Arc<Named>>,
     /// All had joined so often when this was last looked at.
     joined: u64,
+}
+
+/// What is left to do at the end of a step.
+pub(super) enum Ended {
+    /// Nothing.
+    Done,
+    /// Something is not over yet.
+    NotYet,
+    /// This rank proposes an order; the gather of all proposals is to be handed back by `proposed`.
+    Propose(Proposal),
+    /// Here are all ranks' proposals, for `agree`.
+    Compare(Arc<Named>),
 }
 
 /// Those of all optimizers of a coordinator.
 pub(super) struct Planner {
     limits: Limits,
     name: String,
-    all: Mutex<BTreeMap<u32, Arc<Mutex<Steps>>>>,
+    /// A planned bucket waits so long for a rank that answers.
+    patience: Duration,
+    all: Mutex<BTreeMap<String, Arc<Mutex<Steps>>>>,
     /// How often all ranks have joined: afterwards all begin anew.
     joined: AtomicU64,
-    /// Buckets that began by a plan, and plans.
+    /// Buckets that began by a plan, those of them that have been waited for, and plans.
     pub planned: AtomicU64,
+    waited: AtomicU64,
     pub plans: AtomicU64,
 }
 
 impl Planner {
-    pub fn new(limits: Limits, name: &str) -> Planner {
+    pub fn new(limits: Limits, name: &str, patience: Duration) -> Planner {
         Planner {
             limits,
             name: name.to_owned(),
+            patience,
             all: Mutex::default(),
             joined: AtomicU64::new(0),
             planned: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             plans: AtomicU64::new(0),
         }
     }
 
-    fn steps(&self, of: u32) -> Arc<Mutex<Steps>> {
+    fn steps(&self, of: &str) -> Arc<Mutex<Steps>> {
         let new = || {
             Arc::new(Mutex::new(Steps {
                 policy: Graph::new(self.limits),
@@ -66,14 +88,19 @@ impl Planner {
                 buckets: BTreeMap::new(),
                 waiting: Vec::new(),
                 begun: Vec::new(),
+                negotiated: Vec::new(),
+                proposal: None,
                 joined: self.joined.load(Ordering::SeqCst),
             }))
         };
-        let steps = lock(&self.all).entry(of).or_insert_with(new).clone();
+        let steps = lock(&self.all).entry(of.to_owned()).or_insert_with(new).clone();
         let mut these = lock(&steps);
         let joined = self.joined.load(Ordering::SeqCst);
         if std::mem::replace(&mut these.joined, joined) != joined {
             these.policy.restart();
+            (these.tensors, these.proposal) = (None, None);
+            these.begun.clear();
+            these.negotiated.clear();
         }
         drop(these);
         steps
@@ -84,8 +111,14 @@ impl Planner {
         self.joined.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Planned buckets that nobody has seen the end of: how many have begun so far; none if there are none.
+    pub fn under_way(&self) -> Option<u64> {
+        let planned = self.planned.load(Ordering::Relaxed);
+        (self.waited.load(Ordering::Relaxed) < planned).then_some(planned)
+    }
+
     /// Takes what is planned; gives back what is to be negotiated.
-    pub fn ask(&self, of: u32, operations: &[Arc<Named>], late: bool) -> Result<Vec<Arc<Named>>> {
+    pub fn ask(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<Vec<Arc<Named>>> {
         let steps = self.steps(of);
         let mut steps = lock(&steps);
         let mut others = Vec::new();
@@ -98,13 +131,14 @@ impl Planner {
                 Place::Slot(slot) => steps.waiting[slot] = Some(operation.clone()),
             }
         }
+        steps.negotiated.extend(others.iter().cloned());
         let due = steps.policy.due();
         self.begin(&mut steps, due)?;
         Ok(others)
     }
 
     /// Nothing more comes in this step.
-    pub fn flush(&self, of: u32) -> Result<()> {
+    pub fn flush(&self, of: &str) -> Result<()> {
         let steps = self.steps(of);
         let mut steps = lock(&steps);
         let due = steps.policy.flush();
@@ -118,30 +152,50 @@ impl Planner {
             let mut steps = lock(&steps);
             let due = steps.policy.leave();
             self.begin(&mut steps, due)?;
+            self.waited.fetch_add(steps.begun.len() as u64, Ordering::Relaxed);
             steps.begun.clear();
+            steps.negotiated.clear();
         }
         Ok(())
     }
 
-    /// A step is over: waits for its buckets. What is to be compared with the other ranks, if they compare now.
-    pub fn ended(&self, of: u32) -> Result<Option<Proposal>> {
+    /// A step is over, and its tensors have been waited for; until then at most.
+    pub fn ended(&self, of: &str, until: Instant) -> Result<Ended> {
         let steps = self.steps(of);
         let mut steps = lock(&steps);
-        let mut irregular = false;
-        for (handle, marks) in std::mem::take(&mut steps.begun) {
-            if let Some(tensors) = &steps.tensors {
-                tensors.wait(&handle, None)?;
+        if let Some(tensors) = &steps.tensors {
+            for (handle, _) in &steps.begun {
+                if !tensors.wait(handle, Some(until))? {
+                    return Ok(Ended::NotYet);
+                }
             }
-            irregular |= marks.irregular();
         }
-        let compares = steps.policy.ended(irregular);
-        Ok(compares.then(|| steps.policy.proposal()))
+        let begun = std::mem::take(&mut steps.begun);
+        self.waited.fetch_add(begun.len() as u64, Ordering::Relaxed);
+        let irregular = begun.iter().any(|(_, marks)| marks.irregular());
+        // What was negotiated began in the same order on all ranks, and so did the gather of their proposals.
+        let negotiated = std::mem::take(&mut steps.negotiated);
+        let orders: Vec<(u64, bool)> = negotiated.iter().filter_map(|operation| operation.order()).collect();
+        let last = orders.iter().map(|(number, _)| *number).max();
+        let alone = orders.iter().any(|(_, some_joined)| *some_joined);
+        if let Some(proposal) = steps.proposal.clone() {
+            let began = proposal.order().map(|(number, _)| number);
+            let holds = began.is_some_and(|began| last.is_some_and(|last| began < last)) && !alone;
+            return Ok(if holds { Ended::Compare(proposal) } else { Ended::Done });
+        }
+        Ok(steps.policy.ended(irregular).map_or(Ended::Done, Ended::Propose))
     }
 
-    /// What all ranks have seen. A plan has a communicator, for which ranks wait for each other.
-    pub fn agree(&self, of: u32, proposals: &[Option<Proposal>], ranks: &Communicator) -> Result<()> {
+    /// All ranks' proposals are being gathered.
+    pub fn proposed(&self, of: &str, gather: Arc<Named>) {
+        lock(&self.steps(of)).proposal = Some(gather);
+    }
+
+    /// What all ranks propose. The plan has a communicator of its own.
+    pub fn agree(&self, of: &str, proposals: &[Option<Proposal>], ranks: &Communicator) -> Result<()> {
         let steps = self.steps(of);
         let mut steps = lock(&steps);
+        steps.proposal = None;
         if !steps.policy.agree(proposals) {
             return Ok(());
         }
@@ -150,9 +204,9 @@ impl Planner {
         steps.waiting = vec![None; steps.slots.len()];
         steps.buckets.clear();
         if steps.tensors.is_none() {
-            let name = format!("{}, plan {of}", self.name);
-            let group = Communicator::new(&ranks.shared, ranks.ranks().to_vec(), &name)?;
-            steps.tensors = Some(Arc::new(group));
+            // A rank that joined may have begun what nobody else will: what follows is apart from it.
+            let name = format!("{}, plan of {of} after {} joins", self.name, steps.joined);
+            steps.tensors = Some(Arc::new(ranks.like(&name)?));
         }
         Ok(())
     }
@@ -171,28 +225,29 @@ impl Planner {
         for Issue { slots, absent, irregular } in due {
             let named: Vec<_> = steps.waiting[slots.clone()].iter_mut().map(Option::take).collect();
             let planned = &steps.slots[slots.clone()];
-            let bucket = steps.buckets.entry(slots.start).or_insert_with(|| Bucket {
-                bytes: planned.iter().map(|seen| seen.terms.bytes).sum(),
-                tensors: planned
-                    .iter()
-                    .map(|seen| Agreed {
-                        request: Request {
-                            name: seen.name.clone(),
-                            terms: seen.terms.clone(),
-                            own: Vec::new(),
-                            together: None,
-                        },
-                        own: Vec::new(),
-                    })
-                    .collect(),
-            });
+            let bucket = steps.buckets.entry(slots.start).or_insert_with(|| bucket_of(planned));
             let dtype = planned.first().and_then(|seen| Dtype::parse(&seen.terms.dtype)).unwrap_or(Dtype::Float32);
             let places = absent.iter().map(|slot| slot - slots.start);
             let marks = Arc::new(Marks::new(dtype, slots.len(), irregular, places));
-            let handle = begin::begin(&tensors, bucket, &named, (0, true), Some(&marks))?;
+            let how = Submission { timeout: Some(self.patience), background: true };
+            let handle = begin::begin(&tensors, bucket, &named, (0, how), Some(&marks))?;
             steps.begun.push((handle, marks));
             self.planned.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
+}
+
+fn bucket_of(planned: &[Seen]) -> Bucket {
+    let agreed = |seen: &Seen| Agreed {
+        request: Request {
+            name: seen.name.clone(),
+            terms: seen.terms.clone(),
+            own: Vec::new(),
+            together: None,
+            patient: false,
+        },
+        own: Vec::new(),
+    };
+    Bucket { bytes: planned.iter().map(|seen| seen.terms.bytes).sum(), tensors: planned.iter().map(agreed).collect() }
 }

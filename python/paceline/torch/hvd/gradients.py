@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from paceline._core import JobError
 from paceline.torch.hvd.compression import Compressor
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.members import Members, Step
@@ -63,12 +65,12 @@ class Gradients:
         """Sparse dimensions of gradients that were sparse once: one that is missing is then sparse, too."""
         self._refuse: Callable[[Tensor, str], None] | None = None
         self._members: Members | None = None
-        self._optimizer = 0
+        self._optimizer = ""
 
     def enter(self) -> None:
-        """This rank takes part; others that do make their optimizers in the same order."""
+        """This rank takes part."""
         self._members = members_of(self.process_set)
-        self._optimizer = self._members.optimizer()
+        self._optimizer = self._members.optimizer(self.names.values())
 
     def watch(self, parameter: Tensor) -> None:
         """From now on its gradient is reduced as soon as backward has computed it."""
@@ -93,10 +95,36 @@ class Gradients:
         self._groups = {parameter: group for group in groups for parameter in group}
 
     def restart(self, passes: int) -> None:
-        """Forget what is in flight; from now on so many backward passes make a gradient."""
+        """From now on so many backward passes make a gradient. What is in flight is waited for; its sums are lost."""
+        flights = self._land(passes)
+        if flights:
+            self._wait([flight.handle.settle for flight in flights])
+
+    def _land(self, passes: int) -> list[Flight]:
+        """What is in flight; nothing is any more."""
+        flights = [flight for several in self._flying.values() for flight in several]
         self.passes = passes
         self._flying.clear()
         self._left = dict.fromkeys(self._left, passes)
+        return flights
+
+    def _wait(self, waits: Iterable[Callable[[], None]]) -> None:
+        """The end of a step: for all, whichever fails, so that other ranks and this one are in the same step."""
+        if self._members is not None:
+            self._members.coordinator.flush(self._optimizer)
+        failed: JobError | None = None
+        for wait in waits:
+            try:
+                wait()
+            except JobError as error:
+                failed = failed or error
+        try:
+            if self._members is not None:
+                self._members.coordinator.ended(self._optimizer)
+        except JobError as error:
+            failed = failed or error
+        if failed is not None:
+            raise failed
 
     def begun(self) -> bool:
         """Whether backward has computed some that have not been waited for."""
@@ -124,14 +152,7 @@ class Gradients:
             group = self._groups.get(parameter, (parameter,))
             if group[0] not in self._flying:
                 self._begin(group, late=True)
-        flights = [flight for several in self._flying.values() for flight in several]
-        self.restart(self.passes)
-        if self._members is not None:
-            self._members.coordinator.flush(self._optimizer)
-        for flight in flights:
-            self.settle(flight)
-        if self._members is not None:
-            self._members.coordinator.ended(self._optimizer)
+        self._wait([partial(self.settle, flight) for flight in self._land(self.passes)])
 
     def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[Flight]]:
         """Reduce those that have not been, missing ones as zeros, and let go of all: what each is to wait for."""
@@ -141,7 +162,7 @@ class Gradients:
             if group[0] not in self._flying:
                 self._begin(group)
             found[parameter] = self._flying[group[0]]
-        self.restart(self.passes)
+        self._land(self.passes)
         return found
 
     def settle(self, flight: Flight) -> None:

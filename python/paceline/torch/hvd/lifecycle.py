@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
+from paceline._core import UserError
 from paceline.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
@@ -44,7 +45,9 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         world.enter(here)
         here.register(range(here.size), global_process_set)
         global_process_set.ranks = list(range(here.size))
-        here.places = places(here.rank, allgather_object((socket.gethostname(), job.local_rank), name="hvd.init"))
+        told = allgather_object((socket.gethostname(), job.local_rank, here.way), name="hvd.init")
+        _compare([way for _, _, way in told])
+        here.places = places(here.rank, [(host, local_rank) for host, local_rank, _ in told])
         for process_set in sets:
             add_process_set(process_set)
         if job.settings.timeline is not None:
@@ -54,6 +57,17 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         global_process_set.ranks = []
         job.close()
         raise
+
+
+def _compare(ways: list[dict[str, object]]) -> None:
+    """Raises UserError: the variable, and two ranks whose values differ."""
+    for rank, way in enumerate(ways):
+        for variable, value in way.items():
+            first = ways[0].get(variable)
+            if value != first:
+                raise UserError(
+                    f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it alike on all ranks"
+                )
 
 
 def _sets(process_sets: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:

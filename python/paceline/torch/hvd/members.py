@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +24,7 @@ T = TypeVar("T")
 class Step:
     """That a tensor is a gradient, whose place in each step may be planned."""
 
-    optimizer: int
+    optimizer: str
     late: bool = False
     """It was not computed in this step, but stands for one that was missing at its end."""
 
@@ -37,14 +39,15 @@ class Members:
         """As `hvd.rank()` counts them."""
         self.rank, self.size = coordinator.rank, coordinator.size
         self.names = Names()
-        self._optimizers = 0
+        self._optimizers: Counter[str] = Counter()
         self.check = check
         """Raises JobError if the job has ended, or this process was forked from the rank."""
 
-    def optimizer(self) -> int:
-        """A number for one more optimizer, the same on all ranks if they make them in the same order."""
-        self._optimizers += 1
-        return self._optimizers - 1
+    def optimizer(self, names: Iterable[str]) -> str:
+        """By which ranks know one more optimizer, of parameters with these names: of the same names by their order."""
+        digest = hashlib.blake2s("\0".join(sorted(names)).encode(), digest_size=6).hexdigest()
+        self._optimizers[digest] += 1
+        return f"{digest}.{self._optimizers[digest]}"
 
     def begin(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +45,33 @@ def share(available: list[int], local_rank: int, local_size: int) -> Cores | Non
     return Cores(mine[0], tuple(rest[pipeline:]), tuple(rest[:pipeline]))
 
 
-def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
-    """Confine this process's threads, and what it forks from now on. The coordinator's core, None if there is none.
+@dataclass
+class _Parted:
+    """How this process was before, and is now."""
 
-    Raises UserError where the system has no affinities.
+    before: dict[int, set[int]]
+    """Affinities by thread."""
+    threads: int
+    cores: Cores | None
+
+
+_parted: _Parted | None = None
+_watches_forks = False
+
+
+def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
+    """Confine this process's threads, and what it forks from now on; once, until `restore`.
+
+    Gives the coordinator's core, None if there is none. Raises UserError where the system has no affinities.
     """
+    global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
         raise UserError("--coordinator partitioned: this system does not let processes choose their cores; take graph")
+    if _parted is not None:
+        return None if _parted.cores is None else _parted.cores.coordinator
+    before = {thread: os.sched_getaffinity(thread) for thread in _threads()}
     cores = share(sorted(os.sched_getaffinity(0)), local_rank, local_size)
+    _parted = _Parted(before, torch.get_num_threads(), cores)
     if cores is None:
         if local_rank == 0:
             print(
@@ -60,11 +80,12 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
                 file=sys.stderr,
             )
         return None
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            os.sched_setaffinity(int(thread.name), cores.framework)
-    torch.set_num_threads(min(torch.get_num_threads(), len(cores.framework)))
-    os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cores.pipeline))
+    for thread in before:
+        _confine(thread, cores.framework)
+    torch.set_num_threads(min(_parted.threads, len(cores.framework)))
+    if not _watches_forks:
+        os.register_at_fork(after_in_child=_forked)
+        _watches_forks = True
     if verbose:
         print(
             f"paceline: rank {local_rank} of this node: core {cores.coordinator} coordinates, {_text(cores.framework)} "
@@ -72,6 +93,32 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
             file=sys.stderr,
         )
     return cores.coordinator
+
+
+def restore() -> None:
+    """All of this process's threads may run where they could before."""
+    global _parted  # as above
+    parted, _parted = _parted, None
+    if parted is None or parted.cores is None:
+        return
+    usual = set[int]().union(*parted.before.values())
+    for thread in _threads():
+        _confine(thread, parted.before.get(thread, usual))
+    torch.set_num_threads(parted.threads)
+
+
+def _forked() -> None:
+    if _parted is not None and _parted.cores is not None:
+        _confine(0, _parted.cores.pipeline)
+
+
+def _threads() -> list[int]:
+    return [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+
+
+def _confine(thread: int, cores: Iterable[int]) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        os.sched_setaffinity(thread, cores)
 
 
 def _text(cores: tuple[int, ...]) -> str:

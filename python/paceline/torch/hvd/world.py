@@ -12,7 +12,7 @@ from paceline.library import GRAPH
 from paceline.torch.hvd.environment import Knobs
 from paceline.torch.hvd.errors import NotInitializedError
 from paceline.torch.hvd.members import Members
-from paceline.torch.hvd.partition import partition
+from paceline.torch.hvd.partition import partition, restore
 from paceline.torch.hvd.places import Places
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class World:
         """None until all ranks have told."""
         self.sets: dict[int, Registered] = {}
         self._next = 0
+
+    @property
+    def way(self) -> dict[str, object]:
+        """What all ranks must have alike to agree on an order, by the variables that set it."""
+        return {"PACELINE_COORDINATOR": self.policy, "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold}
 
     def register(self, ranks: Sequence[int], process_set: ProcessSet) -> int:
         """Add a process set; its number. All ranks do so in the same order, members wait for each other."""
@@ -96,6 +101,7 @@ class World:
         for registered in self.sets.values():
             if registered.members is not None:
                 registered.members.coordinator.close()
+        restore()
         self.job.close()
 
 
