@@ -53,6 +53,7 @@ bench: setup
 	$(BIN)/python benches/processes.py
 	$(BIN)/python benches/peers/run.py
 	$(BIN)/python benches/horovod/run.py
+	$(BIN)/python benches/coordinators/run.py
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator
