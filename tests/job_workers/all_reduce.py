@@ -10,7 +10,7 @@ import paceline
 
 from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, holdings, said, tell, values
 
-STRATEGIES = [entry.name for entry in paceline.all_strategies()]
+STRATEGIES = [entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys]
 
 
 def everything(job, lengths, in_flight, digest):

@@ -11,7 +11,7 @@ import paceline
 
 from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, narrow, said, stored, tell, values, wide
 
-STRATEGIES = [None, *(entry.name for entry in paceline.all_strategies())]
+STRATEGIES = [None, *(entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys)]
 CALLS = ["all_reduce"] * 5 + ["broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"]
 CALLS += ["all_to_all", "barrier", "transfer"]
 

@@ -10,7 +10,7 @@ use super::Coordinator;
 use super::exchange::{decode, encode};
 use super::named::{Named, Wanted};
 use super::output::Output;
-use super::steps::Ended;
+use super::steps::{Ended, Planner};
 use super::thread::{Arrival, When};
 use crate::error::Result;
 use crate::tag::Call;
@@ -39,20 +39,24 @@ impl Coordinator {
     /// No more tensors come in this step of optimizer `of`.
     ///
     /// # Errors
-    /// The coordinator has failed or was closed.
+    /// Something is left to begin, and cannot: a rank that has all it needs of this one may have left by now.
     pub fn flush(&self, of: &str) -> Result<()> {
-        self.closed()?;
         self.planner.as_ref().map_or(Ok(()), |planner| planner.flush(of))
     }
 
     /// A step of optimizer `of` is over, and its tensors have been waited for; `false` if by then something is not over
-    /// yet: it is to be called again. Waits for no rank that has not come as far.
+    /// yet: it is to be called again. Waits for no rank that has not come as far; with a rank that has left nothing is
+    /// compared any more.
     ///
     /// # Errors
-    /// The coordinator has failed or was closed.
+    /// A planned bucket has failed.
     pub fn ended(&self, of: &str, until: Instant) -> Result<bool> {
         let Some(planner) = &self.planner else { return Ok(true) };
-        self.closed()?;
+        let ended = self.end_step(planner, of, until);
+        if self.closed().is_err() { Ok(true) } else { ended }
+    }
+
+    fn end_step(&self, planner: &Planner, of: &str, until: Instant) -> Result<bool> {
         match planner.ended(of, until)? {
             Ended::Done => Ok(true),
             Ended::NotYet => Ok(false),
