@@ -70,7 +70,7 @@ def prepare(request: Request) -> Prepared:
     _refuse_not_built(request)
     _check_outputs(request)
     asked, by_name = _strategies(request.strategy)
-    trace = _trace(request)
+    trace = trace_of(request)
     cluster = load_cluster(
         request.cluster,
         latency=request.latency,
@@ -136,7 +136,8 @@ def _strategies(words: list[str] | None) -> tuple[list[Strategy], set[Strategy]]
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
-def _trace(request: Request) -> Trace:
+def trace_of(request: Request) -> Trace:
+    """The trace as the options change it. Raises UserError."""
     trace = load_trace(request.trace)
     if request.add_module is not None:
         trace = trace.with_modules(request.add_module)

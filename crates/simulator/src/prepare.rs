@@ -59,12 +59,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
     let element_bytes = trace.dtype.size();
     let grouped = group(trace, options, with_servers);
     let mut knobs = knobs(options, element_bytes, grouped.len())?;
-    let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
-    knobs.rates = Some(Rates {
-        between: bytes_per_s(cluster.bandwidth),
-        inside: bytes_per_s(cluster.intra_bandwidth),
-        element: element_bytes,
-    });
+    knobs.rates = Some(rates(cluster, element_bytes));
     let topology = Topology {
         workers: options.workers,
         ranks_per_node: cluster.gpus_per_node,
@@ -160,6 +155,16 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
         ));
     }
     Ok(())
+}
+
+/// What the cluster's links carry, for strategies that choose by it.
+pub(crate) fn rates(cluster: &Cluster, element_bytes: u64) -> Rates {
+    let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
+    Rates {
+        between: bytes_per_s(cluster.bandwidth),
+        inside: bytes_per_s(cluster.intra_bandwidth),
+        element: element_bytes,
+    }
 }
 
 /// The cluster with the latencies that the strategy's library has at least: those of the largest bucket.

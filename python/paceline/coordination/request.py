@@ -13,9 +13,9 @@ from paceline._core import Trace, UserError, parse_size
 from paceline.coordination import ITERATIONS, CoordinatedRun, find_coordinators
 from paceline.coordination.constants import all_constants, read_constants
 from paceline.coordination.networks import contention_share
-from paceline.devices import adjusted, device_rate
-from paceline.library import built_in_trace, find_strategy, load_cluster, load_trace
-from paceline.request import DEFAULT_WORKERS
+from paceline.devices import device_rate
+from paceline.library import built_in_trace, find_strategy, load_cluster
+from paceline.request import DEFAULT_WORKERS, trace_of
 
 if TYPE_CHECKING:
     from paceline.request import Request
@@ -52,7 +52,7 @@ def prepare(request: Request) -> PreparedCoordination:
         if getattr(request, option) is not None:
             raise UserError(f"--{option.replace('_', '-')}: has no effect with --coordinator: {reason}; leave it out")
     coordinators = find_coordinators(request.coordinator)
-    trace = _trace(request)
+    trace = trace_of(request)
     constants, notes = _constants(request, trace)
     cluster = load_cluster(
         request.cluster,
@@ -93,20 +93,6 @@ def prepare(request: Request) -> PreparedCoordination:
         )
     ]
     return PreparedCoordination(runs, notes)
-
-
-def _trace(request: Request) -> Trace:
-    trace = load_trace(request.trace)
-    if request.add_module is not None:
-        trace = trace.with_modules(request.add_module)
-    return adjusted(
-        trace,
-        device=request.device,
-        samples_per_s=request.samples_per_s,
-        batch=request.batch,
-        dtype=request.dtype,
-        prefix="--",
-    )
 
 
 def _constants(request: Request, trace: Trace) -> tuple[dict[str, float], list[str]]:

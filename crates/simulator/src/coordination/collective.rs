@@ -2,10 +2,11 @@
 use std::collections::HashMap;
 
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Bucket, Inside, Knob, Knobs, Link, Links, Rates, Schedule, Topology, Volume, build, look_up};
+use paceline_schedule::{Bucket, Inside, Knob, Knobs, Link, Links, Schedule, Topology, Volume, build, look_up};
 
 use super::constants::Constants;
 use crate::options::{Options, SimulationError};
+use crate::prepare::rates;
 use crate::run::simulate;
 
 /// Up to so many ranks a strategy without a closed form is simulated message by message.
@@ -40,15 +41,9 @@ impl Collective {
                 entry.name
             )));
         }
-        let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
-        let rates = Rates {
-            between: bytes_per_s(cluster.bandwidth),
-            inside: bytes_per_s(cluster.intra_bandwidth),
-            element: element_bytes,
-        };
         let topology =
             Topology { workers, ranks_per_node: cluster.gpus_per_node, servers: 0, switch_radix: cluster.switch.radix };
-        let knobs = Knobs { rates: Some(rates), inside: Inside::Ring, ..Knobs::default() };
+        let knobs = Knobs { rates: Some(rates(cluster, element_bytes)), inside: Inside::Ring, ..Knobs::default() };
         let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
         let doublings = f64::from(topology.nodes()).log2();
         let slower = 1.0 + constants.congestion * doublings;
