@@ -33,6 +33,7 @@ from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
 from paceline.job_exchange import Exchanges
 from paceline.job_group import Collectives, Handle
+from paceline.meeting import MpiExchange, share_secret
 from paceline.settings import Settings
 
 __all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
@@ -163,7 +164,10 @@ def _join(known: Settings) -> Job:
     rendezvous = known.rendezvous or place.rendezvous
     exchange: Callable[[bytes], list[bytes]] | None = None
     secret = known.secret
-    if place.launcher == "torchrun" and rendezvous is None:
+    if known.transport == "mpi":
+        through = MpiExchange(place.rank, place.size, known)
+        exchange, secret = through, share_secret(through, known.secret)
+    elif place.launcher == "torchrun" and rendezvous is None:
         exchange, secret = _through_torchrun(place, known)
     known = replace(known, rendezvous=rendezvous, secret=secret)
     engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
@@ -184,7 +188,7 @@ def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Calla
 
     from torch._C._distributed_c10d import TCPStore
 
-    from paceline.torch.exchange import StoreExchange, share_secret
+    from paceline.torch.exchange import StoreExchange
 
     if place.master_address is None or place.master_port is None:
         raise UserError("MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS")

@@ -3,7 +3,8 @@
 | variable | field | value | default |
 | --- | --- | --- | --- |
 | PACELINE_STRATEGY | strategy | as `paceline strategies` lists them | chosen by size |
-| PACELINE_TRANSPORT | transport | auto, shm, tcp | auto |
+| PACELINE_TRANSPORT | transport | auto, shm, tcp, mpi | auto |
+| PACELINE_MPI_LIBRARY | mpi_library | an MPI library, or the folder that holds it (docs/mpi.md) | the launcher's |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
 | PACELINE_PLACEMENT | placement | round-robin, even, a file: which server adds up what | round-robin |
@@ -49,7 +50,7 @@ from paceline.interfaces import address_of, check_interface
 from paceline.library import GRAPH, find_coordinator, find_strategy
 from paceline.sweeps import check_knobs
 
-TRANSPORTS = ("auto", "shm", "tcp")
+TRANSPORTS = ("auto", "shm", "tcp", "mpi")
 INSIDE = ("root", "ring")
 PLACEMENTS = ("round-robin", "even")
 DISTRIBUTIONS = ("round-robin", "block")
@@ -62,6 +63,7 @@ SHORTEST_SECRET = 16
 VARIABLES = {
     "PACELINE_STRATEGY": "strategy",
     "PACELINE_TRANSPORT": "transport",
+    "PACELINE_MPI_LIBRARY": "mpi_library",
     "PACELINE_CHUNK": "chunk",
     "PACELINE_SERVERS": "servers",
     "PACELINE_PLACEMENT": "placement",
@@ -92,6 +94,7 @@ class Settings:
 
     strategy: str | None = None
     transport: str = "auto"
+    mpi_library: str | None = None
     chunk: str | int | None = None
     servers: int = 1
     placement: str = "round-robin"
@@ -147,9 +150,13 @@ class Settings:
         servers = _server_processes(environ)
         switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
         settings = cls(**checked, server_processes=servers, switch_process=switch, disturbance=_disturbance(environ))
-        for name, transport in (("streams", "shm"), ("multicast", "shm"), ("single_copy", "tcp")):
-            if name in checked and settings.transport == transport:
-                raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
+        for name, transports in _WITHOUT_EFFECT.items():
+            if name in checked and settings.transport in transports:
+                raise UserError(
+                    f"{sources[name]}: has no effect with transport {settings.transport}; leave one of them out"
+                )
+        if settings.strategy is not None:
+            _check_library(settings, sources["strategy"])
         if settings.strategy is not None:
             knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull", "multicast")
             given = [name for name in knobs if name in checked]
@@ -267,12 +274,15 @@ def _strategy(value: object, source: str) -> str:
         strategy = find_strategy(_text(value, source))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    if strategy.is_a_librarys:
-        raise UserError(
-            f"{source}: {strategy.name} is a library's all-reduce, and shared memory and TCP have none underneath; "
-            "choose ring or tree (simulate forecasts it)"
-        )
     return strategy.name
+
+
+def _check_library(settings: Settings, source: str) -> None:
+    if find_strategy(str(settings.strategy)).is_a_librarys and settings.transport != "mpi":
+        raise UserError(
+            f"{source}: {settings.strategy} is a library's all-reduce, and shared memory and TCP have none underneath; "
+            "choose ring or tree (simulate forecasts it), or transport mpi under mpirun"
+        )
 
 
 def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
@@ -395,6 +405,13 @@ def check_timeline(value: object, source: str) -> str:
     return str(path)
 
 
+def _path(value: object, source: str) -> str:
+    text = str(value) if isinstance(value, Path) else _text(value, source)
+    if not Path(text).exists():
+        raise UserError(f"{source}: there is no file or folder '{text[:200]}'; name libmpi_abi.so.1 or libmpi.so.40")
+    return text
+
+
 def _flag(value: object, source: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     word = str(value).lower()
@@ -412,6 +429,15 @@ def _text(value: object, source: str) -> str:
         raise UserError(f"{source}: is not UTF-8 text") from None
     return value
 
+
+# By setting: transports with which it has no effect.
+_WITHOUT_EFFECT = {
+    "streams": ("shm", "mpi"),
+    "multicast": ("shm", "mpi"),
+    "single_copy": ("tcp", "mpi"),
+    "rendezvous": ("mpi",),
+    "mpi_library": ("auto", "shm", "tcp"),
+}
 
 # Settings that the native module gets in other ways, or not at all.
 _ELSEWHERE = frozenset(
@@ -431,6 +457,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "streams": _whole(MOST_STREAMS),
     "multicast": check_multicast,
     "single_copy": _flag,
+    "mpi_library": _path,
     "timeout_s": _seconds,
     "start_timeout_s": _seconds,
     "interface": _interface,

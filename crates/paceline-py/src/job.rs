@@ -34,6 +34,14 @@ pub(crate) fn python_error(error: RunError) -> PyErr {
     }
 }
 
+/// What every rank called it with, through MPI.
+#[pyfunction]
+pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: Vec<u8>) -> PyResult<Vec<Py<PyBytes>>> {
+    let settings = Settings::parse(settings).map_err(python_error)?;
+    let told = py.detach(|| paceline_runtime::engine::exchange_over_mpi(rank, size, &settings, blob));
+    Ok(told.map_err(python_error)?.iter().map(|blob| PyBytes::new(py, blob).unbind()).collect())
+}
+
 /// This process's part of a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
 pub struct PyEngine(pub(crate) Arc<Engine>, Mutex<Groups>);

@@ -13,7 +13,7 @@ use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Submission, lock};
 use crate::error::{Result, RunError};
-use crate::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings};
+use crate::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings, Transport};
 use crate::tag::Call;
 
 /// A strategy and how it cuts, in bytes.
@@ -71,10 +71,10 @@ impl Plan {
     /// An unknown name, or one of a library that is not here.
     pub fn named(name: &str, settings: &Settings) -> Result<Plan> {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
-        if entry.uses(Knob::Rates) {
+        if entry.uses(Knob::Rates) && settings.transport != Transport::Mpi {
             return Err(RunError::Usage(format!(
                 "strategy: {} is the all-reduce of a library underneath, and shared memory and TCP have none; choose ring \
-                 or tree",
+                 or tree, or transport mpi",
                 entry.name
             )));
         }
@@ -116,6 +116,11 @@ impl Plan {
         look_up(&self.strategy).is_ok_and(|entry| entry.uses(Knob::Servers))
     }
 
+    /// Whether the library underneath does it all.
+    pub(crate) fn is_native(&self) -> bool {
+        is_a_librarys(&self.strategy)
+    }
+
     fn describe(&self) -> String {
         let cut = match self.cut {
             None => self.strategy.clone(),
@@ -130,6 +135,11 @@ impl Plan {
         };
         if self.lends { cut } else { format!("{cut}, copied twice") }
     }
+}
+
+/// Whether a strategy is the all-reduce of a library underneath.
+pub(crate) fn is_a_librarys(name: &str) -> bool {
+    look_up(name).is_ok_and(|entry| entry.uses(Knob::Rates))
 }
 
 /// A plan and the schedules made of it, by the size of an element: 1, 2, 4, 8 bytes.

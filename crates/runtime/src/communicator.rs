@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use paceline_schedule::{Bucket, Topology};
 
 use crate::channel::LARGEST_FRAGMENT;
-use crate::choice::{Choice, Plan, Planned};
+use crate::choice::{Choice, Plan, Planned, is_a_librarys};
 use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Order, Shared, Submission, lock};
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Finish, InStep};
 use crate::handle::Handle;
-use crate::program::Scheduled;
+use crate::program::{Barrier, Native, Scheduled, Underneath};
 use crate::request::{self, Prepared};
+use crate::settings::Transport;
 use crate::space::Space;
 use crate::tag::{Call, Signature};
 
@@ -25,6 +26,10 @@ const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;
 
 /// Most bytes of a bucket for which a server takes memory.
 const MOST_SERVED: u64 = 1 << 40;
+
+/// Groups of the same ranks that can be made of one without waiting and have the library's all-reduce: plans of
+/// coordinators.
+const HEIRS: usize = 4;
 
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);
@@ -135,6 +140,9 @@ impl Communicator {
         let served = shared.settings.dedicated.then(|| Communicator::served(shared, &ranks, name)).transpose()?;
         let mut communicator = Communicator::assemble(shared, ranks, name, (workers, me as u32))?;
         communicator.served = served.map(Box::new);
+        if shared.settings.transport == Transport::Mpi {
+            communicator.join_library()?;
+        }
         crate::choice::tune(&communicator)?;
         Ok(communicator)
     }
@@ -146,7 +154,39 @@ impl Communicator {
     pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
         *lock(&communicator.choice) = lock(&self.choice).clone();
+        if self.shared.settings.transport == Transport::Mpi {
+            self.shared.inherit(self.id, communicator.id);
+        }
         Ok(communicator)
+    }
+
+    /// Has the library underneath make what it needs for this group. All of its ranks do this together.
+    fn join_library(&self) -> Result<()> {
+        let native = self.shared.settings.strategy.as_deref().is_some_and(is_a_librarys);
+        let then = Underneath::Join(if native { HEIRS } else { 0 });
+        let handle = Arc::new(Handle::new(None));
+        let begin = Begin {
+            signature: Signature {
+                call: Call::Barrier,
+                dtype: Dtype::Uint8,
+                op: ReduceOp::Sum,
+                root: 0,
+                count: 0,
+                plan: 0,
+            },
+            program: Box::new(Native { barrier: Barrier { size: self.size() }, then }),
+            roles: vec![(self.me, Space::new(1))],
+            lends: false,
+            transfer: None,
+            step: None,
+            factor: None,
+            finish: None,
+            label: "MPI_Comm_create_group".into(),
+            handle,
+            keep: None,
+        };
+        let handle = self.shared.submit(self.id, begin, Submission::default())?;
+        self.wait(&handle, None).map(drop)
     }
 
     /// These workers, and the servers behind them. A server makes it when it hears of it.
@@ -269,12 +309,19 @@ impl Communicator {
         }
         let lends = plan.as_ref().map_or_else(|| lock(&self.choice).lends(), |planned| planned.plan.lends);
         let ordered = plan.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
-        let program = match program {
-            Some(program) => {
+        let native = plan.as_ref().filter(|planned| planned.plan.is_native());
+        let program = match (program, native) {
+            (Some(program), _) => {
                 roles.push((self.me, space));
                 program
             }
-            None => {
+            (None, Some(planned)) => {
+                signature.plan = planned.digest ^ digest(request.postscale.to_bits().to_le_bytes());
+                request::prescale(&mut space, request);
+                roles.push((self.me, space));
+                Box::new(Native { barrier: Barrier { size: self.size() }, then: Underneath::AllReduce })
+            }
+            (None, None) => {
                 let plan = plan.ok_or_else(|| RunError::Failed("an all-reduce has a plan".into()))?;
                 let schedule = plan.schedule(&self.topology, request.dtype.size())?;
                 signature.plan = plan.digest;

@@ -36,7 +36,7 @@ pub use peers::Peer;
 pub(crate) use placement::pin;
 pub use serve::Groups;
 pub(crate) use serve::Order;
-pub use start::Exchange;
+pub use start::{Exchange, exchange_over_mpi};
 
 use paceline_schedule::Topology;
 
@@ -98,6 +98,13 @@ pub(crate) struct Shared {
     crowded: bool,
     /// This process was started under a real-time scheduling policy.
     real_time: bool,
+    /// The progress thread alone drives: it is the one that may call the library underneath.
+    funneled: bool,
+    /// It has left the job.
+    left: Mutex<bool>,
+    gone: Condvar,
+    /// What MPI was loaded, if messages go over it.
+    library: Option<crate::mpi::About>,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.
     sockets: Vec<i32>,
 }
@@ -116,10 +123,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How the end of a thread's work is waited for.
+enum End {
+    /// Of a thread of this job.
+    Thread(std::thread::JoinHandle<()>),
+    /// Of a thread that the process keeps; it ends with the job's work, or is stuck in the library.
+    Work(std::sync::mpsc::Receiver<()>),
+}
+
+/// How long a library underneath may keep a job from ending.
+const STUCK: Duration = Duration::from_secs(5);
+
 /// This process's part of a job; closed when dropped.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<End>>,
 }
 
 impl Engine {
@@ -223,6 +241,11 @@ impl Engine {
             "hosts": self.shared.hosts,
             "transports": transports,
             "multicast": multicast,
+            "mpi": self.shared.library.as_ref().map(|about| serde_json::json!({
+                "library": about.library,
+                "version": about.version,
+                "abi": about.abi,
+            })),
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],
             "in_flight": in_flight,
@@ -237,8 +260,11 @@ impl Engine {
         }
         self.shared.close();
         let threads = std::mem::take(&mut *lock(&self.threads));
-        for thread in threads {
-            let _ = thread.join();
+        for end in threads {
+            match end {
+                End::Thread(thread) => drop(thread.join()),
+                End::Work(work) => drop(work.recv_timeout(STUCK)),
+            }
         }
         if let Err(error) = self.stop_timeline() {
             eprintln!("paceline: {error}");
@@ -342,6 +368,12 @@ impl Shared {
         if let Some(error) = failed {
             lock(&self.listeners).tell(group, &News::Failed(error));
         }
+    }
+
+    /// A group of the same ranks as another takes over what the library underneath has for it.
+    pub(crate) fn inherit(&self, from: u32, to: u32) {
+        lock(&self.book).inbox.push(Command::Inherit { from, to });
+        self.announce();
     }
 
     pub(crate) fn listen_no_more(&self, group: u32) {

@@ -8,6 +8,7 @@
 //! | `send` | sending the fragments of a step |
 //! | `aside` | fragments that came before anybody wants them |
 //! | `group` | the operations of a communicator in their order |
+//! | `underneath` | operations that the library of the transport does |
 //! | `wires` | the channels by rank, and which of them are lost |
 mod aside;
 mod group;
@@ -15,6 +16,7 @@ mod lane;
 mod live;
 mod send;
 mod step;
+mod underneath;
 mod wires;
 
 use std::any::Any;
@@ -171,6 +173,13 @@ impl Executor {
     pub fn fail_all(&mut self, error: &RunError) {
         for group in &mut self.groups {
             group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
+        }
+    }
+
+    /// A group of the same ranks as another takes over what the library underneath has for it.
+    pub fn inherit(&mut self, from: u32, to: u32) {
+        if let Some(mpi) = self.wires.mpi() {
+            mpi.inherit(from, to);
         }
     }
 

@@ -30,6 +30,7 @@ pub mod executor;
 mod fork;
 pub mod handle;
 pub mod loopback;
+pub mod mpi;
 pub mod multicast;
 pub mod program;
 pub mod reduce;

@@ -6,6 +6,7 @@
 mod barrier;
 mod broadcast;
 mod exchange;
+mod native;
 mod reduce;
 
 use std::ops::Range;
@@ -16,6 +17,7 @@ use paceline_schedule::{Bucket, Op, Schedule, Step};
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
 pub use exchange::{Exchange, Transfer};
+pub use native::{Native, Underneath};
 pub use reduce::{Reduce, ReduceScatter};
 
 /// The steps of a role, by lane and program counter, as in a [`Schedule`].
@@ -39,6 +41,11 @@ pub trait Program: Send {
     /// The roles that are servers.
     fn servers(&self) -> Range<u32> {
         0..0
+    }
+
+    /// What the library underneath is asked for when all lanes are over.
+    fn underneath(&self) -> Option<Underneath> {
+        None
     }
 
     /// Whether what `role` combines at a receive is the result, which is then only copied.

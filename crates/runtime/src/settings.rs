@@ -18,6 +18,8 @@ pub enum Transport {
     Shm,
     /// TCP only.
     Tcp,
+    /// The messages of an MPI library.
+    Mpi,
 }
 
 /// How an all-reduce is cut.
@@ -111,6 +113,8 @@ pub struct Settings {
     pub multicast: Option<SocketAddrV4>,
     /// For tests: what befalls the datagrams of multicasts.
     pub disturbance: Option<Disturbance>,
+    /// The MPI library, or the folder that holds it; none: the launcher's.
+    pub mpi_library: Option<String>,
     /// Ranks of a host may copy large pieces straight from each other's memory.
     pub single_copy: bool,
     /// Says on standard error what was chosen.
@@ -137,6 +141,7 @@ impl Default for Settings {
             streams: 1,
             multicast: None,
             disturbance: None,
+            mpi_library: None,
             single_copy: true,
             verbose: false,
         }

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
 import time
 from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-import paceline
 from paceline._core import JobError
+from paceline.meeting import named
 
 POLL_S = 0.05
 """How often the store is asked who has come, once waiting for all of them at once has failed."""
@@ -45,7 +43,7 @@ class StoreExchange:
             missing = self._missing(keys, deadline)
             if missing:
                 raise JobError(
-                    f"rank {self.rank} waited {self.timeout_s:g} s for {_ranks(missing)} of {self.size} to call "
+                    f"rank {self.rank} waited {self.timeout_s:g} s for {named(missing)} of {self.size} to call "
                     "init_process_group; look at their output, or give them more time by init_process_group(timeout=…)"
                 ) from error
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
@@ -65,33 +63,3 @@ class StoreExchange:
                     for rank in range(self.size):
                         self._store.delete_key(f"{call}/{rank}")
                 self._store.delete_key("left")
-
-
-def share_secret(exchange: StoreExchange, own: str | None) -> str:
-    """Agree on the job's secret: `own`, which all ranks have from the environment, or one that rank 0 makes.
-
-    A secret made here passes through the store, so it protects from everybody but those who reach the store (the
-    torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and others have none, or if
-    the ranks run different versions of Paceline.
-    """
-    made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
-    told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
-    said = [json.loads(blob) for blob in exchange(told.encode())]
-    for rank, other in enumerate(said):
-        if other["version"] != paceline.__version__:
-            raise JobError(
-                f"rank {exchange.rank} runs paceline {paceline.__version__}, rank {rank} {other['version']}; "
-                "install one version everywhere"
-            )
-    without = [rank for rank, other in enumerate(said) if not other["own"]]
-    if without and len(without) < exchange.size:
-        raise JobError(
-            f"{_ranks(without)} of {exchange.size} did not get PACELINE_SECRET or PACELINE_SECRET_FILE, the others "
-            "did; set it for all ranks or for none"
-        )
-    return own if own is not None else str(said[0]["made"])
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:16]) + (", …" if len(ranks) > 16 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -15,8 +15,9 @@ from torch._C._distributed_c10d import Store
 from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError, UserError
 from paceline.environment import rank_environment
+from paceline.meeting import share_secret
 from paceline.settings import Settings
-from paceline.torch.exchange import StoreExchange, share_secret
+from paceline.torch.exchange import StoreExchange
 from paceline.torch.marks import Marks
 
 if TYPE_CHECKING:

@@ -16,7 +16,16 @@ const REMEMBERED: usize = 512;
 /// For the executor, in the order of the calls.
 pub(super) enum Command {
     Begin(u32, Begin),
-    Group { id: u32, ranks: Vec<u32>, me: u32 },
+    Group {
+        id: u32,
+        ranks: Vec<u32>,
+        me: u32,
+    },
+    /// A group of the same ranks takes over what the library underneath has for it.
+    Inherit {
+        from: u32,
+        to: u32,
+    },
     Remove(u32),
 }
 
@@ -120,6 +129,8 @@ pub(super) struct Book {
     pub groups: HashMap<u32, GroupBook>,
     /// Failures for the thread that drives: group, error.
     pub alarms: Vec<(u32, RunError)>,
+    /// Some group has failed.
+    pub troubled: bool,
 }
 
 impl Book {
@@ -130,6 +141,7 @@ impl Book {
             return false;
         }
         book.failed = Some(error.clone());
+        self.troubled = true;
         self.alarms.push((group, error.clone()));
         true
     }

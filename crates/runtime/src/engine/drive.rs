@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::book::Command;
-use super::{News, Notice, Shared, lock};
+use super::{News, Notice, STUCK, Shared, lock};
 use crate::error::RunError;
 use crate::executor::Executor;
 use crate::handle::Handle;
@@ -42,18 +42,15 @@ const BACKGROUND: Patience =
 const REAL_TIME: Patience = Patience { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };
 /// After so long without progress, fragments are put aside whatever is held already.
 const FORCE_ASIDE: Duration = Duration::from_secs(1);
+/// How long whoever leaves waits until all that it sent is on its way.
+const LEAVING: Duration = Duration::from_secs(5);
 /// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
 const NAP: Duration = Duration::from_millis(500);
 
 impl Shared {
     /// Waits until the operation is over; `false` at the time limit.
     pub(crate) fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
-        let patience = match (self.real_time, self.crowded) {
-            (true, _) => REAL_TIME,
-            (false, true) => CROWDED,
-            (false, false) => ALONE,
-        };
-        self.wait_with(patience, handle, until)
+        self.wait_with(self.patience(), handle, until)
     }
 
     /// Likewise, as the progress thread waits.
@@ -62,6 +59,9 @@ impl Shared {
     }
 
     fn wait_with(&self, patience: Patience, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        if self.funneled {
+            return self.wait_for_driver(handle, until);
+        }
         loop {
             if handle.done() {
                 return true;
@@ -86,6 +86,37 @@ impl Shared {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits while the progress thread drives, which alone may.
+    fn wait_for_driver(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        loop {
+            if handle.done() {
+                return true;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
+                return handle.done();
+            }
+            self.wake_progress_thread();
+            let mut turn = lock(&self.turn);
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            if !handle.done() {
+                let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
+                turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+            drop(turn);
+        }
+    }
+
+    /// How whoever drives waits at this moment, unless it knows.
+    fn patience(&self) -> Patience {
+        match (self.real_time, self.crowded, self.funneled && self.parked.load(Ordering::Relaxed) == 0) {
+            (true, ..) => REAL_TIME,
+            (_, _, true) => BACKGROUND,
+            (_, true, _) => CROWDED,
+            _ => ALONE,
         }
     }
 
@@ -142,6 +173,11 @@ impl Shared {
                 *wanted = false;
             }
             if self.closing.load(Ordering::SeqCst) {
+                if self.funneled {
+                    self.leave();
+                    *lock(&self.left) = true;
+                    self.gone.notify_all();
+                }
                 return;
             }
             // If a caller drives, it hands over when it leaves.
@@ -165,6 +201,8 @@ impl Shared {
         let (mut idle, mut asleep) = (0u32, None);
         let mut since = Instant::now();
         loop {
+            // Whether somebody waits for the progress thread changes while it drives.
+            let patience = if self.funneled { self.patience() } else { patience };
             let moved = self.turn_once(&mut core);
             if over() {
                 return;
@@ -193,7 +231,7 @@ impl Shared {
             if waited < patience.spin {
                 std::hint::spin_loop();
             } else if waited < patience.offer {
-                if !self.crowded {
+                if !self.crowded && !self.funneled {
                     self.placement.look(waited);
                 }
                 std::thread::yield_now();
@@ -214,8 +252,9 @@ impl Shared {
                 if self.sleep(&mut core, nap, &over) {
                     return;
                 }
-                // What woke us is mostly one fragment of several: look a little before sleeping again.
-                idle = 0;
+                // What woke us is mostly one fragment of several: look a little before sleeping again. Unless nothing
+                // can have woken us, and this is one of many short sleeps.
+                idle = if core.wires().must_look() { patience.looks + 1 } else { 0 };
             }
         }
     }
@@ -246,6 +285,7 @@ impl Shared {
             match command {
                 Command::Begin(group, begin) => core.begin(group, begin),
                 Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
+                Command::Inherit { from, to } => core.inherit(from, to),
                 Command::Remove(id) => core.remove_group(id),
             }
         }
@@ -270,6 +310,7 @@ impl Shared {
                     lock(&self.graveyard).push(keep);
                 }
             }
+            book.troubled |= !core.failures.is_empty();
             for failure in core.failures.drain(..) {
                 if let Some(group) = book.groups.get_mut(&failure.group)
                     && group.failed.is_none()
@@ -318,18 +359,13 @@ impl Shared {
         }
         self.announce();
         self.wake_progress_thread();
-        // Whoever drives sees `closing` and lets go.
-        let mut core = lock(&self.core);
-        self.read_book(&mut core);
-        let until = Instant::now() + Duration::from_secs(5);
-        while core.wires().unflushed() && Instant::now() < until {
-            core.progress();
+        if self.funneled {
+            let left = lock(&self.left);
+            let waits = |left: &mut bool| !*left;
+            drop(self.gone.wait_timeout_while(left, LEAVING + STUCK, waits).unwrap_or_else(PoisonError::into_inner));
+        } else {
+            self.leave();
         }
-        core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
-        self.write_book(&mut core);
-        // Connections and shared memory end here, not when the last reference to the engine does.
-        core.wires().disconnect();
-        drop(core);
         self.monitor.leave();
         let left = RunError::Failed("the job was left: the engine is closed".into());
         lock(&self.listeners).tell_all(&News::Failed(left));
@@ -338,5 +374,25 @@ impl Shared {
         self.noticed.notify_all();
         let _turn = lock(&self.turn);
         self.changed.notify_all();
+    }
+
+    /// Ends what is in flight and the connections, on a thread that may drive.
+    fn leave(&self) {
+        // Whoever drives sees `closing` and lets go.
+        let mut core = lock(&self.core);
+        self.read_book(&mut core);
+        let until = Instant::now() + LEAVING;
+        while core.wires().unflushed() && Instant::now() < until && !lock(&self.book).troubled {
+            if !core.progress() && core.wires().must_look() {
+                std::thread::yield_now();
+            }
+        }
+        core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
+        self.write_book(&mut core);
+        // Connections and shared memory end here, not when the last reference to the engine does.
+        let well = core.wires().disconnect();
+        if self.library.is_some() && well && !lock(&self.book).troubled {
+            crate::mpi::left();
+        }
     }
 }

@@ -13,10 +13,11 @@ use super::monitor::{Monitor, Watch};
 use super::peers::Peer;
 use super::placement::Placement;
 use super::serve::Service;
-use super::{Engine, Shared};
+use super::{End, Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
 use crate::executor::{Executor, Wires};
+use crate::mpi;
 use crate::multicast::{Key, Multicast, Port, Sizes};
 use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh, multicast_key};
 use crate::settings::{Settings, Transport};
@@ -105,6 +106,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
     }
     let deadline = Instant::now() + settings.start_timeout();
+    let library = (settings.transport == Transport::Mpi).then(|| open_library(rank, size, &settings)).transpose()?;
     check_exposure(&settings.interface, settings.secret.is_some())?;
     let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
     let mut own_exchange;
@@ -112,6 +114,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         Some(given) => given,
         None => {
             let address = match (&settings.rendezvous, size) {
+                _ if library.is_some() => String::new(),
                 (Some(address), _) => address.clone(),
                 (None, 1) => "127.0.0.1:1".into(),
                 (None, _) => {
@@ -121,12 +124,17 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
                     ));
                 }
             };
-            check_exposure(&address, settings.secret.is_some())?;
-            let secret = secret.clone();
+            if library.is_none() {
+                check_exposure(&address, settings.secret.is_some())?;
+            }
+            let (secret, library) = (secret.clone(), library.clone());
             let (servers, switch) = (settings.helpers() - u32::from(settings.switch), settings.switch);
             own_exchange = move |blob: Vec<u8>| {
                 if size == 1 {
                     return Ok(vec![blob]);
+                }
+                if let Some(library) = &library {
+                    return mpi::exchange(library, blob, deadline.saturating_duration_since(Instant::now()));
                 }
                 rendezvous::exchange(rank, size, &address, &secret, &blob, deadline)
                     .map_err(|error| who_serves(error, size, servers, switch))
@@ -155,7 +163,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
     // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
-    if settings.transport == Transport::Tcp {
+    if matches!(settings.transport, Transport::Tcp | Transport::Mpi) {
         shared_with.fill(false);
     }
     // Everybody has opened what they could: the descriptor is not needed any more.
@@ -163,17 +171,49 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
-    let streams = |peer: u32| if shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
+    let over_mpi = library.is_some();
+    let streams = |peer: u32| if over_mpi || shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
     let links = u32::from(port.is_some());
     let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
     let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
     let job = introductions[0].job;
     let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
-    let engine =
-        assemble(rank, settings, (peers, hosts, local), (segment, bell, opened, shared_with), (mesh, multicast))?;
+    let memory = (segment, bell, opened, shared_with);
+    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, multicast, library))?;
     engine.shared.timeline.begin_at(introductions[0].clock);
     Ok(engine)
+}
+
+/// What every rank called it with, in rank order, through MPI: before a job, for what all must know to begin one.
+///
+/// # Errors
+/// No MPI, another place in it than the launcher's environment tells, or ranks that do not come.
+pub fn exchange_over_mpi(rank: u32, size: u32, settings: &Settings, blob: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    let library = open_library(rank, size, settings)?;
+    mpi::exchange(&library, blob, settings.start_timeout())
+}
+
+/// The thread of MPI, whose ranks must be those that the launcher's environment tells.
+fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Thread>> {
+    let thread = mpi::Thread::get(settings.mpi_library.as_deref(), settings.start_timeout())?;
+    let about = &thread.about;
+    if (about.rank, about.size) != (rank, size) {
+        let remedy = if about.size == 1 {
+            "another launcher has started it: start it with the mpirun that belongs to this library, or set \
+             PACELINE_MPI_LIBRARY to the library that belongs to the launcher"
+        } else {
+            "give MPI and paceline the same ranks: unset RANK and WORLD_SIZE, or start with mpirun alone"
+        };
+        return Err(RunError::Usage(format!(
+            "transport mpi: this process is rank {rank} of {size}, but for {} ({}) it is rank {} of {}; {remedy}",
+            about.version,
+            about.library.display(),
+            about.rank,
+            about.size
+        )));
+    }
+    Ok(thread)
 }
 
 /// The sockets of multicasts, if there are to be any; those that train receive.
@@ -181,8 +221,8 @@ fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> 
     let Some(address) = settings.multicast else { return Ok(None) };
     let without =
         |what: String| RunError::Usage(format!("multicast {address}: has no effect {what}; leave one of them out"));
-    if settings.transport == Transport::Shm {
-        return Err(without("with transport shm".into()));
+    if let Some(name) = [(Transport::Shm, "shm"), (Transport::Mpi, "mpi")].iter().find(|t| t.0 == settings.transport) {
+        return Err(without(format!("with transport {}", name.1)));
     }
     if let Some(name) = &settings.strategy
         && look_up(name).is_ok_and(|entry| !entry.uses(Knob::Multicast))
@@ -333,7 +373,7 @@ fn assemble(
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
-    (mesh, multicast): (Mesh, Option<Multicasting>),
+    (mesh, multicast, library): (Mesh, Option<Multicasting>, Option<Arc<mpi::Thread>>),
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
     let neighbours = |lower: bool| {
@@ -344,6 +384,7 @@ fn assemble(
     let lends = opened.iter().zip(&shared_with);
     let lends = lends.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.lends()));
     let lends = lends.collect();
+    let port = library.as_ref().map(|thread| thread.open_port(settings.start_timeout())).transpose()?;
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
     let mut links = Vec::new();
@@ -352,6 +393,7 @@ fn assemble(
         links.push(if multicast.is_some() { streams.pop() } else { None });
         channels.push(match opened {
             _ if peer == rank => None,
+            _ if port.is_some() => port.as_ref().map(|port| port.channel(peer)),
             Some((memory, ringer)) if shared_with[peer as usize] => {
                 let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), ringer);
                 Some(Box::new(channel))
@@ -376,6 +418,10 @@ fn assemble(
         sockets.extend(port.descriptors());
         let all = Multicast::new(rank, port, Key::new(&key), sizes, links, settings.disturbance);
         wires.set_multicast(all.map_err(system("a multicast"))?);
+    }
+    if let Some(port) = port {
+        wires.set_mpi(port);
+        mpi::entered();
     }
     let shared = Arc::new(Shared {
         rank,
@@ -407,16 +453,23 @@ fn assemble(
         lends,
         crowded: local.len() > cores,
         real_time: real_time(),
+        funneled: library.is_some(),
+        left: Mutex::default(),
+        gone: Condvar::new(),
+        library: library.as_ref().map(|thread| thread.about.clone()),
         sockets,
         settings,
     });
     let (driver, watcher, watch) = (shared.clone(), shared.clone(), Watch::new(controls));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-        std::thread::Builder::new().name(name.into()).spawn(body).map_err(system("a thread cannot be started"))
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        thread.map(End::Thread).map_err(system("a thread cannot be started"))
     };
-    let threads = vec![
-        spawn("paceline-driver", Box::new(move || driver.run_progress_thread()))?,
-        spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?,
-    ];
+    let drive = Box::new(move || driver.run_progress_thread());
+    let drives = match library {
+        Some(library) => End::Work(library.drive(drive)),
+        None => spawn("paceline-driver", drive)?,
+    };
+    let threads = vec![drives, spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?];
     Ok(Engine { shared, threads: Mutex::new(threads) })
 }

@@ -5,6 +5,7 @@ use super::aside::Aside;
 use super::lane::{Lent, State};
 use super::live::{Begin, Between, Depth, Live, Part};
 use super::step::{self, BARRIER_SLOT, Note, Place};
+use super::underneath::{self, Stage};
 use super::wires::Wires;
 use super::{Failure, Over};
 use crate::error::RunError;
@@ -192,7 +193,7 @@ impl Group {
             return Ok(false);
         }
         let mut any = false;
-        let (mut lanes, mut ahead) = (0, 0);
+        let (mut lanes, mut ahead, mut earlier) = (0, 0, false);
         let order = if self.steps { self.order() } else { None };
         for at in 0..self.ops.len() {
             let index = order.as_ref().map_or(at, |order| order[at]);
@@ -214,6 +215,10 @@ impl Group {
             }
             if live.step.is_none() {
                 any |= meet(live, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
+            }
+            if !matches!(live.underneath, Stage::Over) {
+                any |= underneath::advance(live, self.id, &self.ranks, earlier, wires)?;
+                earlier |= matches!(live.underneath, Stage::Waits(_));
             }
             any |= self.settle(index, over);
         }
@@ -330,7 +335,8 @@ impl Group {
     pub fn fail(&mut self, error: &RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) {
         self.broken.get_or_insert_with(|| error.clone());
         let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
-        for (seq, live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+        for (seq, mut live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+            underneath::give_up(&mut live, wires);
             // The memory is its owner's again.
             live.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
             live.handle.fail(error.clone());

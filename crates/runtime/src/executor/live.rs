@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::lane::{Lane, Lent, State};
+use super::underneath::Stage;
 use crate::dtype::Dtype;
 use crate::handle::Handle;
 use crate::program::Program;
@@ -158,6 +159,7 @@ pub(super) struct Live {
     pub notes: Vec<(u32, super::step::Note)>,
     /// Of a step's last operation: what stood at the barrier has been released.
     pub step_released: bool,
+    pub underneath: Stage,
 }
 
 impl Live {
@@ -186,6 +188,7 @@ impl Live {
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
+        let underneath = program.underneath().map_or(Stage::Over, Stage::Waits);
         Live {
             seq,
             signature,
@@ -206,12 +209,14 @@ impl Live {
             arrived,
             notes,
             step_released: false,
+            underneath,
         }
     }
 
     pub fn over(&self) -> bool {
         let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
-        self.notes.is_empty() && met && self.parts.iter().all(Part::over)
+        let done = matches!(self.underneath, Stage::Over);
+        self.notes.is_empty() && met && done && self.parts.iter().all(Part::over)
     }
 
     /// Whether a role of this process is among those that meet at this operation.

@@ -10,10 +10,14 @@ use paceline_schedule::Peers;
 use super::aside::Aside;
 use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
+use crate::mpi::{self, Port};
 use crate::multicast::Multicast;
 use crate::tag::Tag;
 use crate::tcp;
 use crate::timeline::Timeline;
+
+/// Transports whose room depends on a system, which is not asked twice in a turn.
+const FAR: [&str; 2] = [tcp::NAME, mpi::NAME];
 
 /// Why nothing more can be sent to or received from a rank over its channel.
 #[derive(Debug)]
@@ -29,6 +33,7 @@ pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
     multicast: Option<Multicast>,
+    mpi: Option<Port>,
     /// By rank: its channel has taken over what may not be with the system yet.
     unflushed: Vec<bool>,
     any_unflushed: bool,
@@ -52,8 +57,8 @@ impl Wires {
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
-        let (multicast, any_unflushed, bytes, lost) = (None, false, [0; 2], Vec::new());
-        Wires { channels, names, multicast, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
+        let (multicast, mpi, any_unflushed, bytes, lost) = (None, None, false, [0; 2], Vec::new());
+        Wires { channels, names, multicast, mpi, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
     }
 
     /// Has multicasts go out as such from now on.
@@ -65,6 +70,21 @@ impl Wires {
     #[must_use]
     pub fn multicast(&self) -> Option<&Multicast> {
         self.multicast.as_ref()
+    }
+
+    /// Has messages go over MPI, whose channels these are.
+    pub fn set_mpi(&mut self, port: Port) {
+        self.mpi = Some(port);
+    }
+
+    /// MPI, if messages go over it.
+    pub(super) fn mpi(&mut self) -> Option<&mut Port> {
+        self.mpi.as_mut()
+    }
+
+    /// Whether nothing wakes a sleeper when something comes: then it looks again after `nap`.
+    pub(crate) fn must_look(&self) -> bool {
+        self.mpi.is_some()
     }
 
     fn ranks(&self) -> u32 {
@@ -91,7 +111,7 @@ impl Wires {
 
     /// Whether all of these ranks are reached without a network.
     pub(super) fn near(&self, ranks: &[u32]) -> bool {
-        ranks.iter().all(|&rank| self.names.get(rank as usize).is_none_or(|&name| name != tcp::NAME))
+        ranks.iter().all(|&rank| self.names.get(rank as usize).is_none_or(|name| !FAR.contains(name)))
     }
 
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
@@ -121,7 +141,7 @@ impl Wires {
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.send(tag, payload) {
             Ok(taken) => {
-                self.refused[rank as usize] = !taken && self.names[rank as usize] == tcp::NAME;
+                self.refused[rank as usize] = !taken && FAR.contains(&self.names[rank as usize]);
                 if taken {
                     self.unflushed[rank as usize] = true;
                     self.any_unflushed = true;
@@ -178,8 +198,9 @@ impl Wires {
     /// A turn begins: looks for what comes of multicasts; whether anything did.
     pub(super) fn look(&mut self) -> bool {
         self.refused.fill(false);
-        let Some(multicast) = &mut self.multicast else { return false };
-        let any = multicast.look();
+        let came = self.mpi.as_mut().is_some_and(Port::look);
+        let Some(multicast) = &mut self.multicast else { return came };
+        let any = came | multicast.look();
         for (rank, error) in std::mem::take(&mut multicast.lost) {
             self.lost.push(Lost { rank, reason: error.to_string() });
         }
@@ -274,13 +295,15 @@ impl Wires {
 
     /// The longest sleep after which something is due.
     pub(crate) fn nap(&self) -> Option<Duration> {
-        self.multicast.as_ref()?.nap()
+        let mpi = self.mpi.as_ref().map(Port::nap);
+        self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(mpi).min()
     }
 
-    /// Ends all connections.
-    pub fn disconnect(&mut self) {
+    /// Ends all connections; whether that went well.
+    pub fn disconnect(&mut self) -> bool {
         self.multicast = None;
         self.channels.iter_mut().for_each(|channel| *channel = None);
+        self.mpi.take().is_none_or(Port::close)
     }
 
     /// Adds what to watch while sleeping.
