@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ class Calls:
     watched: Mapping[str, Any] = field(default_factory=dict)
     """References to calls that do not end before they are ended: whichever does has failed."""
     places: Mapping[str, Place] = field(default_factory=dict)
+    earlier: Sequence[Mapping[str, Any]] = ()
+    """References to calls whose results those that are asked need, stage by stage."""
 
     def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
         """Of all that are asked, by their names.
@@ -36,8 +38,9 @@ class Calls:
         pending = {ref: name for name, ref in {**self.watched, **self.asked}.items()}
         values: dict[str, Any] = {}
         failures: dict[str, BaseException] = {}
+        answered: set[str] = set()
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while any(name not in values and name not in failures for name in self.asked):
+        while not answered.issuperset(self.asked):
             now = time.monotonic()
             if end is not None and now >= end:
                 break
@@ -49,17 +52,34 @@ class Calls:
                     if name in self.watched:
                         raise JobError(f"{name} has ended")
                     values[name] = value
+                    answered.add(name)
                 except Exception as error:  # whatever a user's function may raise
-                    failures[name] = error
+                    failures.setdefault(self._culprit(error) or name, error)
+                    answered.add(name)
                     end = min(end or time.monotonic() + grace_s, time.monotonic() + grace_s)
-        self.silent = [name for name in self.asked if name not in values and name not in failures]
+        self.silent = [name for name in self.asked if name not in answered]
         self.lost = [name for name, error in failures.items() if self._is_death(error)]
         if failures:
             raise self._chosen(failures)
         if self.silent:
-            names = ", ".join(f"{name}{self._where(name)}" for name in self.silent)
+            guilty = self._guilty() or self.silent
+            names = ", ".join(f"{name}{self._where(name)}" for name in guilty)
             raise JobError(f"{names} did not answer within {timeout_s:g} s{doing and ': '}{doing}")
         return {name: values[name] for name in self.asked}
+
+    def _guilty(self) -> list[str]:
+        """Of the silent those for whose earlier calls the others wait."""
+        for stage in self.earlier:
+            refs = {ref: name for name, ref in stage.items()}
+            waiting = self.ray.wait(list(refs), num_returns=len(refs), timeout=0)[1]
+            if waiting:
+                return [refs[ref] for ref in waiting]
+        return []
+
+    def _culprit(self, error: BaseException) -> str | None:
+        """The actor that failed: another than that which was asked, if that one needed its result."""
+        actor = getattr(error, "actor_id", None)
+        return next((name for name, place in self.places.items() if place.actor == actor), None)
 
     def _is_death(self, error: BaseException) -> bool:
         exceptions = self.ray.exceptions

@@ -173,7 +173,7 @@ class RayExecutor:
         assert workers is not None
         assert servers is not None
         assert self._cluster is not None
-        places = {**workers.named(workers.places), **servers.named(servers.places)}
+        places = {**workers.by_name, **servers.by_name}
         calls = Calls(self._cluster.ray, workers.named(asked), watched=self._serving, places=places)
         try:
             return list(calls.results(grace_s=self.settings.grace_s).values())

@@ -30,9 +30,17 @@ class Actors:
         self._reserved: Reserved | None = None
 
     def start(
-        self, kind: type, room: Room, *, per_bundle: int = 1, cpus: float, gpus: float = 0, sort: bool = False
+        self,
+        kind: type,
+        room: Room,
+        arguments: Sequence[Any] = (),
+        *,
+        per_bundle: int = 1,
+        cpus: float,
+        gpus: float = 0,
+        sort: bool = False,
     ) -> None:
-        """Reserve the room and start an actor in each part of it. Raises JobError, UserError.
+        """Reserve the room and start `kind(*arguments)` in each part of it. Raises JobError, UserError.
 
         sort: those of a node get numbers one after the other.
         """
@@ -41,14 +49,32 @@ class Actors:
         remote = self.cluster.ray.remote(kind)
         for number in range(len(room.bundles) * per_bundle):
             options = self._reserved.options(number // per_bundle, cpus=cpus, gpus=gpus)
-            self.handles.append(remote.options(**options).remote())
-        self.places = self.all(lambda actor: actor.place.remote(), "start")
-        for number, place in enumerate(self.places):
-            check_version(place.version, f"{self.name} {number} ({place})")
+            self.handles.append(remote.options(**options).remote(*arguments))
+        self._find()
         if sort:
             order = by_node(self.places)
             self.handles = [self.handles[number] for number in order]
             self.places = [self.places[number] for number in order]
+
+    def start_on(self, nodes: Sequence[str], kind: type, arguments: Sequence[Any] = ()) -> None:
+        """Start one on each of these of Ray's nodes, beside what is there. Raises JobError, UserError."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = self.cluster.ray.remote(kind)
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            self.handles.append(remote.options(num_cpus=0, scheduling_strategy=there).remote(*arguments))
+        self._find()
+
+    def _find(self) -> None:
+        self.places = self.all(lambda actor: actor.place.remote(), "start")
+        for name, place in self.by_name.items():
+            check_version(place.version, f"{name} ({place})")
+
+    @property
+    def by_name(self) -> dict[str, Place]:
+        """Where they run."""
+        return self.named(self.places)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
         """By `rank 0`, `rank 1`, …"""
@@ -56,9 +82,7 @@ class Actors:
 
     def all(self, ask: Callable[[Any], Any], doing: str) -> list[Any]:
         """What each answers, within the limit. Raises JobError, UserError."""
-        calls = Calls(
-            self.cluster.ray, self.named([ask(actor) for actor in self.handles]), places=self.named(self.places)
-        )
+        calls = Calls(self.cluster.ray, self.named([ask(actor) for actor in self.handles]), places=self.by_name)
         return list(calls.results(grace_s=1.0, timeout_s=self.settings.timeout_s, doing=doing).values())
 
     def end(self, *, leave: bool) -> None:
@@ -88,7 +112,7 @@ def meet(workers: Actors, servers: Actors, variables: dict[str, str], secret: st
     places = [*workers.places, *servers.places]
     interfaces = _interfaces(workers, everybody, places)
     ray, limit_s = workers.cluster.ray, workers.settings.timeout_s
-    first = Calls(ray, {"rank 0": workers.handles[0].ports.remote()}, places=workers.named(workers.places))
+    first = Calls(ray, {"rank 0": workers.handles[0].ports.remote()}, places=workers.by_name)
     port, master_port = first.results(grace_s=1.0, timeout_s=limit_s, doing="find free ports")["rank 0"]
     world = World(
         workers=workers.places,
@@ -113,7 +137,7 @@ def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Plac
     if wanted is None:
         alone = len({place.machine for place in places}) == 1
         return {number: "127.0.0.1" if alone else place.address for number, place in enumerate(places)}
-    names = [*workers.named(workers.places)]
+    names = [*workers.by_name]
     names += [f"server {number}" for number in range(len(places) - len(names))]
     asked = dict(zip(names, (actor.interface.remote(wanted) for actor in everybody), strict=True))
     calls = Calls(workers.cluster.ray, asked)

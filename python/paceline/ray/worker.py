@@ -14,10 +14,12 @@ from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where an actor runs, told by itself."""
 
+    actor: str
+    """Ray's number of it."""
     node: str
     """Ray's number of the node."""
     address: str
@@ -44,7 +46,15 @@ class Actor:
         context = ray.get_runtime_context()
         gpus = tuple(str(one) for one in context.get_accelerator_ids().get("GPU", ()))
         address = ray.util.get_node_ip_address()
-        return Place(context.get_node_id(), address, socket.gethostname(), os.getpid(), machine(), gpus)
+        return Place(
+            actor=context.get_actor_id(),
+            node=context.get_node_id(),
+            address=address,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            machine=machine(),
+            gpus=gpus,
+        )
 
     def interface(self, wanted: str) -> str:
         """This host's address that an interface, a network or an address names. Raises UserError."""
