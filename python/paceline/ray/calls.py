@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline._core import JobError, UserError
 from paceline.failure import follows
-from paceline.ray.worker import Place
+from paceline.ray.worker import SIGNATURE, Place
 
 _LOOK_S = 1.0
 """How long Ray is waited for at a time, so that Ctrl-C is answered."""
@@ -78,7 +78,7 @@ class Calls:
 
     def _culprit(self, error: BaseException) -> str | None:
         """The actor that failed: another than that which was asked, if that one needed its result."""
-        actor = getattr(error, "actor_id", None)
+        actor = getattr(error, SIGNATURE, None) or getattr(error, "actor_id", None)
         return next((name for name, place in self.places.items() if place.actor == actor), None)
 
     def _is_death(self, error: BaseException) -> bool:
@@ -89,13 +89,12 @@ class Calls:
         """The death of a process before what others say of it, and a cause before what follows from it."""
 
         def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
-            cause = getattr(item[1], "cause", None) or item[1]
-            return (not self._is_death(item[1]), follows(cause))
+            return (not self._is_death(item[1]), follows(_cause(item[1])))
 
         name, error = min(failures.items(), key=weight)
         if self._is_death(error):
             return JobError(f"{name}{self._where(name)} died: {_how(error)}")
-        cause = getattr(error, "cause", None) or error
+        cause = _cause(error)
         if isinstance(cause, UserError):
             chosen: BaseException = UserError(f"{name}: {cause}")
         elif isinstance(cause, JobError):
@@ -108,6 +107,13 @@ class Calls:
     def _where(self, name: str) -> str:
         place = self.places.get(name)
         return f" ({place})" if place is not None else ""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What was raised, out of what Ray has made of it: once in each actor that needed the result."""
+    while isinstance(inner := getattr(error, "cause", None), BaseException):
+        error = inner
+    return error
 
 
 def _how(error: BaseException) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,9 @@ from paceline._core import UserError, __version__
 from paceline.interfaces import address_of
 from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
+
+SIGNATURE = "paceline_actor"
+"""The attribute of an exception that says in which actor it was raised: it passes through all that need the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,18 @@ class Actor:
         for name in [name for name in os.environ if stale(name) or name.startswith("PACELINE_")]:
             del os.environ[name]
         os.environ.update(variables)
+
+    @contextlib.contextmanager
+    def signed(self) -> Iterator[None]:
+        """Sign the exceptions that are raised in the block."""
+        import ray
+
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(AttributeError):  # of classes without a dictionary
+                setattr(error, SIGNATURE, ray.get_runtime_context().get_actor_id())
+            raise
 
     def leave(self) -> None:
         """Leave every job that this process is in, so that the others see it at once; timelines are written."""

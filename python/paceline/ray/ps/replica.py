@@ -69,20 +69,8 @@ class Replica(Actor):
 
     def compute(self, step: int) -> None:
         """The forward and the backward pass; the gradient stays here."""
-        self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
-        inputs, targets = self._task.batch(self._rank, step)
-        self._mark()
-        self._optimizer.zero_grad()
-        loss = self._loss(self._model(inputs), targets)
-        self._mark()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for parameter, own, _ in self._views:
-            if parameter.grad is None:
-                own.zero_()  # for the others have one, perhaps
-            else:
-                own.copy_(parameter.grad)
-        self._mark()
-        self._lost = float(loss.detach())
+        with self.signed():
+            self._compute(step)
 
     def gradient(self, step: int) -> np.ndarray:
         """As `compute`, and the gradient: float32[elements], for the root."""
@@ -104,9 +92,10 @@ class Replica(Actor):
             mean[start : start + len(piece)] = piece
             start += len(piece)
         self._mark()
-        for parameter, _, view in self._views:
-            parameter.grad = view
-        self._optimizer.step()
+        with self.signed():
+            for parameter, _, view in self._views:
+                parameter.grad = view
+            self._optimizer.step()
         self._mark()
         input_s, forward_s, backward_s, exchange_s, optimizer_s = (
             after - before for before, after in pairwise(self._marks)
@@ -125,6 +114,22 @@ class Replica(Actor):
     def weights(self) -> dict[str, np.ndarray]:
         """The parameters."""
         return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
+
+    def _compute(self, step: int) -> None:
+        self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
+        inputs, targets = self._task.batch(self._rank, step)
+        self._mark()
+        self._optimizer.zero_grad()
+        loss = self._loss(self._model(inputs), targets)
+        self._mark()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter, own, _ in self._views:
+            if parameter.grad is None:
+                own.zero_()  # for the others have one, perhaps
+            else:
+                own.copy_(parameter.grad)
+        self._mark()
+        self._lost = float(loss.detach())
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat tensor, one for each parameter."""
