@@ -36,6 +36,15 @@ def test_alone():
     assert '"rank": 0, "size": 1, "local_rank": 0' in result.stdout
 
 
+def test_a_users_mistake_is_told_with_the_line_of_the_script_and_nothing_between(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import paceline\n\npaceline.job.join(transport='carrier')\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=clean())
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"{script}:3: transport: 'carrier' is unknown;"), ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_the_fastest_is_measured_and_the_same_everywhere(tmp_path):
     said = run(tmp_path, 2, "starts", "simple", env={"PACELINE_STRATEGY": ""})
     assert said[0]["choices"] == said[1]["choices"]

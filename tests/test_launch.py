@@ -319,6 +319,8 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
         (["--hosts", "a", "--hostfile", "b", "true"], "exclude"),
         (["-np", "1", "--strategy", "rnig", "true"], "did you mean 'ring'"),
         (["-np", "1", "--strategy", "ring", "--servers", "2", "true"], "no effect on ring"),
+        (["-np", "1", "--coordinator", "graph", "--strategy", "ps", "true"], "--coordinator: graph plans"),
+        (["-np", "1", "--streams", "2", "--transport", "shm", "true"], "--streams: has no effect"),
         (["-np", "1", "--chunk", "12", "true"], "unit"),
         (["-np", "1", "--timeout", "0", "true"], "above 0"),
         (["-np", "1", "--interface", "0.0.0.0", "true"], "10.0.0.0/24"),

@@ -95,6 +95,9 @@ def test_what_is_written_is_what_was_read(tmp_path):
     planned(FIVE, "-o", tmp_path / "copy.json")
     assert (tmp_path / "copy.json").read_text() == FIVE.read_text()
     assert "--output" in refused(FIVE, "-o", tmp_path)
+    copy = tmp_path / "copy.json"
+    assert "that is GRAPH itself, which would be lost" in refused(copy, "-o", tmp_path / "." / "copy.json")
+    assert copy.read_text() == FIVE.read_text()
 
 
 def test_mistakes(tmp_path):

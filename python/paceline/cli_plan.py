@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from paceline import _core
+from paceline._core import UserError
 from paceline.cli_types import BUCKET_SIZE, WORDS, Value
 from paceline.files import check_writable, replaced
 from paceline.terminal import say, width
@@ -55,6 +56,8 @@ def plan(
 
     if output is not None:
         check_writable("--output", output)
+        if output.exists() and graph.exists() and output.samefile(graph):
+            raise UserError(f"--output {output}: that is GRAPH itself, which would be lost; name another file")
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
     found, fetches = read_graph(graph, fetch, options)
     planned = plan_graph(found, fetches, bucket_size, ids=ids)

@@ -6,9 +6,12 @@ import json
 import os
 import stat
 import sys
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 
-from paceline._core import JobError
+from paceline._core import JobError, UserError
 
 PIPE = "PACELINE_RUN_FAILURE"
 """The environment variable with the number of the descriptor to which the reason goes."""
@@ -19,17 +22,31 @@ _LETTERS = 300
 
 
 def tell_launcher() -> None:
-    """From now on an exception that nobody catches is told to the launcher as well, if there is one."""
-    if not os.environ.get(PIPE, "").isdecimal() or getattr(sys.excepthook, "tells_launcher", False):
+    """From now on an exception that nobody catches is told to the launcher as well, if there is one.
+
+    Of a user's mistake the line of the script is said, and nothing of what lies between it and the check.
+    """
+    if getattr(sys.excepthook, "tells_launcher", False):
         return
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         tell(error)
-        before(kind, error, trace)
+        if isinstance(error, UserError) and before is sys.__excepthook__:
+            print(f"{_where(trace)}{error}", file=sys.stderr)
+        else:
+            before(kind, error, trace)
 
     hook.tells_launcher = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The innermost line that belongs to no installed package: the script's, or that of a module beside it."""
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(Path(__file__).parent))
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
+    own = [(file, line) for file, line in frames if not file.startswith((*installed, "<"))]
+    return f"{own[-1][0]}:{own[-1][1]}: " if own else ""
 
 
 def tell(error: BaseException) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline import timelines
+from paceline._core import UserError
 from paceline.files import check_writable
 from paceline.injection import SETTINGS
 from paceline.launch import merge, variables
@@ -51,10 +52,21 @@ class Request:
             given["PACELINE_VERBOSE"] = "1"
         named = variables.named(self.names, os.environ)
         # Once here, not once in every rank.
-        settings = Settings.from_environment({**os.environ, **given, **named})
+        try:
+            settings = Settings.from_environment({**os.environ, **given, **named})
+        except UserError as error:
+            raise UserError(self._as_given(str(error), named)) from None
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
         return Checked(self, given, named, recording, settings)
+
+    def _as_given(self, problem: str, named: Mapping[str, str]) -> str:
+        """Names the option, not the variable that ranks are given for it."""
+        variable, colon, rest = problem.partition(":")
+        name = variable.removeprefix("PACELINE_").lower()
+        if variable in named or self.settings.get(name) is None:
+            return problem
+        return f"--{name.replace('_', '-')}{colon}{rest}"
 
     def _recording(self) -> dict[str, int] | None:
         """What ranks are asked to record."""

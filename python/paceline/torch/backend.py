@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from paceline._core import UserError
 from paceline.environment import RankEnvironment, rank_environment
+from paceline.failure import tell_launcher
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
@@ -47,6 +48,7 @@ def _tell_torch(place: RankEnvironment) -> None:
 
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
     """Called by torch for the default group, and on every member of a new group."""
+    tell_launcher()
     global _default  # noqa: PLW0603 - torch has one default group in a process
     if getattr(options, "enable_reconfigure", False):
         raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
