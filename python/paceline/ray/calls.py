@@ -58,7 +58,7 @@ class Calls:
                     answered.add(name)
                     end = min(end or time.monotonic() + grace_s, time.monotonic() + grace_s)
         self.silent = [name for name in self.asked if name not in answered]
-        self.lost = [name for name, error in failures.items() if self._is_death(error)]
+        self.lost = [name for name, error in failures.items() if is_death(self.ray, error)]
         if failures:
             raise self._chosen(failures)
         if self.silent:
@@ -81,20 +81,16 @@ class Calls:
         actor = getattr(error, SIGNATURE, None) or getattr(error, "actor_id", None)
         return next((name for name, place in self.places.items() if place.actor == actor), None)
 
-    def _is_death(self, error: BaseException) -> bool:
-        exceptions = self.ray.exceptions
-        return isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.NodeDiedError)
-
     def _chosen(self, failures: Mapping[str, BaseException]) -> BaseException:
         """The death of a process before what others say of it, and a cause before what follows from it."""
 
         def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
-            return (not self._is_death(item[1]), follows(_cause(item[1])))
+            return (not is_death(self.ray, item[1]), follows(cause_of(item[1])))
 
         name, error = min(failures.items(), key=weight)
-        if self._is_death(error):
-            return JobError(f"{name}{self._where(name)} died: {_how(error)}")
-        cause = _cause(error)
+        if is_death(self.ray, error):
+            return JobError(f"{name}{self._where(name)} died: {died_how(error)}")
+        cause = cause_of(error)
         if isinstance(cause, UserError):
             chosen: BaseException = UserError(f"{name}: {cause}")
         elif isinstance(cause, JobError):
@@ -109,14 +105,20 @@ class Calls:
         return f" ({place})" if place is not None else ""
 
 
-def _cause(error: BaseException) -> BaseException:
+def is_death(ray: Any, error: BaseException) -> bool:  # noqa: ANN401
+    """Whether this is what Ray raises for an actor whose process or node has died."""
+    exceptions = ray.exceptions
+    return isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.NodeDiedError)
+
+
+def cause_of(error: BaseException) -> BaseException:
     """What was raised, out of what Ray has made of it: once in each actor that needed the result."""
     while isinstance(inner := getattr(error, "cause", None), BaseException):
         error = inner
     return error
 
 
-def _how(error: BaseException) -> str:
+def died_how(error: BaseException) -> str:
     """Of Ray's paragraphs on an actor's death, how it died."""
     text = " ".join(str(error).split())
     for sign, said in _SIGNS:

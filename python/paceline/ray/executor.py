@@ -86,7 +86,7 @@ class RayExecutor:
             raise UserError("start: the executor has been started; call shutdown() first")
         if executable_cls is None and (executable_args or executable_kwargs):
             raise UserError("executable_args: have no effect without executable_cls; give that, or leave them out")
-        variables = {**self._variables, **_checked_extra(extra_env_vars or {})}
+        variables = {**self._variables, **checked_extra(extra_env_vars or {})}
         self._cluster = connect()
         self._workers = Actors("rank", self._cluster, self.settings)
         self._servers = Actors("server", self._cluster, self.settings)
@@ -183,13 +183,13 @@ class RayExecutor:
             raise
 
 
-def _checked_extra(variables: Mapping[str, str]) -> dict[str, str]:
+def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") -> dict[str, str]:
     """Raises UserError for what the executor sets itself, and for what is no text."""
     from paceline.launch.variables import stale
 
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise UserError(f"extra_env_vars: {name!r:.80}: {value!r:.80} is not text")
+            raise UserError(f"{source}: {name!r:.80}: {value!r:.80} is not text")
         if stale(name):
-            raise UserError(f"extra_env_vars: {name}: the executor sets it itself; leave it out")
+            raise UserError(f"{source}: {name}: the executor sets it itself; leave it out")
     return dict(variables)
