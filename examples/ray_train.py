@@ -115,8 +115,8 @@ def main() -> None:
         first = first or weights
         difference = max(float(np.abs(weights[each] - first[each]).max()) for each in first)
         print(
-            f"{name:17} last loss {loss:.4f}, weights differ from the first by at most {difference:.1e}, {seconds:.0f} s "
-            "from start to end",
+            f"{name:17} last loss {loss:.4f}, weights within {difference:.1e} of the first, "
+            f"{seconds:.0f} s from start to end",
             flush=True,
         )
         if difference > 1e-4:
