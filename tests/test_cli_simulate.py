@@ -173,7 +173,7 @@ def test_degenerate_cases_say_what_they_became():
         (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),
         (["--samples-per-s", "100"], "computes nothing"),
         (["--batch", "64"], "a batch changes nothing"),
-        (["--executor", "ray"], "--executor"),
+        (["--executor", "dask"], "'dask' is not one of 'local', 'ray'"),
         (["--strategy", "ps", "--placement", "even", "--chunk", "whole"], "leave one of them out"),
     ],
 )

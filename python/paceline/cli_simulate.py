@@ -13,6 +13,7 @@ import click
 from paceline import cli_types as types
 from paceline.forecast import Result, Run
 from paceline.request import Request, prepare
+from paceline.sweeps import EXECUTORS, LOCAL
 from paceline.terminal import say, width
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]"),
         option("--iterations", type=types.ITERATIONS, help="Iterations to measure."),
         option("--seed", type=types.SEED, help="Of the cluster's jitter.  [default: 0]"),
-        option("--executor", metavar="NAME", default="local", help="Where sweeps run.  [default: local]"),
+        option("--executor", type=click.Choice(EXECUTORS), default=LOCAL, help="Where sweeps run.  [default: local]"),
         option("--explain", is_flag=True, help="Say where more workers bring little, and what would bring more."),
         option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per run."),
         option("--detail", is_flag=True, default=None, help="With --json: busy time of every worker and link."),
@@ -163,7 +164,7 @@ def simulate(
     request = prepare(asked)
     for note in request.notes:
         click.echo(f"paceline: note: {note}", err=True)
-    results = _execute(request.runs, timeline)
+    results = _execute(request.runs, timeline, asked.executor)
     if plot is not None:
         from paceline.plotting import plot as draw
 
@@ -189,7 +190,7 @@ def _coordinated(asked: Request, *, as_json: bool, csv: bool) -> None:
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
     with Bar("simulating") as bar:
-        results = execute(prepared.runs, bar)
+        results = execute(prepared.runs, bar, asked.executor)
     if as_json:
         say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
     elif csv:
@@ -214,7 +215,7 @@ def _as_data(results: list[Result], explanation: Explanation | None) -> list[dic
     return told
 
 
-def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
+def _execute(runs: list[Run], timeline: Path | None, executor: str) -> list[Result]:
     from paceline.files import replaced
     from paceline.progress import Bar
     from paceline.sweeps import execute
@@ -223,7 +224,7 @@ def _execute(runs: list[Run], timeline: Path | None) -> list[Result]:
         with replaced(timeline) as path:
             return execute([replace(runs[0], timeline=path)])
     with Bar("simulating") as bar:
-        return execute(runs, bar)
+        return execute(runs, bar, executor)
 
 
 def _print(runs: list[Run], results: list[Result], explanation: Explanation | None) -> None:

@@ -59,13 +59,13 @@ def tell(error: BaseException) -> None:
             return
         first_line = next(iter(str(error).splitlines()), "")
         text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-        told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": _follows(error)}
+        told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
         os.write(int(descriptor), json.dumps(told).encode())
     except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
         pass
 
 
-def _follows(error: BaseException | None) -> bool:
+def follows(error: BaseException | None) -> bool:
     """Whether this error, or one that it was raised from, says that another rank failed."""
     while error is not None:
         if isinstance(error, JobError) or "JobError: " in str(error):  # so torch's C++ passes them on

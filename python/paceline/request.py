@@ -67,7 +67,7 @@ class Prepared:
 
 def prepare(request: Request) -> Prepared:
     """Check everything that can be checked without simulating. Raises UserError."""
-    _refuse_not_built(request)
+    _refuse_constants(request)
     _check_outputs(request)
     asked, by_name = _strategies(request.strategy)
     trace = trace_of(request)
@@ -105,13 +105,11 @@ def prepare(request: Request) -> Prepared:
     return Prepared(runs, notes)
 
 
-def _refuse_not_built(request: Request) -> None:
+def _refuse_constants(request: Request) -> None:
     if request.coordinator_constants is not None:
         raise UserError(
             "--coordinator-constants: has no effect without --coordinator; add --coordinator all or leave it out"
         )
-    if request.executor != "local":
-        raise UserError("--executor: sweeps run on this machine only, so far; leave it out (local)")
 
 
 def _check_outputs(request: Request) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from typing import NoReturn
 
 from paceline import timelines
 from paceline._core import Engine, JobError, UserError
@@ -19,21 +20,34 @@ from paceline.settings import LONGEST_TIMEOUT_S, Settings
 def main() -> int:
     """Serve until this process is ended."""
     try:
-        number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
+        serve()
+    except KeyError:
         print("paceline.server is started by paceline run --strategy ps --servers K", file=sys.stderr)
         return 2
+    except (JobError, UserError) as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 1
+
+
+def serve() -> NoReturn:
+    """Serve until this process is ended, as the server that the environment says.
+
+    Raises KeyError without it; JobError if the job cannot be joined, UserError for a setting: with the server's name.
+    """
+    try:
+        number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])
+    except ValueError as error:
+        raise KeyError(str(error)) from None
     settings = Settings.from_environment()
     if settings.start_timeout_s < LONGEST_TIMEOUT_S:
         # Workers may do other things first.
         settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
+    name = f"server {number}" if number < settings.server_processes else "switch"
     while True:
         try:
             engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
         except (JobError, UserError) as error:
-            name = f"server {number}" if number < settings.server_processes else "switch"
-            print(f"paceline: {name}: {error}", file=sys.stderr)
-            return 1
+            raise type(error)(f"{name}: {error}") from None
         if settings.timeline is not None:
             timelines.begin(engine, settings.timeline)
         try:

@@ -18,7 +18,10 @@ from paceline.library import Strategy, all_strategies, find_strategy, load_clust
 from paceline.machine import cores
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 Progress = Callable[[int, int], None]
+
+LOCAL, RAY = EXECUTORS = ("local", "ray")
 
 
 def plan(
@@ -44,11 +47,16 @@ def plan(
     return runs
 
 
-def execute(runs: Sequence[Run], progress: Progress | None = None) -> list[Result]:
+def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
     """Simulate all runs on all cores; results stand in the order of the runs. Raises the first failed run's UserError.
 
-    progress is called with how many are done and their number, now and then. On Ctrl-C no further run starts.
+    progress is called with how many are done and their number, now and then. On Ctrl-C no further run starts. executor:
+    local, or ray: as tasks of a Ray cluster (docs/ray.md), with the same results.
     """
+    if find_executor(executor) == RAY:
+        from paceline.ray.pool import execute as execute_by_ray
+
+        return execute_by_ray(runs, progress, lambda error, run: _named(error, run, len(runs)))
     finished: SimpleQueue[int] = SimpleQueue()
     # Many workers take longest: started first, they leave no core idle at the end.
     waiting = sorted(range(len(runs)), key=lambda index: runs[index].workers)
@@ -85,7 +93,14 @@ def execute(runs: Sequence[Run], progress: Progress | None = None) -> list[Resul
     return [results[index] for index in range(len(runs))]
 
 
-def _named(error: BaseException, run: Run, runs: int) -> BaseException:
+def find_executor(name: str) -> str:
+    """Where sweeps run. Raises UserError for what is none of them."""
+    if name not in EXECUTORS:
+        raise UserError(f"executor: '{name[:80]}' is unknown; it is one of {', '.join(EXECUTORS)}")
+    return name
+
+
+def _named(error: E, run: Run, runs: int) -> E | UserError:
     """Say which run of several the user's mistake stopped."""
     if isinstance(error, UserError) and runs > 1:
         return UserError(f"{run.strategy.name} with {run.workers} workers: {error}")
@@ -123,6 +138,7 @@ def sweep(
     servers: int | Sequence[int] | None = None,
     compute_speedup: float | Sequence[float] | None = None,
     progress: Progress | None = None,
+    executor: str = LOCAL,
     options: dict[str, Any] | None = None,
     **cluster_fields: object,
 ) -> list[Result]:
@@ -130,7 +146,8 @@ def sweep(
 
     Results are ordered by workers, bandwidth, compute speed-up, strategy and servers. `strategies="all"`: those that
     the cluster's switch can do. options: any other option of `paceline.simulate`, by its name; it reaches the
-    strategies that use it. progress is called with the number of runs done and of all. Raises UserError.
+    strategies that use it. progress is called with the number of runs done and of all.
+    executor: local or ray. Raises UserError.
     """
     machine = load_cluster(cluster, **cluster_fields)
     if strategies == "all":
@@ -153,7 +170,7 @@ def sweep(
         compute_speedups=_several(compute_speedup),
         options=extra,
     )
-    return execute(runs, progress)
+    return execute(runs, progress, executor)
 
 
 def _several(values: T | Sequence[T]) -> list[T]:

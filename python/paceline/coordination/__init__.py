@@ -12,6 +12,7 @@ from paceline import _core
 from paceline._core import Cluster, Trace
 from paceline.library import all_coordinators, find_coordinator
 from paceline.machine import cores
+from paceline.sweeps import LOCAL, RAY, find_executor
 
 ITERATIONS = 500
 
@@ -120,9 +121,16 @@ class CoordinatedResult:
 
 
 def execute(
-    runs: Sequence[CoordinatedRun], progress: Callable[[int, int], None] | None = None
+    runs: Sequence[CoordinatedRun], progress: Callable[[int, int], None] | None = None, executor: str = LOCAL
 ) -> list[CoordinatedResult]:
-    """Simulate all on all cores; results stand in the order of the runs. Raises the first failed run's UserError."""
+    """Simulate all on all cores, or as tasks of a Ray cluster (executor="ray"); results stand in the order of the runs.
+
+    Raises the first failed run's UserError.
+    """
+    if find_executor(executor) == RAY:
+        from paceline.ray.pool import execute as execute_by_ray
+
+        return execute_by_ray(runs, progress)
     with ThreadPoolExecutor(max_workers=min(cores(), max(1, len(runs)))) as pool:
         waiting = [pool.submit(run.result) for run in runs]
         try:

@@ -22,7 +22,12 @@ _OWN = (
     *("MASTER_ADDR", "MASTER_PORT", "PACELINE_RENDEZVOUS", "PACELINE_INTERFACE", "PACELINE_RUN_ID"),
     *("PACELINE_RUN_SERVERS", "PACELINE_RUN_SERVER", "PACELINE_RUN_SWITCH", "PACELINE_RUN_FAILURE"),
 )
-_SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
+SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
+
+
+def stale(name: str) -> bool:
+    """Whether another launcher or an outer job has set this variable: a rank would take itself for another process."""
+    return name.startswith(_STALE_PREFIXES) or name in (*_STALE, *_OWN, *SECRET)
 
 
 def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -32,7 +37,7 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
         name, given, value = word.partition("=")
         if not name or not name.replace("_", "a").isalnum() or name[0].isdigit():
             raise UserError(f"-x {word[:80]}: '{name[:80]}' is not a variable's name; write -x NAME or -x NAME=VALUE")
-        if name in _SECRET:
+        if name in SECRET:
             raise UserError(f"-x {name}: everybody can read command lines; set it in the environment, and leave -x out")
         if name in _OWN:
             raise UserError(f"-x {name}: paceline run sets it itself; leave it out")
@@ -44,10 +49,13 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """What passes to other hosts without being named."""
+    return {name: value for name, value in environ.items() if name in _INHERITED} | inherited_settings(environ)
+
+
+def inherited_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings among them; a secret is passed in other ways."""
     return {
-        name: value
-        for name, value in environ.items()
-        if name in _INHERITED or (name.startswith("PACELINE_") and name not in (*_SECRET, *_OWN))
+        name: value for name, value in environ.items() if name.startswith("PACELINE_") and name not in (*SECRET, *_OWN)
     }
 
 
@@ -57,11 +65,7 @@ def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
     Of an inherited PATH the folders that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
     exists here.
     """
-    result = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(_STALE_PREFIXES) and name not in (*_STALE, *_OWN, *_SECRET)
-    }
+    result = {name: value for name, value in environ.items() if not stale(name)}
     given = dict(job["inherited"])
     if "PATH" in given:
         folders = [folder for folder in given.pop("PATH").split(os.pathsep) if folder and Path(folder).is_dir()]

@@ -1,0 +1,139 @@
+"""Calls of several actors at once: their results, or the first failure that is not another's consequence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline._core import JobError, UserError
+from paceline.failure import follows
+from paceline.ray.worker import SIGNATURE, Place
+
+_LOOK_S = 1.0
+"""How long Ray is waited for at a time, so that Ctrl-C is answered."""
+
+
+@dataclass
+class Calls:
+    """What actors were asked, by the names of the actors: `rank 0`, …, `server 0`, …"""
+
+    ray: Any
+    asked: Mapping[str, Any]
+    """References to what is awaited."""
+    watched: Mapping[str, Any] = field(default_factory=dict)
+    """References to calls that do not end before they are ended: whichever does has failed."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    earlier: Sequence[Mapping[str, Any]] = ()
+    """References to calls whose results those that are asked need, stage by stage."""
+
+    def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
+        """Of all that are asked, by their names.
+
+        After a failure the others have `grace_s` to answer, then the first failure that another one did not cause is
+        raised: UserError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError names
+        those that did not answer; `doing` says what they were asked.
+        """
+        pending = {ref: name for name, ref in {**self.watched, **self.asked}.items()}
+        values: dict[str, Any] = {}
+        failures: dict[str, BaseException] = {}
+        answered: set[str] = set()
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not answered.issuperset(self.asked):
+            now = time.monotonic()
+            if end is not None and now >= end:
+                break
+            wait_s = _LOOK_S if end is None else min(_LOOK_S, end - now)
+            for ref in self.ray.wait(list(pending), num_returns=1, timeout=wait_s)[0]:
+                name = pending.pop(ref)
+                try:
+                    value = self.ray.get(ref)
+                    if name in self.watched:
+                        raise JobError(f"{name} has ended")
+                    values[name] = value
+                    answered.add(name)
+                except Exception as error:  # whatever a user's function may raise
+                    failures.setdefault(self._culprit(error) or name, error)
+                    answered.add(name)
+                    end = min(end or time.monotonic() + grace_s, time.monotonic() + grace_s)
+        self.silent = [name for name in self.asked if name not in answered]
+        self.lost = [name for name, error in failures.items() if is_death(self.ray, error)]
+        if failures:
+            raise self._chosen(failures)
+        if self.silent:
+            guilty = self._guilty() or self.silent
+            names = ", ".join(f"{name}{self._where(name)}" for name in guilty)
+            raise JobError(f"{names} did not answer within {timeout_s:g} s{doing and ': '}{doing}")
+        return {name: values[name] for name in self.asked}
+
+    def _guilty(self) -> list[str]:
+        """Of the silent those for whose earlier calls the others wait."""
+        for stage in self.earlier:
+            refs = {ref: name for name, ref in stage.items()}
+            waiting = self.ray.wait(list(refs), num_returns=len(refs), timeout=0)[1]
+            if waiting:
+                return [refs[ref] for ref in waiting]
+        return []
+
+    def _culprit(self, error: BaseException) -> str | None:
+        """The actor that failed: another than that which was asked, if that one needed its result."""
+        actor = getattr(error, SIGNATURE, None) or getattr(error, "actor_id", None)
+        return next((name for name, place in self.places.items() if place.actor == actor), None)
+
+    def _chosen(self, failures: Mapping[str, BaseException]) -> BaseException:
+        """The death of a process before what others say of it, and a cause before what follows from it."""
+
+        def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
+            return (not is_death(self.ray, item[1]), follows(cause_of(item[1])))
+
+        name, error = min(failures.items(), key=weight)
+        if is_death(self.ray, error):
+            return JobError(f"{name}{self._where(name)} died: {died_how(error)}")
+        cause = cause_of(error)
+        if isinstance(cause, UserError):
+            chosen: BaseException = UserError(f"{name}: {cause}")
+        elif isinstance(cause, JobError):
+            chosen = JobError(f"{name}: {cause}")
+        else:
+            chosen = JobError(f"{name}{self._where(name)} failed: {type(cause).__name__}: {cause}")
+        chosen.__cause__ = error
+        return chosen
+
+    def _where(self, name: str) -> str:
+        place = self.places.get(name)
+        return f" ({place})" if place is not None else ""
+
+
+def is_death(ray: Any, error: BaseException) -> bool:  # noqa: ANN401
+    """Whether this is what Ray raises for an actor whose process or node has died."""
+    exceptions = ray.exceptions
+    return isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.NodeDiedError)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What was raised, out of what Ray has made of it: once in each actor that needed the result."""
+    while isinstance(inner := getattr(error, "cause", None), BaseException):
+        error = inner
+    return error
+
+
+def died_how(error: BaseException) -> str:
+    """Of Ray's paragraphs on an actor's death, how it died."""
+    text = " ".join(str(error).split())
+    for sign, said in _SIGNS:
+        if sign in text:
+            return said
+    return text[:300]
+
+
+_SIGNS = (
+    ("node has died", "its node (raylet) died"),
+    ("node is dead", "its node (raylet) died"),
+    ("node was terminated", "its node (raylet) was terminated"),
+    ("ray.kill", "ray.kill was called on it"),
+    ("out of memory", "its node has no memory left"),
+    ("placement group", "its placement group was removed"),
+    ("SYSTEM_ERROR", "its process was killed, or crashed"),
+)
+"""What Ray's words mean, in the order in which they are looked for."""

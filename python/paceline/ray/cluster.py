@@ -1,0 +1,98 @@
+"""Which Ray cluster is used: the one of this process, of RAY_ADDRESS, or one that is started here and ended again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from paceline._core import JobError, UserError, __version__
+
+ADDRESS = "RAY_ADDRESS"
+_SMALLEST_STORE = 80_000_000  # bytes; Ray refuses less than 75 MiB
+
+
+class MissingRayError(click.ClickException):
+    """Ray is not installed here."""
+
+    exit_code = 77
+
+
+def library() -> Any:  # noqa: ANN401 - Ray's types are not there where Ray is not
+    """The module `ray`. Raises MissingRayError, which says how to install it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingRayError(f"Ray cannot be imported ({error}); run: pip install 'paceline[ray]'") from None
+    return ray
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A connection to a Ray cluster."""
+
+    ray: Any
+    own: bool
+    """Whether `connect` has started it: then nobody adds nodes to it, and `disconnect` ends it."""
+    joined: bool
+    """Whether `connect` has made the connection; one that the script has made is left alone."""
+
+    def disconnect(self) -> None:
+        """End what `connect` began. May be called twice."""
+        if self.joined and self.ray.is_initialized():
+            self.ray.shutdown()
+
+
+def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = None, output: bool = True) -> Cluster:
+    """Use the connection that the script has made (`ray.init`), or RAY_ADDRESS, or start a cluster on this machine.
+
+    `num_cpus` and `object_store_bytes` are of a cluster that is started here: the cores and a share of the memory,
+    unless given. `output`: what workers print is printed here. Raises MissingRayError, UserError for an address that
+    cannot be, JobError if no cluster answers there or none can be started.
+    """
+    ray = library()
+    if ray.is_initialized():
+        return Cluster(ray, own=False, joined=False)
+    address = os.environ.get(ADDRESS) or "local"
+    options: dict[str, Any] = {}
+    if address == "local":
+        # A cluster for this job alone reports nothing to anybody.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        store = None if object_store_bytes is None else max(object_store_bytes, _SMALLEST_STORE)
+        options = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": store}
+    try:
+        ray.init(address=address, log_to_driver=output, logging_level="ERROR", **options)
+    except ValueError as error:
+        raise UserError(f"{ADDRESS}={address[:80]}: {_first_line(error)}; write host:6379, auto or local") from None
+    except (OSError, RuntimeError) as error:  # ConnectionError is an OSError
+        if address == "local":
+            raise JobError(f"Ray cannot be started on this machine: {_first_line(error)}") from None
+        raise JobError(
+            f"{ADDRESS}={address[:80]}: no Ray cluster answers there ({_first_line(error)}); "
+            "run ray start --head, or unset it"
+        ) from None
+    return Cluster(ray, own=address == "local", joined=True)
+
+
+@contextlib.contextmanager
+def connected(**options: Any) -> Iterator[Cluster]:  # noqa: ANN401
+    """As `connect`, until the end of the block."""
+    cluster = connect(**options)
+    try:
+        yield cluster
+    finally:
+        cluster.disconnect()
+
+
+def check_version(version: str, where: str) -> None:
+    """Refuse another version of Paceline than this one. Raises UserError."""
+    if version != __version__:
+        raise UserError(f"{where} has paceline {version}, and this is {__version__}; install the same everywhere")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300].rstrip(". ")

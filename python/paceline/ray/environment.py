@@ -1,0 +1,99 @@
+"""What actors find in their environment: the variables that `paceline run` sets for its ranks, with Ray's places."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paceline._core import UserError
+from paceline.interfaces import endpoint
+from paceline.launch.variables import SECRET, inherited_settings
+from paceline.ray.worker import Place
+from paceline.settings import VARIABLES, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A job: who its ranks are, and where they meet."""
+
+    workers: Sequence[Place]
+    servers: Sequence[Place]
+    interfaces: Mapping[int, str]
+    """By the number of the process: ranks, then servers."""
+    address: str
+    """Of rank 0."""
+    port: int
+    master_port: int
+    settings: Mapping[str, str]
+    """PACELINE_ variables."""
+    secret: str = field(repr=False)
+    number: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def of_rank(self, rank: int) -> dict[str, str]:
+        """The variables of a worker."""
+        nodes = _nodes(self.workers)
+        node = self.workers[rank].node
+        here = [other for other, place in enumerate(self.workers) if place.node == node]
+        return {
+            **self._of(rank, node),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(here.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(here)),
+            "GROUP_RANK": str(nodes.index(node)),
+            "GROUP_WORLD_SIZE": str(len(nodes)),
+            **self._gpus(here),
+        }
+
+    def of_server(self, server: int) -> dict[str, str]:
+        """The variables of a parameter server, which is no rank of the user's."""
+        own = self._of(len(self.workers) + server, self.servers[server].node)
+        return {**own, "PACELINE_RUN_SERVER": str(server), "OMP_NUM_THREADS": "1"}
+
+    def _of(self, process: int, node: str) -> dict[str, str]:
+        return {
+            **self.settings,
+            "WORLD_SIZE": str(len(self.workers)),
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.master_port),
+            "PACELINE_RENDEZVOUS": endpoint(self.address, self.port),
+            "PACELINE_INTERFACE": self.interfaces[process],
+            "PACELINE_SECRET": self.secret,
+            "PACELINE_RUN_ID": self.number,
+            **({"PACELINE_RUN_SERVERS": str(len(self.servers))} if self.servers else {}),
+        }
+
+    def _gpus(self, here: Sequence[int]) -> dict[str, str]:
+        """All of the node's workers see all of their GPUs, in the order of local ranks: scripts for Horovod take the
+        device of that number, and NCCL reaches another worker's only if it is visible."""
+        gpus = [gpu for rank in here for gpu in self.workers[rank].gpus]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpus))} if gpus else {}
+
+
+def by_node(places: Sequence[Place]) -> list[int]:
+    """The order in which workers become ranks: those of a node one after the other, nodes as they first come."""
+    nodes = _nodes(places)
+    return sorted(range(len(places)), key=lambda number: (nodes.index(places[number].node), number))
+
+
+def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Settings]:
+    """The variables of a job, the driver's own and over them what is given, and what they say. Raises UserError."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name in ("rendezvous", "secret_file"):
+        if name in settings:
+            raise UserError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
+    Settings.from_environment({}, **settings)  # so that mistakes are told by the names that were given
+    variables = {variable: _text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
+    variables = inherited_settings(os.environ) | variables
+    secret = {name: os.environ[name] for name in SECRET if os.environ.get(name) and "PACELINE_SECRET" not in variables}
+    checked = Settings.from_environment(variables | secret)
+    return {name: value for name, value in variables.items() if name not in SECRET}, checked
+
+
+def _nodes(places: Sequence[Place]) -> list[str]:
+    return list(dict.fromkeys(place.node for place in places))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,74 @@
+"""How many workers and servers there are, what each takes, and how Ray is to place them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import UserError
+from paceline.ray.bundles import Room
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a RayExecutor is asked for. Raises UserError for what cannot be."""
+
+    num_workers: int | None = None
+    num_hosts: int | None = None
+    num_workers_per_host: int | None = None
+    cpus_per_worker: float = 1
+    use_gpu: bool = False
+    gpus_per_worker: float | None = None
+    cpus_per_server: float = 1
+
+    def __post_init__(self) -> None:
+        """Check."""
+        if (self.num_workers is None) == (self.num_hosts is None):
+            raise UserError("num_workers, num_hosts: give one of them: num_workers=4, or num_hosts=2")
+        if self.num_workers_per_host is not None and self.num_hosts is None:
+            raise UserError("num_workers_per_host: has no effect without num_hosts; leave it out")
+        for name in ("num_workers", "num_hosts", "num_workers_per_host"):
+            _check(name, getattr(self, name), lambda value: isinstance(value, int) and value >= 1, "a number from 1 on")
+        for name in ("cpus_per_worker", "cpus_per_server"):
+            _check(name, getattr(self, name), lambda value: value > 0, "a number of CPUs above 0")
+        if self.gpus_per_worker is not None and not self.use_gpu:
+            raise UserError("gpus_per_worker: has no effect without use_gpu=True; add that, or leave it out")
+        _check("gpus_per_worker", self.gpus_per_worker, lambda value: value > 0, "a number of GPUs above 0")
+
+    @property
+    def workers(self) -> int:
+        """How many."""
+        return self.num_workers or (self.num_hosts or 0) * self.per_bundle
+
+    @property
+    def per_bundle(self) -> int:
+        """Workers that share a bundle, and so a node."""
+        return 1 if self.num_hosts is None else self.num_workers_per_host or 1
+
+    @property
+    def gpus(self) -> float:
+        """Of a worker."""
+        return (self.gpus_per_worker or 1) if self.use_gpu else 0
+
+    @property
+    def room(self) -> Room:
+        """Of the workers: on as few nodes as can be, or so many on each of so many."""
+        each = {"CPU": float(self.cpus_per_worker * self.per_bundle)}
+        if self.use_gpu:
+            each["GPU"] = float(self.gpus * self.per_bundle)
+        what = f"{self.workers} worker{'s'[: self.workers != 1]}"
+        count = self.workers // self.per_bundle
+        return Room(what, [each] * count, "PACK" if self.num_hosts is None else "STRICT_SPREAD")
+
+    def servers_room(self, servers: int) -> Room:
+        """Of parameter servers: spread over the nodes, for each takes in what all workers send."""
+        what = f"{servers} parameter server{'s'[: servers != 1]}"
+        return Room(what, [{"CPU": float(self.cpus_per_server)}] * servers, "SPREAD")
+
+
+def _check(name: str, value: object, good: Callable[[Any], bool], what: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not good(value):
+        raise UserError(f"{name}: {value!r:.80} is not {what}")

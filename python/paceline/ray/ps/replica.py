@@ -1,0 +1,142 @@
+"""A worker: a replica of the model, its gradient, and the sum of its node's gradients if it is the root."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from paceline._core import UserError
+from paceline.ray.ps.result import StepTimes
+from paceline.ray.ps.shard import cuts
+from paceline.ray.worker import Actor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained."""
+
+    model: Callable[[], nn.Module]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    batch: Callable[[int, int], tuple[Tensor, Tensor]]
+    loss: Callable[[Tensor, Tensor], Tensor] | None
+    seed: int
+
+
+class Replica(Actor):
+    """A worker. Ray makes an actor of it; its calls are executed in the order in which they are made."""
+
+    def __init__(self, task: Task) -> None:
+        """Make the model. Raises UserError for one that cannot be trained in this way."""
+        import torch
+
+        torch.manual_seed(task.seed)
+        self._task, self._rank = task, 0
+        self._model = task.model()
+        self._loss = task.loss or torch.nn.functional.cross_entropy
+        trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
+        if not trained:
+            raise UserError("model: has no parameters that are trained")
+        for name, parameter in trained:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise UserError(f"model: {name} is {parameter.dtype} on {parameter.device}; take float32 on the CPU")
+        self._parameters = [parameter for _, parameter in trained]
+        self._optimizer = task.optimizer(self._parameters)
+        count = sum(parameter.numel() for parameter in self._parameters)
+        self._own, self._mean = torch.zeros(count), torch.zeros(count)
+        self._views = list(zip(self._parameters, self._split(self._own), self._split(self._mean), strict=True))
+        self._marks: list[float] = []
+        self._cpu_s = 0.0
+        self._lost = 0.0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Parameters and buffers."""
+        return {name: value.detach().numpy().copy() for name, value in self._model.state_dict().items()}
+
+    def begin(self, rank: int, state: Mapping[str, np.ndarray]) -> None:
+        """As this rank, with another replica's parameters and buffers: all begin with the same."""
+        import torch
+
+        self._rank = rank
+        self._model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in state.items()})
+
+    def compute(self, step: int) -> None:
+        """The forward and the backward pass; the gradient stays here."""
+        with self.signed():
+            self._compute(step)
+
+    def gradient(self, step: int) -> np.ndarray:
+        """As `compute`, and the gradient: float32[elements], for the root."""
+        self.compute(step)
+        return self._own.numpy()
+
+    def sums(self, shards: int, *others: np.ndarray) -> list[np.ndarray] | np.ndarray:
+        """At the root: its own gradient and the others', float32[elements] each, in the order of ranks, in shards."""
+        total = self._own.numpy()
+        for other in others:
+            total += other
+        pieces = [total[cut] for cut in cuts(len(total), shards)]
+        return pieces if shards > 1 else pieces[0]  # Ray gives a single result as it is
+
+    def apply(self, *means: np.ndarray) -> StepTimes:
+        """The optimizer's step with the means of all shards, float32[shard] each."""
+        mean, start = self._mean.numpy(), 0
+        for piece in means:
+            mean[start : start + len(piece)] = piece
+            start += len(piece)
+        self._mark()
+        with self.signed():
+            for parameter, _, view in self._views:
+                parameter.grad = view
+            self._optimizer.step()
+        self._mark()
+        input_s, forward_s, backward_s, exchange_s, optimizer_s = (
+            after - before for before, after in pairwise(self._marks)
+        )
+        return StepTimes(
+            step_s=self._marks[-1] - self._marks[0],
+            input_s=input_s,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            exchange_s=exchange_s,
+            optimizer_s=optimizer_s,
+            cpu_s=time.process_time() - self._cpu_s,
+            loss=self._lost,
+        )
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The parameters."""
+        return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
+
+    def _compute(self, step: int) -> None:
+        self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
+        inputs, targets = self._task.batch(self._rank, step)
+        self._mark()
+        self._optimizer.zero_grad()
+        loss = self._loss(self._model(inputs), targets)
+        self._mark()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter, own, _ in self._views:
+            if parameter.grad is None:
+                own.zero_()  # for the others have one, perhaps
+            else:
+                own.copy_(parameter.grad)
+        self._mark()
+        self._lost = float(loss.detach())
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """Views of a flat tensor, one for each parameter."""
+        import torch
+
+        parts = torch.split(flat, [parameter.numel() for parameter in self._parameters])
+        return [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
+
+    def _mark(self) -> None:
+        self._marks.append(time.perf_counter())

@@ -1,0 +1,151 @@
+"""The driver of a training through the object store: it passes references on, and never sees a tensor."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline._core import UserError
+from paceline.ray.calls import Calls
+from paceline.ray.cluster import Cluster, connected
+from paceline.ray.group import Actors
+from paceline.ray.layout import Layout
+from paceline.ray.ps.replica import Replica, Task
+from paceline.ray.ps.result import StepTimes, Trained
+from paceline.ray.ps.shard import Shard
+from paceline.ray.settings import RaySettings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+_AHEAD = 2
+"""Steps that have been asked for and not ended: so that no actor waits for the driver."""
+
+
+def train(
+    model: Callable[[], nn.Module],
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    batch: Callable[[int, int], tuple[Tensor, Tensor]],
+    *,
+    steps: int,
+    workers: int | None = None,
+    hosts: int | None = None,
+    workers_per_host: int | None = None,
+    servers: int | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    seed: int = 0,
+    cpus_per_worker: float = 1,
+    settings: RaySettings | None = None,
+    timeout_s: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trained:
+    """Train `steps` steps on so many workers, or so many on each of so many hosts (Ray's nodes).
+
+    model: called on every worker after `torch.manual_seed(seed)`; all begin with rank 0's parameters and buffers.
+    optimizer: of the parameters that are trained. batch: the inputs and targets of (rank, step). loss: of (outputs,
+    targets), a mean over the batch; cross entropy unless given. servers: one for each node with workers unless given;
+    they run on these nodes in turn. timeout_s: without a step that ends; `settings.timeout_s` unless given. progress is
+    called with the steps that have ended and their number.
+
+    Raises JobError naming who died or failed, or what Ray has no room for, UserError, MissingRayError.
+    """
+    if steps < 1:
+        raise UserError(f"steps: {steps} is none; ask for one or more")
+    if servers is not None and servers < 1:
+        raise UserError(f"servers: {servers} is none; leave it out for one on each node")
+    layout = Layout(
+        num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
+    )
+    task = Task(model=model, optimizer=optimizer, batch=batch, loss=loss, seed=seed)
+    settings = settings or RaySettings()
+    with connected() as cluster:
+        training = _Training(cluster, settings, layout, task)
+        try:
+            training.start(servers)
+            return training.run(steps, timeout_s or settings.timeout_s, progress or (lambda *_: None))
+        finally:
+            training.end()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """References to what is awaited, by the names of the actors."""
+
+    stages: Sequence[Mapping[str, Any]]
+    """Gradients, then sums of nodes, then means."""
+    ends: Mapping[str, Any]
+    """What the ranks say of the step."""
+
+
+class _Training:
+    """The actors of a training."""
+
+    def __init__(self, cluster: Cluster, settings: RaySettings, layout: Layout, task: Task) -> None:
+        self._ray, self._settings, self._layout, self._task = cluster.ray, settings, layout, task
+        self._replicas, self._shards = Actors("rank", cluster, settings), Actors("server", cluster, settings)
+        self._nodes: list[list[int]] = []
+        """The ranks of each node; the first one is its root."""
+
+    def start(self, servers: int | None) -> None:
+        layout, replicas = self._layout, self._replicas
+        replicas.start(
+            Replica,
+            layout.room,
+            (self._task,),
+            per_bundle=layout.per_bundle,
+            cpus=layout.cpus_per_worker,
+            sort=True,
+        )
+        nodes = list(dict.fromkeys(place.node for place in replicas.places))
+        self._nodes = [[rank for rank, place in enumerate(replicas.places) if place.node == node] for node in nodes]
+        count = servers or len(nodes)
+        self._shards.start_on([nodes[number % len(nodes)] for number in range(count)], Shard, (layout.workers,))
+        first = replicas.handles[0].state.remote()
+        ranks = iter(range(layout.workers))
+        replicas.all(lambda actor: actor.begin.remote(next(ranks), first), "take over rank 0's parameters")
+
+    def run(self, steps: int, timeout_s: float, progress: Callable[[int, int], None]) -> Trained:
+        replicas = self._replicas
+        told: list[list[StepTimes]] = [[] for _ in replicas.handles]
+        under_way: deque[_Step] = deque()
+        for number in range(steps + _AHEAD - 1):
+            if number < steps:
+                under_way.append(self._ask(number))
+            if len(under_way) == _AHEAD or number >= steps - 1:
+                ended = self._await(under_way.popleft(), timeout_s, f"step {len(told[0]) + 1}")
+                for rank, times in enumerate(ended.values()):
+                    told[rank].append(times)
+                progress(len(told[0]), steps)
+        last = _Step((), {"rank 0": replicas.handles[0].weights.remote()})
+        weights = self._await(last, self._settings.timeout_s, "send the weights")["rank 0"]
+        return Trained(
+            steps=told, weights=weights, workers=len(told), nodes=len(self._nodes), servers=len(self._shards.handles)
+        )
+
+    def end(self) -> None:
+        self._replicas.end(leave=False)
+        self._shards.end(leave=False)
+
+    def _ask(self, step: int) -> _Step:
+        """Begin a step."""
+        replicas, shards = self._replicas.handles, self._shards.handles
+        gradients: dict[str, Any] = {}
+        sums: dict[str, list[Any]] = {}
+        for root, *others in self._nodes:
+            gradients[f"rank {root}"] = replicas[root].compute.remote(step)
+            sent = {f"rank {rank}": replicas[rank].gradient.remote(step) for rank in others}
+            gradients |= sent
+            pieces = replicas[root].sums.options(num_returns=len(shards)).remote(len(shards), *sent.values())
+            sums[f"rank {root}"] = pieces if len(shards) > 1 else [pieces]
+        means = [shard.mean.remote(*(one[number] for one in sums.values())) for number, shard in enumerate(shards)]
+        summed = {name: pieces[0] for name, pieces in sums.items()}
+        ends = self._replicas.named([replica.apply.remote(*means) for replica in replicas])
+        return _Step((gradients, summed, self._shards.named(means)), ends)
+
+    def _await(self, step: _Step, timeout_s: float, doing: str) -> dict[str, Any]:
+        places = {**self._replicas.by_name, **self._shards.by_name}
+        calls = Calls(self._ray, step.ends, places=places, earlier=step.stages)
+        return calls.results(grace_s=self._settings.grace_s, timeout_s=timeout_s, doing=doing)

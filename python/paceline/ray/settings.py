@@ -1,0 +1,60 @@
+"""How long is waited, and over which network: what Horovod's users make with `RayExecutor.create_settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import UserError
+from paceline.settings import LONGEST_TIMEOUT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """Limits in seconds, and the network. Raises UserError for a value that cannot be."""
+
+    timeout_s: float = 300.0
+    """For actors to start and answer, and for ranks to find each other."""
+    placement_group_timeout_s: float = 100.0
+    """For Ray to find room for them."""
+    grace_s: float = 5.0
+    """After a failure: for the other ranks to say what they saw."""
+    nics: Iterable[str] | None = None
+    """The network of all nodes, if they have several: an interface (eth0), a network (10.0.0.0/24)."""
+
+    def __post_init__(self) -> None:
+        """Check."""
+        for name in ("timeout_s", "placement_group_timeout_s", "grace_s"):
+            value: Any = getattr(self, name)
+            good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_TIMEOUT_S
+            if not good:
+                raise UserError(f"{name}: {value!r:.80} is not a number of seconds above 0; write 300")
+        if self.nics is not None:
+            nics = [self.nics] if isinstance(self.nics, str) else list(self.nics)
+            if len(nics) != 1:
+                raise UserError(f"nics: {nics!r:.80} names {len(nics)} networks; name the one that all nodes have")
+            object.__setattr__(self, "nics", tuple(nics))
+
+    @property
+    def interface(self) -> str | None:
+        """The network's name; None: what Ray uses."""
+        return next(iter(self.nics), None) if self.nics is not None else None
+
+
+def create_settings(
+    timeout_s: float = 300.0,
+    *,
+    ssh_identity_file: str | None = None,
+    ssh_str: str | None = None,
+    placement_group_timeout_s: float = 100.0,
+    nics: Iterable[str] | None = None,
+    grace_s: float = 5.0,
+) -> RaySettings:
+    """Settings, by Horovod's names. Nothing uses ssh: Ray has started its nodes itself. Raises UserError."""
+    for name, value in (("ssh_identity_file", ssh_identity_file), ("ssh_str", ssh_str)):
+        if value is not None:
+            raise UserError(f"{name}: has no effect, nothing here uses ssh; leave it out")
+    return RaySettings(
+        timeout_s=timeout_s, placement_group_timeout_s=placement_group_timeout_s, nics=nics, grace_s=grace_s
+    )

@@ -1,0 +1,151 @@
+"""The actors: a worker calls what the driver sends it, as one rank of a job; a server adds up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline._core import UserError, __version__
+from paceline.interfaces import address_of
+from paceline.launch.checks import Ports, machine
+from paceline.launch.variables import stale
+
+SIGNATURE = "paceline_actor"
+"""The attribute of an exception that says in which actor it was raised: it passes through all that need the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an actor runs, told by itself."""
+
+    actor: str
+    """Ray's number of it."""
+    node: str
+    """Ray's number of the node."""
+    address: str
+    """Of the node, as Ray knows it."""
+    host: str
+    pid: int
+    machine: str
+    """The same for all that share a machine and its network."""
+    gpus: Sequence[str] = ()
+    version: str = field(default=__version__)
+
+    def __str__(self) -> str:
+        """For messages, as the runtime names processes."""
+        return f"host {self.host}, pid {self.pid}"
+
+
+class Actor:
+    """What workers and servers have in common. Ray makes an actor of it, a process of its own."""
+
+    def place(self) -> Place:
+        """Where this is."""
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = tuple(str(one) for one in context.get_accelerator_ids().get("GPU", ()))
+        address = ray.util.get_node_ip_address()
+        return Place(
+            actor=context.get_actor_id(),
+            node=context.get_node_id(),
+            address=address,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            machine=machine(),
+            gpus=gpus,
+        )
+
+    def interface(self, wanted: str) -> str:
+        """This host's address that an interface, a network or an address names. Raises UserError."""
+        return address_of(wanted, "interface")
+
+    def ports(self, wanted: int | None = None) -> tuple[int, int]:
+        """Two ports that are free now: for the rendezvous and for torch's store. Raises UserError."""
+        from paceline.launch.checks import Problem
+
+        try:
+            ports = Ports(wanted)
+        except Problem as problem:
+            raise UserError(str(problem)) from None
+        ports.release()
+        return ports.rendezvous, ports.master
+
+    def enter(self, variables: Mapping[str, str]) -> None:
+        """Take one's place in a job: nothing remains of another job's variables, or of the driver's own."""
+        for name in [name for name in os.environ if stale(name) or name.startswith("PACELINE_")]:
+            del os.environ[name]
+        os.environ.update(variables)
+
+    @contextlib.contextmanager
+    def signed(self) -> Iterator[None]:
+        """Sign the exceptions that are raised in the block."""
+        import ray
+
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(AttributeError):  # of classes without a dictionary
+                setattr(error, SIGNATURE, ray.get_runtime_context().get_actor_id())
+            raise
+
+    def leave(self) -> None:
+        """Leave every job that this process is in, so that the others see it at once; timelines are written."""
+        leave()
+
+
+class Worker(Actor):
+    """A rank."""
+
+    def __init__(self) -> None:
+        """It has no executable yet."""
+        self.executable: Any = None
+
+    def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Make the object that `execute` gives to functions."""
+        self.executable = kind(*args, **kwargs)
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """What the function returns; if it raises, this rank leaves its jobs, so that others do not wait for it."""
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            leave()
+            raise
+
+    def execute(self, function: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        """As `call`, with the executable as the only argument."""
+        return self.call(function, (self.executable,), {})
+
+
+class Server(Actor):
+    """A parameter server."""
+
+    def serve(self) -> None:
+        """Until this actor is killed. Raises JobError, UserError."""
+        from paceline.server import serve
+
+        serve()
+
+
+def leave() -> None:
+    """Leave all jobs of this process: Horovod's, those of torch.distributed and those of `paceline.job`."""
+    import sys
+
+    from paceline import job
+
+    # What has not been imported has joined nothing.
+    if "paceline.torch" in sys.modules:
+        import torch.distributed
+
+        from paceline.torch import hvd
+
+        hvd.shutdown()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    for joined in list(job._jobs):
+        joined.close()

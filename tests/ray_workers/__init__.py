@@ -1,0 +1,1 @@
+"""What actors are asked to do in tests of paceline.ray."""
