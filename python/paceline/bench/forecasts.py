@@ -56,7 +56,7 @@ def forecast(result: Result, engines: list[Engine], where: Network, hosts: int, 
             result.notes.append(f"no forecast of {row.engine}: {error}")
 
 
-def _simulated(
+def _simulated(  # noqa: PLR0917
     trace: Trace, where: Network, strategy: str, options: dict[str, Any], row: Row, step_s: float, hosts: int
 ) -> float:
     fields: dict[str, Any] = {"gpus_per_node": row.workers // hosts}

@@ -111,7 +111,8 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     for engine, line in result.lines.items():
         text = f"{engine}: {digits(line.slope, 3)} images/s for each further rank"
         text += _range(line.slope_interval, lambda value: digits(value, 3))
-        text += f", and {digits(abs(line.intercept), 3) if line.intercept else '0'} {'less' if line.intercept < 0 else 'more'}"
+        off = f"{digits(abs(line.intercept), 3)} {'less' if line.intercept < 0 else 'more'}"
+        text += f", and {off} than that at none"
         lines += wrapped(f"{text}, by linear regression", width, "  ")
     for note in [*result.notes, *_remarks(plan, result)]:
         lines += wrapped(f"note: {note}", width, "  ")

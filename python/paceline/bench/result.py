@@ -27,7 +27,7 @@ class Measured:
     @property
     def lasted_s(self) -> float:
         """Of all steps, at the rank that took longest."""
-        return max(float(one["lasted_s"]) for one in self.ranks)
+        return max((float(one["lasted_s"]) for one in self.ranks), default=0.0)
 
     @property
     def alike(self) -> bool:
@@ -99,7 +99,7 @@ class Row:
         return statistics.median(each for run in self.runs for each in run.ranks[0]["input_s"])
 
     def alone_s(self, part: str) -> float | None:
-        """Of the steps in which nothing is exchanged: `step`, `forward`, `backward`, `optimizer`; the slowest rank's."""
+        """The slowest rank's, of steps without exchange: `step`, `forward`, `backward`, `optimizer`."""
         found = [
             max(statistics.median(one["alone"][part]) for one in run.ranks)
             for run in self.runs

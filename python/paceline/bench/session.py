@@ -121,7 +121,7 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
     if options["scaling"] is not None and len(workers) < 2:
         raise UserError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
-    engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [])
+    engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [None])
     _refuse_idle(options, engines)
     on_gpus = all(engine.asks().get("device") == "cuda" for engine in engines)
     return Plan(

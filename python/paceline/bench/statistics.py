@@ -1,7 +1,7 @@
 """Statistics of times of steps: those of tf_cnn_benchmarks, bootstrap intervals, and a regression line.
 
-The first are as its benchmark_cnn.get_perf_timing has them (https://github.com/tensorflow/benchmarks), so that numbers can
-be put beside those of its logs.
+The first are as its benchmark_cnn.get_perf_timing has them (https://github.com/tensorflow/benchmarks), so that
+numbers can be put beside those of its logs.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from paceline.bench.engines.paceline import Paceline
 from paceline.bench.engines.ray import RayServers
 from paceline.bench.engines.tensorflow import Mirrored, Servers
 
+__all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
+
 NAMES = (
     *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
     *("ray-ps", "baidu-ring"),
@@ -23,8 +25,8 @@ NAMES = (
 ALL = "all"
 
 
-def chosen(names: Sequence[str], options: Options, strategies: Sequence[str]) -> list[Engine]:
-    """The engines of these names, in their order; `paceline` once for each strategy. Raises UserError."""
+def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
+    """The engines of these names, in their order; `paceline` once for each strategy (None: by size). UserError."""
     for name in names:
         if name not in NAMES and name != ALL:
             near = nearest(name[:80], [*NAMES, ALL])
@@ -33,7 +35,7 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str]) ->
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:
         if name == "paceline":
-            found += [Paceline(options, strategy) for strategy in strategies or [None]]
+            found += [Paceline(options, strategy) for strategy in strategies]
         else:
             found.append(_MAKERS[name](options))
     return found

@@ -1,4 +1,4 @@
-"""What an engine is, and the processes that most have: a rank for each worker, started as `paceline run` starts ranks."""
+"""What an engine is, and the processes that most have: a rank for each worker, as `paceline run` starts ranks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def environments(places: Places, secret: str, more: dict[str, str] | None = None
 
 
 def card(places: Places) -> dict[str, str]:
-    """Which network card gloo and NCCL use: that of this host's address, which gloo would look up by the host's name."""
+    """The network card for gloo and NCCL: that of this host's address. By itself, gloo looks the host's name up."""
     name = next((name for name, address in addresses().items() if address == _address(places)), None)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 

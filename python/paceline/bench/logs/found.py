@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 
@@ -54,7 +55,7 @@ class Read:
         known = [(one.size_bytes, one.seconds) for one in self.sizes if one.size_bytes > 0 and one.seconds]
         if not known or not known[0][0] <= size_bytes <= known[-1][0]:
             return None
-        for (low, fast), (high, slow) in zip(known, known[1:], strict=False):
+        for (low, fast), (high, slow) in pairwise(known):
             if low <= size_bytes <= high:
                 share = math.log(size_bytes / low) / math.log(high / low)
                 return math.exp(math.log(fast) * (1 - share) + math.log(slow) * share)

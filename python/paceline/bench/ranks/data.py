@@ -15,7 +15,7 @@ DISTINCT = 4
 """Batches that a rank makes before it begins, and then takes in turns: making them would count as computing."""
 
 
-def batch(
+def batch(  # noqa: PLR0917
     seed: int, rank: int, number: int, images: int, size: int, classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Images (N, 3, size, size), normally distributed, float32, and labels (N,), int64."""

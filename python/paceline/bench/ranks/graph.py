@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
@@ -22,6 +21,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 
 from paceline.bench.ranks.asked import Asked
 from paceline.bench.ranks.models import build
+from paceline.bench.ranks.stopwatch import save
 
 LAYERS, WEIGHTS = "layers.json", "initial.npz"
 Fields = dict[str, Any]
@@ -36,7 +36,7 @@ def export(asked: Asked, folder: Path) -> None:
     model = build(asked)
     layers = layers_of(model, asked.image_size)
     (folder / LAYERS).write_text(json.dumps(layers), encoding="utf-8")
-    np.savez(folder / WEIGHTS, **{name: value.detach().numpy() for name, value in model.named_parameters()})
+    save(folder / WEIGHTS, {name: value.detach().numpy() for name, value in model.named_parameters()})
 
 
 def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
@@ -47,7 +47,7 @@ def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
             traced = fx.symbolic_trace(copy.deepcopy(model)).to("meta")
             # Two images: in training mode, batch normalisation refuses a single value a channel.
             images = torch.zeros(2, 3, image_size, image_size, device="meta")
-            ShapeProp(traced).propagate(images)  # type: ignore[no-untyped-call]
+            ShapeProp(traced).propagate(images)
     except Exception as error:
         raise UntranslatableError(f"torch.fx cannot trace it: {str(error).strip().splitlines()[0][:160]}") from None
     found: list[Fields] = []

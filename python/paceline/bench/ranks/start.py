@@ -1,7 +1,7 @@
 """Starts a module of this folder: `python start.py MODULE asked.json`.
 
-An engine may live in an environment that has neither paceline nor what paceline imports (TensorFlow's, Horovod's). So this
-file is run by its path, and `paceline` becomes a package of which nothing but submodules is known, unless it is there.
+An engine may live in an environment that has neither paceline nor what paceline imports (TensorFlow's, Horovod's). So
+this file is run by its path, and `paceline` becomes a package that holds nothing but its modules, unless it is there.
 """
 
 from __future__ import annotations

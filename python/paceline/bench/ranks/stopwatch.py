@@ -81,7 +81,7 @@ class Stopwatch:
     def write(self, weights: Weights, **more: Any) -> None:  # noqa: ANN401
         """The results of this rank; the first one's weights as well. Weights have torch's names and layout."""
         if self.rank == 0:
-            np.savez(self._folder / WEIGHTS, **{key: np.asarray(value) for key, value in weights.items()})
+            save(self._folder / WEIGHTS, weights)
         result = {
             "rank": self.rank,
             "seconds": self._seconds,
@@ -100,12 +100,18 @@ class Stopwatch:
     def keep(self, weights: Weights) -> None:
         """The weights that are compared between engines, of rank 0."""
         if self.rank == 0:
-            np.savez(self._folder / FIRST_WEIGHTS, **{key: np.array(value) for key, value in weights.items()})
+            save(self._folder / FIRST_WEIGHTS, weights)
 
     def _say(self, **event: float) -> None:
         if self._events is not None:
             self._events.write(json.dumps(event) + "\n")
             self._events.flush()
+
+
+def save(path: Path, weights: Weights) -> None:
+    """An .npz of them."""
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in weights.items()}
+    np.savez(path, **arrays)
 
 
 def digest(weights: Weights) -> str:

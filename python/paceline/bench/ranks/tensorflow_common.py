@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -69,5 +70,9 @@ def alone(asked: Asked, model: Model, load: Callable[[int], Any], stopwatch: Sto
     step(*first)
     for number in range(asked.alone):
         batch = [tf.convert_to_tensor(value) for value in load(number)]
-        stopwatch.part("forward", lambda batch=batch: float(forward(*batch)))
-        stopwatch.part("step", lambda batch=batch: float(step(*batch)))
+        stopwatch.part("forward", partial(_value, forward, batch))
+        stopwatch.part("step", partial(_value, step, batch))
+
+
+def _value(function: Callable[..., Any], batch: list[Any]) -> float:
+    return float(function(*batch))

@@ -51,7 +51,10 @@ def main() -> None:
         return float(step(tf.convert_to_tensor(batch[0]), tf.convert_to_tensor(batch[1])))
 
     stopwatch, load = Stopwatch(asked, rank), loader(asked, rank, size)
-    values = lambda: model.torchs({name: weights[name].numpy() for name in names})  # noqa: E731
+
+    def values() -> dict[str, Any]:
+        return model.torchs({name: weights[name].numpy() for name in names})
+
     stopwatch.run(load, train, checker([0], stopwatch, values))
     final = values()
     alone(asked, model, load, stopwatch)

@@ -54,10 +54,10 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
     with graph.as_default():
         own = f"/job:worker/task:{rank}"
         spread = v1.train.replica_device_setter(cluster=cluster, worker_device=own)
-        with tf.device(spread):
+        with v1.device(spread):
             weights = {name: _variable(name, value) for name, value in model.initial.items()}
             counter = v1.train.get_or_create_global_step()
-        with tf.device(own):
+        with v1.device(own):
             images = v1.placeholder(tf.float32, channels_last)
             labels = v1.placeholder(tf.int64, (asked.batch,))
             local = v1.GraphKeys.LOCAL_VARIABLES
@@ -69,7 +69,7 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
             once = v1.train.MomentumOptimizer(asked.learning_rate, asked.momentum)
             optimizer = v1.train.SyncReplicasOptimizer(once, replicas_to_aggregate=size, total_num_replicas=size)
             gradients = optimizer.compute_gradients(loss, list(weights.values()))
-        with tf.device(spread):
+        with v1.device(spread):
             update = optimizer.apply_gradients(gradients, global_step=counter)
     # No tokens at the start: with as many as workers, each would run a step ahead on old weights.
     hooks = [optimizer.make_session_run_hook(rank == 0, num_tokens=0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _alone(
 
     step(0, lambda _, work: work())
     for number in range(asked.alone):
-        stopwatch.part("step", lambda number=number: step(number, stopwatch.part))
+        stopwatch.part("step", partial(step, number, stopwatch.part))
     if not traced and not asked.traced:
         return
     if not traced:
