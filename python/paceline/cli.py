@@ -21,6 +21,7 @@ from paceline.failure import tell
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli_simulate", "simulate", "Forecast training under each strategy."),
     "run": ("paceline.cli_run", "run", "Start the ranks of a job, here or on several hosts."),
+    "bench": ("paceline.cli_bench", "bench", "Measure images/s of engines, side by side."),
     "emulate": ("paceline.cli_emulate", "emulate", "A cluster of network namespaces on this machine."),
     "probe": ("paceline.cli_probe", "probe", "Measure a job's network and machines: its cluster file."),
     "validate": ("paceline.cli_validate", "validate", "Run and simulate the same, on an emulated cluster or here."),

@@ -74,6 +74,12 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
     return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
 
 
+def world_choices() -> list[tuple[int, str]]:
+    """Bytes up to which all-reduces of the default group take a strategy, and which; nothing if it is not ours."""
+    job = _default() if _default is not None else None
+    return job.world.choices() if job is not None else []
+
+
 def explicit(timeout: timedelta) -> float | None:
     """The seconds of a timeout that somebody chose; None for torch's default, which is too long to notice a failure."""
     return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()

@@ -1,0 +1,68 @@
+"""The output of tf_cnn_benchmarks, for one engine: people and scripts know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.bench.engines import Engine
+from paceline.bench.plan import Plan
+from paceline.bench.result import Row
+from paceline.bench.statistics import timing
+from paceline.terminal import say
+
+_RULE = "-" * 64
+
+
+def header(plan: Plan, engine: Engine, workers: int) -> list[str]:
+    """What is run."""
+    batch = plan.batch_of(workers)
+    data = "synthetic" if plan.data_dir is None else str(plan.data_dir)
+    return [
+        f"Model:       {plan.model}",
+        f"Dataset:     {data} ({plan.image_size} x {plan.image_size} pixels, {plan.classes} classes)",
+        "Mode:        training",
+        f"Batch size:  {batch * workers} global",
+        f"             {batch} per device",
+        f"Num batches: {plan.num_batches}",
+        f"Devices:     {workers} ranks",
+        "Optimizer:   momentum",
+        f"Variables:   {engine.label}",
+        "==========",
+    ]
+
+
+class Steps:
+    """Prints a line for every so many steps, as they come."""
+
+    def __init__(self, plan: Plan, display_every: int) -> None:
+        """For all runs."""
+        self._plan, self._every = plan, display_every
+        self._seconds: list[float] = []
+        self._images = 0
+
+    def begins(self, engine: Engine, workers: int, number: int) -> None:
+        """The header before the first run."""
+        if number == 0:
+            say([*header(self._plan, engine, workers), "Running warm up"])
+            self._images = workers * self._plan.batch_of(workers)
+
+    def hears(self, event: dict[str, Any]) -> None:
+        """Of a step that counts."""
+        if "seconds" not in event:
+            return
+        if not self._seconds:
+            say(["Done warm up", "Step\tImg/sec\ttotal_loss"])
+        self._seconds.append(event["seconds"])
+        step = len(self._seconds)
+        if step == 1 or step % self._every == 0:
+            found = timing(self._images, self._seconds)
+            rate = f"images/sec: {found.images_per_s:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})"
+            say([f"{step}\t{rate}\t{event['loss']:.3f}"])
+
+    def ended(self, why: str | None) -> None:
+        """Nothing is printed."""
+
+
+def closing(row: Row) -> list[str]:
+    """The last lines."""
+    return [_RULE, f"total images/sec: {row.total:.2f}", _RULE]

@@ -1,0 +1,52 @@
+"""The engines that `paceline bench` runs side by side, one family a file.
+
+An engine says what it lacks on this machine, what its ranks are asked to do, and which processes that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline._core import UserError, nearest
+from paceline.bench.engines.baidu import BaiduRing
+from paceline.bench.engines.base import Engine, Options
+from paceline.bench.engines.ddp import Ddp
+from paceline.bench.engines.horovod import Horovod
+from paceline.bench.engines.paceline import Paceline
+from paceline.bench.engines.ray import RayServers
+from paceline.bench.engines.tensorflow import Mirrored, Servers
+
+__all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
+
+NAMES = (
+    *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
+    *("ray-ps", "baidu-ring"),
+)
+ALL = "all"
+
+
+def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
+    """The engines of these names, in their order; `paceline` once for each strategy (None: by size). UserError."""
+    for name in names:
+        if name not in NAMES and name != ALL:
+            near = nearest(name[:80], [*NAMES, ALL])
+            hint = f"did you mean {near}? " if near else ""
+            raise UserError(f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all")
+    found: list[Engine] = []
+    for name in NAMES if ALL in names else names:
+        if name == "paceline":
+            found += [Paceline(options, strategy) for strategy in strategies]
+        else:
+            found.append(_MAKERS[name](options))
+    return found
+
+
+_MAKERS = {
+    "ddp-gloo": lambda options: Ddp(options, "gloo"),
+    "ddp-nccl": lambda options: Ddp(options, "nccl"),
+    "horovod": Horovod,
+    "tensorflow-ps": Servers,
+    "tensorflow-mwm": Mirrored,
+    "ray-ps": RayServers,
+    "baidu-ring": BaiduRing,
+}

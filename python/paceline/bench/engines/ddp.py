@@ -1,0 +1,51 @@
+"""PyTorch's DistributedDataParallel over the backends that torch brings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.bench.engines.base import Engine, Options, environments, rank_words
+from paceline.bench.engines.paceline import DDP_BUCKET
+from paceline.bench.places import Places
+from paceline.bench.processes import Process
+from paceline.bench.ranks.asked import Asked
+
+
+class Ddp(Engine):
+    """Over gloo on CPUs, or NCCL on GPUs."""
+
+    family = "torch"
+
+    def __init__(self, options: Options, backend: str) -> None:
+        """`backend`: gloo or nccl."""
+        super().__init__(options)
+        self.backend = backend
+        self.name = f"ddp-{backend}"
+
+    def missing(self) -> str | None:
+        """GPUs, for NCCL."""
+        if self.backend == "nccl":
+            import torch
+
+            if not torch.cuda.is_available():
+                return "needs a GPU for each rank, and torch with CUDA: pip install torch (https://pytorch.org)"
+            if not torch.distributed.is_nccl_available():
+                return "this torch was built without NCCL: pip install torch (https://pytorch.org)"
+        return None
+
+    def asks(self) -> dict[str, Any]:
+        """The backend, and its device."""
+        return {"way": "ddp", "backend": self.backend, "device": "cuda" if self.backend == "nccl" else "cpu"}
+
+    @property
+    def strategy(self) -> tuple[str, dict[str, Any]] | None:
+        """Gloo's all-reduce of large buffers is a ring in chunks, and NCCL's between few nodes as well."""
+        return "ring", {"bucket_size": self.options.fusion_bytes or DDP_BUCKET}
+
+    def processes(self, asked: Asked, places: Places) -> list[Process]:
+        """Ranks, as torchrun starts them."""
+        words = rank_words(self.options.python, "torch_rank", asked)
+        return [
+            Process(f"rank {slot.number}", words, environment)
+            for slot, environment in environments(places, self.secret)
+        ]

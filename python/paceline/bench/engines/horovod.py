@@ -1,0 +1,67 @@
+"""Horovod, where it is installed: in this environment, or in one of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.engines.base import Engine, environments, rank_words
+from paceline.bench.environments import folder_of
+from paceline.bench.places import Places
+from paceline.bench.processes import Process
+from paceline.bench.ranks.asked import Asked
+
+FUSION = 128 << 20
+"""HOROVOD_FUSION_THRESHOLD's default (horovod/common/common.h)."""
+
+
+class Horovod(Engine):
+    """Its DistributedOptimizer over gloo, started by horovodrun."""
+
+    name = "horovod"
+    family = "torch"
+    own_launcher = True
+
+    def _bin(self) -> Path | None:
+        """Where horovodrun is."""
+        if importlib.util.find_spec("horovod") is not None:
+            return Path(sys.executable).parent
+        own = folder_of("horovod") / "bin"
+        return own if (own / "horovodrun").exists() else None
+
+    def missing(self) -> str | None:
+        """Horovod itself, which has no wheels."""
+        if self._bin() is None:
+            return (
+                f"is not installed: build it as docs/benchmarks.md says (section 'Horovod itself'), with "
+                f"V={folder_of('horovod')}, or with pip into this environment"
+            )
+        return None
+
+    def asks(self) -> dict[str, Any]:
+        """Horovod's own interface."""
+        return {"way": "horovod"}
+
+    @property
+    def strategy(self) -> tuple[str, dict[str, Any]] | None:
+        """Gloo's ring, in fused buffers."""
+        return "ring", {"bucket_size": self.options.fusion_bytes or FUSION}
+
+    def processes(self, asked: Asked, places: Places) -> list[Process]:
+        """horovodrun with all ranks."""
+        binaries = self._bin()
+        assert binaries is not None
+        size = len(places.ranks)
+        (_, environment), *_ = environments(places, self.secret)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            environment.pop(name, None)
+        environment["PATH"] = f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        if asked.fusion_bytes is not None:
+            environment["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
+        words = [str(binaries / "horovodrun"), "-np", str(size), "--gloo", "-H", f"localhost:{size}"]
+        return [
+            Process("horovodrun", [*words, *rank_words(str(binaries / "python"), "torch_rank", asked)], environment)
+        ]

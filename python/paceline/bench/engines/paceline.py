@@ -1,0 +1,94 @@
+"""Paceline itself: DDP over its backend, or with a coordinator its DistributedOptimizer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from paceline.bench.engines.base import Engine, Options, environments, rank_words
+from paceline.bench.places import Places, job_of
+from paceline.bench.processes import Process
+from paceline.bench.ranks.asked import Asked
+from paceline.launch import variables
+from paceline.library import find_strategy
+from paceline.settings import Settings
+
+DDP_BUCKET = 25 << 20
+"""torch.nn.parallel.DistributedDataParallel's bucket_cap_mb; the first bucket has 1 MiB."""
+
+
+class Paceline(Engine):
+    """Under one strategy, or the one that measures fastest for each size."""
+
+    name = "paceline"
+    family = "torch"
+
+    def __init__(self, options: Options, strategy: str | None) -> None:
+        """Raises UserError for settings that contradict each other."""
+        super().__init__(options)
+        self._strategy = None if strategy is None else find_strategy(strategy).name
+        self._settings = {
+            f"PACELINE_{name}": value
+            for name, value in (
+                ("STRATEGY", self._strategy),
+                ("TRANSPORT", options.transport),
+                ("COORDINATOR", options.coordinator),
+            )
+            if value is not None
+        }
+        Settings.from_environment({**_without_own(), **self._settings})
+
+    @property
+    def label(self) -> str:
+        """With its strategy."""
+        return self.name if self._strategy is None else f"{self.name} {self._strategy}"
+
+    def missing(self) -> str | None:
+        """Nothing."""
+        return None
+
+    @property
+    def servers(self) -> int:
+        """Parameter servers."""
+        has = self._strategy is not None and "servers" in find_strategy(self._strategy).knobs
+        return self.options.servers if has else 0
+
+    @property
+    def strategy(self) -> tuple[str, dict[str, Any]] | None:
+        """Under DDP, in DDP's buckets. Without a name it is whatever ranks choose, which a run tells."""
+        if self._strategy is None:
+            return None
+        by_tensor = self.options.coordinator is not None
+        bucket: dict[str, Any] = {} if by_tensor else {"bucket_size": self.options.fusion_bytes or DDP_BUCKET}
+        return self._strategy, {**bucket, **({"servers": self.servers} if self.servers else {})}
+
+    def asks(self) -> dict[str, Any]:
+        """DDP, unless a coordinator has to decide on an order: DDP's is fixed."""
+        way = "ddp" if self.options.coordinator is None else "optimizer"
+        return {"way": way, "backend": "paceline", "servers": self.servers}
+
+    def processes(self, asked: Asked, places: Places) -> list[Process]:
+        """Ranks, and servers as `paceline run` starts them."""
+        settings = dict(self._settings)
+        if asked.way == "optimizer" and asked.fusion_bytes is not None:
+            settings["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
+        if places.servers:
+            settings |= {"PACELINE_SERVERS": str(len(places.servers)), "PACELINE_RUN_SERVERS": str(len(places.servers))}
+        words = rank_words(self.options.python, "torch_rank", asked)
+        found = [
+            Process(f"rank {slot.number}", words, environment)
+            for slot, environment in environments(places, self.secret, settings)
+        ]
+        job, go = job_of(places)
+        common = variables.base(os.environ, {**job, "secret": self.secret})
+        for slot in places.own_servers:
+            environment = variables.of_server(common, {**job, "all_servers": len(places.servers)}, go, slot.number)
+            command = [sys.executable, "-m", "paceline.server"]
+            found.append(Process(f"server {slot.number}", command, {**environment, **settings}, serves=True))
+        return found
+
+
+def _without_own() -> dict[str, str]:
+    """The environment without what this process's own launcher has said."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_RUN_")}

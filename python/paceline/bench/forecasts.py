@@ -1,0 +1,93 @@
+"""The forecast column: what the simulator says of the same model, strategy, ranks and bandwidth."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import Cluster, Trace, UserError
+from paceline.bench.engines import Engine
+from paceline.bench.engines.paceline import DDP_BUCKET
+from paceline.bench.result import Result, Row
+from paceline.emulate import state
+from paceline.emulate.processes import MARK
+from paceline.forecast import simulate
+from paceline.library import find_strategy, load_cluster, load_trace, trace_names
+
+
+@dataclass(frozen=True)
+class Network:
+    """Between the hosts."""
+
+    cluster: Cluster
+    said: str
+    """Where it is from."""
+
+
+def network(cluster: str | None, bandwidth: str | None) -> Network | None:
+    """What --cluster or --bandwidth names, else the emulated cluster that this process runs on. Raises UserError."""
+    if cluster is not None:
+        return Network(load_cluster(cluster, bandwidth=bandwidth), f"cluster {cluster}")
+    if bandwidth is not None:
+        return Network(load_cluster(None, bandwidth=bandwidth), f"cards of {bandwidth}")
+    token = os.environ.get(MARK)
+    found = next((one for one in state.every() if one.token == token), None) if token else None
+    if found is None:
+        return None
+    rate = f"{found.bandwidth_bps / 1e6:g}Mbps"
+    return Network(load_cluster(None, bandwidth=rate), f"emulated cards of {rate}")
+
+
+def forecast(result: Result, engines: list[Engine], where: Network, hosts: int, model: str) -> None:
+    """Fill in the column. Computing takes what it took alone in the same run; the rest is the simulator's."""
+    by_label = {engine.label: engine for engine in engines}
+    for row in result.rows:
+        engine = by_label[row.engine]
+        chosen = engine.strategy or _chosen(row)
+        step_s, trace = row.alone_s("step"), _trace(result, row, model)
+        if chosen is None or step_s is None or trace is None or row.workers < 2 or row.workers % hosts:
+            continue
+        name, options = chosen
+        try:
+            row.forecast_s = _simulated(trace, where, name, options, row, step_s, hosts)
+            row.forecast_of = name
+        except UserError as error:
+            result.notes.append(f"no forecast of {row.engine}: {error}")
+
+
+def _simulated(  # noqa: PLR0917
+    trace: Trace, where: Network, strategy: str, options: dict[str, Any], row: Row, step_s: float, hosts: int
+) -> float:
+    fields: dict[str, Any] = {"gpus_per_node": row.workers // hosts}
+    if "servers" in find_strategy(strategy).knobs:
+        fields["servers"] = "colocated"
+    found = simulate(
+        trace,
+        where.cluster,
+        strategy,
+        workers=row.workers,
+        samples_per_s=row.batch / step_s,
+        batch=row.batch,
+        **options,
+        **fields,
+    )
+    return found.iteration_s
+
+
+def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
+    """What ranks have chosen for a bucket of DDP's."""
+    choices = row.runs[-1].ranks[0].get("choices") or []
+    name = next((name for most, name in choices if most >= DDP_BUCKET), None)
+    return None if name is None else (name, {"bucket_size": DDP_BUCKET})
+
+
+def _trace(result: Result, row: Row, model: str) -> Trace | None:
+    """Recorded by this engine, by another with as many ranks, or built in."""
+    for one in (row, *(each for each in result.rows if each.workers == row.workers)):
+        for run in one.runs:
+            if run.trace is not None:
+                return Trace.from_json(run.trace.encode(), "the recorded trace")
+    known = {name.replace("-", ""): name for name in trace_names()}
+    name = known.get(model.replace("_", "").replace("-", ""))
+    return None if name is None else load_trace(name)

@@ -1,0 +1,47 @@
+"""Logs of other benchmarks: recognised by what stands in them, and read.
+
+| module | reads |
+| --- | --- |
+| tf_cnn | tf_cnn_benchmarks, and what `paceline bench` prints for one engine |
+| nccl | nccl-tests (all_reduce_perf and the others) |
+| osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
+| show | the tables |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline._core import UserError
+from paceline.bench.logs import nccl, osu, tf_cnn
+from paceline.bench.logs.found import Read, ReadError
+from paceline.files import read_small
+
+__all__ = ["Read", "read_log"]
+
+_MOST = 64 << 20
+_FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]], ...] = (
+    (tf_cnn.recognised, tf_cnn.read),
+    (nccl.recognised, nccl.read),
+    (osu.recognised, osu.read),
+)
+
+
+def read_log(path: Path) -> Read:
+    """What a log says. Raises UserError: the file, the line, and what is wrong there."""
+    try:
+        lines = read_small(path, _MOST).splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--read {path}: is not UTF-8 text") from None
+    except OSError as error:
+        raise UserError(f"--read {path}: {error.strerror}") from None
+    for recognised, read in _FORMATS:
+        if recognised(lines):
+            try:
+                found = read(lines)
+            except ReadError as error:
+                raise UserError(f"--read {path}:{error.line}: {error}") from None
+            found.source = str(path)
+            return found
+    raise UserError(f"--read {path}: is neither a log of tf_cnn_benchmarks nor of nccl-tests nor of OSU's benchmarks")

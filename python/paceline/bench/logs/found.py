@@ -1,0 +1,84 @@
+"""What a log says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+
+class ReadError(Exception):
+    """A line that cannot be; `line` counts from 1."""
+
+    def __init__(self, line: int, message: str) -> None:
+        """What is wrong with it."""
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Size:
+    """A message size of a benchmark of communication; None where the log has no such column."""
+
+    size_bytes: int
+    seconds: float | None
+    algorithm_bandwidth: float | None
+    """Bytes/s."""
+    bus_bandwidth: float | None
+    """Bytes/s."""
+
+
+@dataclass
+class Read:
+    """Of one log: training (`total_images_per_s`), or communication (`sizes`)."""
+
+    format: str
+    """tf_cnn_benchmarks, nccl-tests or osu."""
+    what: str
+    """The model, or the operation."""
+    devices: int | None = None
+    batch: int | None = None
+    """Of each device."""
+    way: str | None = None
+    """How variables were synchronised, as the log has it."""
+    total_images_per_s: float | None = None
+    uncertainty: float | None = None
+    jitter: float | None = None
+    steps: int | None = None
+    sizes: list[Size] = field(default_factory=list)
+    source: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def seconds_of(self, size_bytes: float) -> float | None:
+        """Time of an operation on so many bytes, between the sizes that were measured: straight on log-log paper."""
+        known = [(one.size_bytes, one.seconds) for one in self.sizes if one.size_bytes > 0 and one.seconds]
+        if not known or not known[0][0] <= size_bytes <= known[-1][0]:
+            return None
+        for (low, fast), (high, slow) in pairwise(known):
+            if low <= size_bytes <= high:
+                share = math.log(size_bytes / low) / math.log(high / low)
+                return math.exp(math.log(fast) * (1 - share) + math.log(slow) * share)
+        return known[0][1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "sizes": [vars(one) for one in self.sizes]}
+
+
+def number(text: str, line: int, what: str) -> float:
+    """A finite number that is not negative. Raises ReadError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
+    return value
+
+
+def whole(text: str, line: int, what: str) -> int:
+    """A whole number that is not negative. Raises ReadError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ReadError(line, f"{what}: '{text[:40]}' is not a whole number")
+    return int(text)

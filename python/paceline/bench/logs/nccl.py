@@ -1,0 +1,56 @@
+"""Logs of nccl-tests (https://github.com/NVIDIA/nccl-tests): out of place where a line has both."""
+
+from __future__ import annotations
+
+import re
+
+from paceline.bench.logs.found import Read, ReadError, Size, number, whole
+
+_COLUMNS = re.compile(r"^#\s+size\s+count\s+type")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
+_TOOL = re.compile(r"\b(\w+)_perf\b")
+_COLLECTIVE = re.compile(r"^# Collective test starting: (\w+)_perf")
+
+
+def recognised(lines: list[str]) -> bool:
+    """By the heading of its columns."""
+    return any(_COLUMNS.match(line) for line in lines)
+
+
+def read(lines: list[str]) -> Read:
+    """Sizes, times, bandwidths. Raises ReadError."""
+    found, ranks, columns = Read("nccl-tests", "all_reduce"), 0, 0
+    named = next((match for line in lines if (match := _COLLECTIVE.match(line) or _TOOL.search(line))), None)
+    if named is not None:
+        found.what = named[1]
+    wrong = 0
+    for at, line in enumerate(lines, 1):
+        if _RANK.match(line):
+            ranks += 1
+        elif _COLUMNS.match(line):
+            columns = _before_time(line, at)
+        elif columns and (words := line.split()) and words[0].isdigit():
+            if len(words) < columns + 3:
+                raise ReadError(at, f"has {len(words)} columns; size, count, type, … time, algbw, busbw are expected")
+            size = whole(words[0], at, "size")
+            time, algorithm, bus = (
+                number(words[columns + place], at, name) for place, name in enumerate(("time", "algbw", "busbw"))
+            )
+            found.sizes.append(Size(size, time * 1e-6, algorithm * 1e9, bus * 1e9))
+            if len(words) > columns + 3 and words[columns + 3] not in ("0", "N/A"):
+                wrong += 1
+    if not found.sizes:
+        raise ReadError(len(lines), "there are no sizes below the heading; did the benchmark fail?")
+    found.devices = ranks or None
+    if wrong:
+        found.notes.append(f"{wrong} sizes had wrong results")
+    found.sizes.sort(key=lambda one: one.size_bytes)
+    return found
+
+
+def _before_time(line: str, at: int) -> int:
+    """Columns before the first time: older versions have no column `root`."""
+    words = line.lstrip("#").split()
+    if "time" not in words:
+        raise ReadError(at, "the heading has no column 'time'")
+    return words.index("time")

@@ -1,0 +1,117 @@
+"""Where the ranks and servers of an engine run: hosts, addresses and ports."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.bench.crew import Crew
+from paceline.interfaces import endpoint
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A rank's place, with two ports that nobody had a moment ago, or a server's with one."""
+
+    number: int
+    host: int
+    local: int
+    """Its number among those of its host."""
+    local_size: int
+    address: str
+    ports: tuple[int, ...]
+
+    @property
+    def endpoint(self) -> str:
+        """For what listens there."""
+        return endpoint(self.address, self.ports[0])
+
+
+@dataclass(frozen=True)
+class Places:
+    """All slots of a run, and which host this is."""
+
+    host: int
+    ranks: tuple[Slot, ...]
+    servers: tuple[Slot, ...]
+    """Server k is on the host of rank k modulo the number of ranks."""
+    hosts: int
+    run: str
+    """Tells this run from others."""
+    interface: str
+    """This host's, as PACELINE_INTERFACE says it."""
+
+    @property
+    def own(self) -> list[Slot]:
+        """The ranks of this host."""
+        return [slot for slot in self.ranks if slot.host == self.host]
+
+    @property
+    def own_servers(self) -> list[Slot]:
+        """The servers of this host."""
+        return [slot for slot in self.servers if slot.host == self.host]
+
+    @property
+    def loopback(self) -> bool:
+        """Whether no network lies between the ranks."""
+        return self.hosts == 1
+
+
+def arrange(crew: Crew, workers: int, servers: int, address: str) -> Places:
+    """Ranks over the hosts in turn, evenly; the same on all hosts. `address` is this host's own."""
+    hosts = min(crew.hosts, workers)
+    each = [workers // hosts + (host < workers % hosts) for host in range(hosts)]
+    host_of = [host for host, count in enumerate(each) for _ in range(count)]
+    server_hosts = [host_of[server % workers] for server in range(servers)]
+    here = crew.host
+    ports = _free(address, 2 * host_of.count(here) + server_hosts.count(here))
+    told: list[dict[str, Any]] = crew.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
+    left = [list(one["ports"]) for one in told]
+    ranks, seen = [], [0] * hosts
+    for number, host in enumerate(host_of):
+        two = left[host].pop(), left[host].pop()
+        ranks.append(Slot(number, host, seen[host], each[host], told[host]["address"], two))
+        seen[host] += 1
+    serving = [
+        Slot(number, host, 0, 0, told[host]["address"], (left[host].pop(),)) for number, host in enumerate(server_hosts)
+    ]
+    return Places(here, tuple(ranks), tuple(serving), hosts, told[0]["run"], address)
+
+
+def job_of(places: Places) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `launch.variables` wants to know of a job, and of where it meets."""
+    first = places.ranks[0]
+    job = {
+        "inherited": {},
+        "settings": {},
+        "named": {},
+        "count": sum(slot.host == places.host for slot in places.ranks),
+        "first": places.own[0].number if places.own else 0,
+        "size": len(places.ranks),
+        "node": places.host,
+        "nodes": places.hosts,
+        "id": places.run,
+        "all_servers": 0,
+        "switch": False,
+    }
+    go = {
+        "address": first.address,
+        "master_port": first.ports[0],
+        "rendezvous": endpoint(first.address, first.ports[1]),
+        "interface": places.interface,
+    }
+    return job, go
+
+
+def _free(address: str, count: int) -> list[int]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket(family)) for _ in range(count)]
+        for one in found:
+            one.bind((address, 0))
+        return [int(one.getsockname()[1]) for one in found]

@@ -1,0 +1,71 @@
+"""What is measured: a model, engines and numbers of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline._core import UserError
+from paceline.bench.engines import Engine
+
+WEAK, STRONG = "weak", "strong"
+SHORTEST_ALONE, LONGEST_ALONE = 2, 5
+_LONGEST_WAIT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """As the options say it."""
+
+    engines: Sequence[Engine]
+    workers: Sequence[int]
+    model: str
+    batch_size: int
+    num_batches: int
+    """In all rounds together."""
+    num_warmup_batches: int
+    rounds: int
+    scaling: str = WEAK
+    seed: int = 1
+    learning_rate: float = 0.001
+    momentum: float = 0.9
+    image_size: int = 224
+    classes: int = 1000
+    data_dir: Path | None = None
+    loader_workers: int = 2
+    limit_s: float = 900.0
+    fusion_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raises UserError."""
+        if self.num_batches < self.rounds:
+            raise UserError(
+                f"--num-batches {self.num_batches} is less than --rounds {self.rounds}, among which they are shared out"
+            )
+        for workers in self.workers if self.scaling == STRONG else []:
+            if self.batch_size % workers:
+                raise UserError(
+                    f"--scaling strong: --batch-size {self.batch_size}, of all ranks together, cannot be shared out "
+                    f"evenly among {workers} ranks; take a multiple of {workers}"
+                )
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise UserError(f"--data-dir {self.data_dir}: there is no such folder; it has a folder for each class")
+
+    def batch_of(self, workers: int) -> int:
+        """Images of each rank in a step."""
+        return self.batch_size // workers if self.scaling == STRONG else self.batch_size
+
+    def batches_of(self, number: int) -> int:
+        """Steps that count in a round."""
+        return self.num_batches // self.rounds + (number < self.num_batches % self.rounds)
+
+    @property
+    def alone(self) -> int:
+        """Steps of each round in which ranks compute without exchanging anything."""
+        return max(SHORTEST_ALONE, min(LONGEST_ALONE, self.num_batches // self.rounds))
+
+    @property
+    def wait_s(self) -> float:
+        """For any wait of an engine's own."""
+        return min(self.limit_s, _LONGEST_WAIT_S)

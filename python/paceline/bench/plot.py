@@ -1,0 +1,142 @@
+"""The plot of a bench: images/s of the engines as bars, or over ranks with their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline._core import UserError
+from paceline.bench.logs import Read
+from paceline.bench.plan import Plan
+from paceline.bench.result import Result, Row
+from paceline.bench.statistics import Interval
+from paceline.files import replaced
+from paceline.human import listed
+from paceline.plotting import COLOURS, MARKERS, need_matplotlib, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+_PARTS = (("forward", "#88CCEE"), ("backward", "#332288"), ("input", "#DDCC77"), ("exposed communication", "#CC6677"))
+
+
+def check(path: Path) -> None:
+    """Raises UserError where nothing could be drawn to this file."""
+    need_matplotlib("--plot: plots")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UserError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
+
+
+def draw(plan: Plan, result: Result, read: Sequence[Read], path: Path) -> None:
+    """Write the file. Raises OSError."""
+    drawn = figure(plan, result, read)
+    with replaced(path) as new:
+        save(drawn, new, path.suffix.lower().removeprefix("."))
+
+
+def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
+    """The plot; no window is opened."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as NewFigure
+
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        several = len(plan.workers) > 1
+        drawn = NewFigure(figsize=(10, 4.2 if several else 1.6 + 0.55 * len(result.rows)), layout="constrained")
+        left, right = drawn.subplots(1, 2)
+        if several:
+            _rates_over_ranks(left, result)
+            _efficiencies(right, result)
+        else:
+            _rates(left, result, read)
+            _parts(right, result)
+        ranks = " and ".join(map(str, plan.workers))
+        drawn.suptitle(f"{plan.model}, batch {plan.batch_size}, {ranks} ranks", fontsize=10)
+        return drawn
+
+
+def _around(value: float, interval: Interval) -> tuple[list[float], list[float]]:
+    """As errorbar takes it; the total of a round may lie outside of the interval of all steps."""
+    return [max(0.0, value - interval.low)], [max(0.0, interval.high - value)]
+
+
+def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
+    names = [row.engine for row in result.rows]
+    logs = [one for one in read if one.total_images_per_s is not None]
+    for place, row in enumerate(result.rows):
+        axes.barh(place, row.total, color=COLOURS[place % len(COLOURS)], height=0.6)
+        axes.errorbar(row.total, place, xerr=_around(row.total, row.interval), color="black", capsize=3)
+        if row.forecast_images_per_s is not None:
+            label = "forecast" if not axes.get_legend_handles_labels()[1] else None
+            axes.plot(row.forecast_images_per_s, place, "D", color="white", markeredgecolor="black", label=label)
+    for place, one in enumerate(logs, len(names)):
+        axes.barh(place, one.total_images_per_s or 0.0, color="#777777", height=0.6)
+    axes.set_yticks(range(len(names) + len(logs)), [*names, *(Path(one.source).name for one in logs)])
+    axes.invert_yaxis()
+    axes.set_xlabel("images/s, with 95 % interval")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False)
+
+
+def _parts(axes: Axes, result: Result) -> None:
+    """Of a step, in ms."""
+    for place, row in enumerate(result.rows):
+        begin = 0.0
+        parts = (row.forward_s, row.backward_s, row.input_s, row.exposed_s)
+        for (name, colour), seconds in zip(_PARTS, parts, strict=True):
+            width = max(0.0, (seconds or 0.0) * 1e3)
+            axes.barh(place, width, left=begin, color=colour, height=0.6, label=name if place == 0 else None)
+            begin += width
+    axes.set_yticks(range(len(result.rows)), [""] * len(result.rows))
+    axes.invert_yaxis()
+    axes.set_xlabel("ms of a step")
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def _by_engine(result: Result) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in sorted(result.rows, key=lambda row: row.workers):
+        found.setdefault(row.engine, []).append(row)
+    return found
+
+
+def _rates_over_ranks(axes: Axes, result: Result) -> None:
+    for number, (engine, rows) in enumerate(_by_engine(result).items()):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        for row in rows:
+            error = _around(row.total, row.interval)
+            label = engine if row is rows[0] else None
+            axes.errorbar(
+                row.workers, row.total, yerr=error, color=colour, marker=marker, capsize=3, linestyle="", label=label
+            )
+        line = result.lines.get(engine)
+        if line is not None:
+            ends = [rows[0].workers, rows[-1].workers]
+            axes.plot(ends, [line.intercept + line.slope * end for end in ends], color=colour, linewidth=1)
+        forecast = [(row.workers, row.forecast_images_per_s) for row in rows if row.forecast_images_per_s is not None]
+        if forecast:
+            axes.plot(*zip(*forecast, strict=True), color=colour, linestyle=":", marker="D", markerfacecolor="white")
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("images/s, with 95 % interval; line: regression")
+    axes.set_xticks(sorted({row.workers for row in result.rows}))
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+
+
+def _efficiencies(axes: Axes, result: Result) -> None:
+    for number, rows in enumerate(_by_engine(result).values()):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        xs = [row.workers for row in rows]
+        ys = [100 * (row.efficiency or 0.0) for row in rows]
+        lows = [100 * (row.efficiency_interval.low if row.efficiency_interval else row.efficiency or 0) for row in rows]
+        highs = [
+            100 * (row.efficiency_interval.high if row.efficiency_interval else row.efficiency or 0) for row in rows
+        ]
+        axes.plot(xs, ys, color=colour, marker=marker)
+        axes.fill_between(xs, lows, highs, color=colour, alpha=0.2, linewidth=0)
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("scaling efficiency, %, with 95 % band")
+    axes.set_xticks(sorted({row.workers for row in result.rows}))
+    axes.set_ylim(bottom=0)

@@ -1,0 +1,154 @@
+"""The processes of an engine on this host: started together, watched, ended together with those of other hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.crew import Crew
+from paceline.bench.ranks.stopwatch import EVENTS
+
+_LOOK_S = 0.1
+_GRACE_S = 3.0
+_LAST_WORDS = 400
+_OVERHEARD = ("Traceback", "warn", "WARNING", "I0000", "W0000", "E0000", "[W", "To enable the following")
+ENDED = "workers-ended"
+"""A file that tells servers that nobody needs them."""
+
+
+class EngineFailedError(Exception):
+    """A run that did not end well; the message names the rank and says why."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """To be started."""
+
+    name: str
+    """rank 0, server 1"""
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    serves: bool = False
+    """It is ended when the others have ended."""
+
+
+@dataclass
+class _Running:
+    process: Process
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def complaint(self) -> str | None:
+        """Why it is over too early, or with a failure."""
+        code = self.popen.poll()
+        if code is None or (code == 0 and not self.process.serves):
+            return None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return f"{self.process.name} (pid {self.popen.pid}) {how}{last_words(self.log)}"
+
+
+def run(
+    crew: Crew,
+    processes: Sequence[Process],
+    folder: Path,
+    limit_s: float,
+    heard: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Until all on all hosts have ended. `heard` is told what rank 0 says of its steps. Raises EngineFailedError.
+
+    What still runs afterwards, or when this is interrupted, is ended: SIGTERM, then SIGKILL, to whole process groups.
+    """
+    until, events = time.monotonic() + limit_s, _Events(folder / EVENTS)
+    running: list[_Running] = []
+    try:
+        wrong: str | None = None
+        for process in processes:
+            try:
+                running.append(_start(process, folder))
+            except OSError as error:
+                wrong = f"{process.name} cannot be started: {process.words[0]}: {error.strerror}"
+                break
+        while True:
+            for event in events.new():
+                heard(event)
+            wrong = wrong or next((text for one in running if (text := one.complaint())), None)
+            left = [one.process.name for one in running if not one.process.serves and one.popen.poll() is None]
+            if wrong is None and left and time.monotonic() > until:
+                wrong = f"{', '.join(left)} had not ended after {limit_s:.0f} s{last_words(running[0].log)}"
+            any_wrong, all_done = crew.agree(failed=wrong is not None, done=not left)
+            if any_wrong:
+                raise EngineFailedError(next(text for text in crew.gather(wrong) if text))
+            if all_done:
+                break
+            time.sleep(_LOOK_S)
+        for event in events.new():
+            heard(event)
+        (folder / ENDED).touch()
+    finally:
+        end(running)
+
+
+def _start(process: Process, folder: Path) -> _Running:
+    log = folder / f"{process.name.replace(' ', '-')}.log"
+    with log.open("wb") as output:
+        popen = subprocess.Popen(
+            list(process.words),
+            env={**process.environment, "PACELINE_RUN_BENCH_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return _Running(process, popen, log)
+
+
+def end(running: Sequence[_Running]) -> None:
+    """Nobody is left afterwards."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for one in running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(one.popen.pid, number)
+        until = time.monotonic() + _GRACE_S
+        while number == signal.SIGTERM and time.monotonic() < until:
+            if all(one.popen.poll() is not None for one in running):
+                break
+            time.sleep(0.02)
+    for one in running:
+        one.popen.wait()
+
+
+class _Events:
+    """New lines of a file that may not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Whole lines that have come since the last time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def last_words(log: Path) -> str:
+    """The last line of what a process printed that says something."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    telling = [line.strip() for line in lines if line.strip() and not any(word in line for word in _OVERHEARD)]
+    return f": {telling[-1][:_LAST_WORDS]}" if telling else ""

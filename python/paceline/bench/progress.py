@@ -1,0 +1,90 @@
+"""Says on stderr how far a bench of several engines has come."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.bench.engines import Engine
+from paceline.bench.plan import Plan
+from paceline.human import count, digits
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Shown:
+    """A bar on a terminal, a line for every run elsewhere. A context manager."""
+
+    def __init__(self, plan: Plan, runs: int) -> None:
+        """`runs` are to be made in all."""
+        self._plan, self._runs, self._done = plan, runs, 0
+        self._name, self._images = "", 0
+        self._seconds: list[float] = []
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> Shown:
+        """Show the bar."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = bar, bar.add_task("starting", total=self._runs)
+            bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take it away."""
+        if self._bar is not None:
+            self._bar[0].stop()
+
+    def begins(self, engine: Engine, workers: int, number: int) -> None:
+        """A run."""
+        self._seconds, self._images = [], workers * self._plan.batch_of(workers)
+        in_rounds = f"round {number + 1}/{self._plan.rounds}, " if self._plan.rounds > 1 else ""
+        self._name = f"{in_rounds}{engine.label}, {count(workers, 'rank')}"
+        self._show(0, "starting")
+
+    def hears(self, event: dict[str, Any]) -> None:
+        """A step."""
+        steps = max(1, self._plan.num_batches // self._plan.rounds)
+        if "seconds" not in event:
+            self._show(0, "warming up" if event["step"] < 0 else f"step {event['step'] + 1}")
+            return
+        self._seconds.append(event["seconds"])
+        self._show(len(self._seconds) / steps, f"step {len(self._seconds)}, {self._rate()} images/s")
+
+    def ended(self, why: str | None) -> None:
+        """The run."""
+        self._done += 1
+        if self._bar is None:
+            said = f"failed: {why}" if why else f"{self._rate()} images/s"
+            click.echo(f"paceline: {self._done}/{self._runs} {self._name}: {said}", err=True)
+        else:
+            self._show(0, "ended")
+
+    def _rate(self) -> str:
+        return digits(self._images / statistics.fmean(self._seconds)) if self._seconds else "?"
+
+    def _show(self, share: float, what: str) -> None:
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=self._done + min(1.0, share), description=f"{self._name}: {what}")
+
+
+class Silent:
+    """On hosts other than the first."""
+
+    def begins(self, engine: Engine, workers: int, number: int) -> None:
+        """Nothing."""
+
+    def hears(self, event: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def ended(self, why: str | None) -> None:
+        """Nothing."""

@@ -1,0 +1,15 @@
+"""What runs in the processes of an engine, each in a Python of its own: see `start`.
+
+Nothing here imports more of paceline than this folder, but for `torch_rank` where the engine is paceline itself.
+
+| module | holds |
+| --- | --- |
+| start | the first words of such a process |
+| asked | what it is asked |
+| data, torch_input, tensorflow_input | synthetic batches; image files |
+| stopwatch | times of steps, CPU, what is written in the end |
+| models, graph | torchvision's models; their layers as a list that TensorFlow builds again |
+| torch_rank, wrapping | a rank of PyTorch: DDP, Horovod's optimizer |
+| tensorflow_layers, tensorflow_mirrored, tensorflow_servers | ranks of TensorFlow |
+| ray_rank | a driver of Ray |
+"""

@@ -1,0 +1,29 @@
+"""Synthetic images: the same for every engine, by seed, rank and number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paceline.bench.ranks.asked import Asked
+
+DISTINCT = 4
+"""Batches that a rank makes before it begins, and then takes in turns: making them would count as computing."""
+
+
+def batch(  # noqa: PLR0917
+    seed: int, rank: int, number: int, images: int, size: int, classes: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images (N, 3, size, size), normally distributed, float32, and labels (N,), int64."""
+    random = np.random.default_rng([seed, rank, number])
+    return random.standard_normal((images, 3, size, size), dtype=np.float32), random.integers(0, classes, images)
+
+
+def batches(asked: Asked, rank: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Those of a rank: step k takes number k modulo DISTINCT."""
+    sizes = asked.batch, asked.image_size, asked.classes
+    return [batch(asked.seed, rank, number, *sizes) for number in range(min(DISTINCT, asked.steps))]

@@ -1,0 +1,77 @@
+"""The driver of `ray-ps`: Ray starts the workers, and their gradients go through its object store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.ranks.asked import CHECKED_STEPS, Asked, read
+from paceline.bench.ranks.data import batch
+from paceline.bench.ranks.models import build
+from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
+
+
+def main() -> None:
+    """Train, and write what every worker has measured."""
+    asked, size = read(), int(sys.argv[2])
+    # The weights that engines are compared by, in a run of their own; then the run that counts.
+    first = _train(asked, size, min(CHECKED_STEPS, asked.steps), None)
+    stopwatch = Stopwatch(asked, 0)
+    stopwatch.keep(first.weights)
+    result = _train(asked, size, asked.steps, Path(asked.folder) / EVENTS)
+    for rank, steps in enumerate(result.steps):
+        counted = steps[asked.warmup :]
+        own = Stopwatch(asked, rank) if rank else stopwatch
+        own.write(
+            result.weights,
+            seconds=[one.step_s for one in counted],
+            input_s=[one.input_s for one in counted],
+            losses=[one.loss for one in counted],
+            lasted_s=sum(one.step_s for one in counted),
+            cpu_s=sum(one.cpu_s for one in counted),
+            parts={
+                name: [getattr(one, f"{name}_s") for one in counted] for name in ("forward", "backward", "exchange")
+            },
+            engine=f"ray, {result.servers} server shards on {result.nodes} nodes",
+        )
+
+
+def _train(asked: Asked, size: int, steps: int, events: Path | None) -> Any:  # noqa: ANN401 - paceline.ray's result
+    import torch
+
+    from paceline.ray.ps import train
+
+    def progress(done: int, _: int) -> None:
+        if events is not None:
+            with events.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": done - 1 - asked.warmup}) + "\n")
+
+    return train(
+        partial(build, asked),
+        partial(torch.optim.SGD, lr=asked.learning_rate, momentum=asked.momentum),
+        partial(tensors, asked),
+        steps=steps,
+        workers=size,
+        seed=asked.seed,
+        servers=asked.servers or None,
+        timeout_s=asked.limit_s,
+        progress=progress,
+    )
+
+
+def tensors(asked: Asked, rank: int, step: int) -> Any:  # noqa: ANN401
+    """Images and labels of a step, as for every other engine."""
+    import torch
+
+    from paceline.bench.ranks.data import DISTINCT
+
+    number = step % min(DISTINCT, asked.steps)
+    images, labels = batch(asked.seed, rank, number, asked.batch, asked.image_size, asked.classes)
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+if __name__ == "__main__":
+    main()

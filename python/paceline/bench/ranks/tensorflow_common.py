@@ -1,0 +1,78 @@
+"""What ranks of TensorFlow share, whichever way gradients meet."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from paceline.bench.ranks import data
+from paceline.bench.ranks.asked import CHECKED_STEPS, Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.bench.ranks.stopwatch import Stopwatch
+    from paceline.bench.ranks.tensorflow_layers import Model
+
+
+def threads() -> int:
+    """Of one process: OMP_NUM_THREADS, as for torch."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+def loader(asked: Asked, rank: int, size: int) -> Callable[[int], tuple[Any, Any]]:
+    """What gives the batch of step k: images (N, height, width, 3), float32, and labels (N,), int64."""
+    if asked.data_dir is not None:
+        from paceline.bench.ranks.tensorflow_input import image_files
+
+        files = iter(image_files(asked, rank, size).as_numpy_iterator())
+        return lambda _: next(files)
+    made = [(images.transpose(0, 2, 3, 1).copy(), labels) for images, labels in data.batches(asked, rank)]
+    return lambda step: made[step % len(made)]
+
+
+def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) -> Callable[[], None]:
+    """Called after a step: keeps the weights of the step at which engines are compared."""
+
+    def check() -> None:
+        done[0] += 1
+        if done[0] == min(CHECKED_STEPS, stopwatch.asked.steps):
+            stopwatch.keep(values())
+
+    return check
+
+
+def alone(asked: Asked, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:
+    """Steps in which nothing is exchanged: forward alone, and all of a step; eager variables of this process."""
+    weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
+    moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
+    statistics = {name: tf.Variable(value) for name, value in model.statistics.items()}
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def forward(images: Any, labels: Any) -> Any:  # noqa: ANN401
+        return model.loss(weights, images, labels, statistics)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(images: Any, labels: Any) -> Any:  # noqa: ANN401
+        with tf.GradientTape() as tape:
+            loss = model.loss(weights, images, labels, statistics)
+        names = list(weights)
+        for name, gradient in zip(names, tape.gradient(loss, [weights[name] for name in names]), strict=True):
+            moving[name].assign(asked.momentum * moving[name] + gradient)
+            weights[name].assign_sub(asked.learning_rate * moving[name])
+        return loss
+
+    first = [tf.convert_to_tensor(value) for value in load(0)]
+    forward(*first)
+    step(*first)
+    for number in range(asked.alone):
+        batch = [tf.convert_to_tensor(value) for value in load(number)]
+        stopwatch.part("forward", partial(_value, forward, batch))
+        stopwatch.part("step", partial(_value, step, batch))
+
+
+def _value(function: Callable[..., Any], batch: list[Any]) -> float:
+    return float(function(*batch))

@@ -1,0 +1,132 @@
+"""Distributed TensorFlow with parameter servers and synchronous replicas: a worker, or with `server` in TASK a server.
+
+As tf_cnn_benchmarks ran it (`--variable_update=parameter_server`, synchronous): variables are placed round-robin on the
+servers, workers pull them over gRPC, and SyncReplicasOptimizer adds up the gradients of all workers before one update.
+That is the graph mode of TensorFlow 1, which TensorFlow 2 still has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.bench.ranks.asked import Asked, place, read
+from paceline.bench.ranks.stopwatch import Stopwatch, cpu_s
+from paceline.bench.ranks.tensorflow_common import alone, checker, loader, threads
+from paceline.bench.ranks.tensorflow_layers import Model
+
+v1 = tf.compat.v1
+ENDED = "workers-ended"
+
+
+def main() -> None:
+    """A server serves until it is ended; a worker trains."""
+    asked, cluster = read(), json.loads(os.environ["TF_CONFIG"])
+    task = cluster["task"]
+    config = v1.ConfigProto(intra_op_parallelism_threads=threads() if task["type"] == "worker" else 1)
+    server = v1.train.Server(cluster["cluster"], task["type"], task["index"], protocol="grpc", config=config)
+    if task["type"] == "ps":
+        serve(asked, task["index"])
+    else:
+        rank, size, _ = place()
+        work(asked, rank, size, server, cluster["cluster"])
+
+
+def serve(asked: Asked, index: int) -> None:
+    """Until the folder says that the workers have ended, telling what CPU time that took."""
+    folder = Path(asked.folder)
+    while not (folder / ENDED).exists():
+        (folder / f"server-{index}.json").write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
+        time.sleep(0.2)
+
+
+def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, list[str]]) -> None:  # noqa: ANN401
+    """Train with the others."""
+    model = Model(str(asked.graph))
+    channels_last = (asked.batch, asked.image_size, asked.image_size, 3)
+    graph = tf.Graph()
+    with graph.as_default():
+        own = f"/job:worker/task:{rank}"
+        spread = v1.train.replica_device_setter(cluster=cluster, worker_device=own)
+        with v1.device(spread):
+            weights = {name: _variable(name, value) for name, value in model.initial.items()}
+            counter = v1.train.get_or_create_global_step()
+        with v1.device(own):
+            images = v1.placeholder(tf.float32, channels_last)
+            labels = v1.placeholder(tf.int64, (asked.batch,))
+            local = v1.GraphKeys.LOCAL_VARIABLES
+            statistics = {
+                name: _variable(name, value, collections=[local], trainable=False)
+                for name, value in model.statistics.items()
+            }
+            loss = model.loss(weights, images, labels, statistics)
+            once = v1.train.MomentumOptimizer(asked.learning_rate, asked.momentum)
+            optimizer = v1.train.SyncReplicasOptimizer(once, replicas_to_aggregate=size, total_num_replicas=size)
+            gradients = optimizer.compute_gradients(loss, list(weights.values()))
+        with v1.device(spread):
+            update = optimizer.apply_gradients(gradients, global_step=counter)
+    # No tokens at the start: with as many as workers, each would run a step ahead on old weights.
+    hooks = [optimizer.make_session_run_hook(rank == 0, num_tokens=0)]
+    config = v1.ConfigProto(
+        operation_timeout_in_ms=int(asked.limit_s * 1000),
+        device_filters=["/job:ps", own],  # so that a worker waits for servers, not for workers that come later
+    )
+    stopwatch, load = Stopwatch(asked, rank), loader(asked, rank, size)
+    with (
+        graph.as_default(),
+        v1.train.MonitoredTrainingSession(
+            server.target,
+            is_chief=rank == 0,
+            hooks=hooks,
+            config=config,
+            save_checkpoint_secs=None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+            max_wait_secs=int(asked.limit_s),
+        ) as session,
+    ):
+
+        def train(batch: tuple[Any, Any]) -> float:
+            _, value = session.run([update, loss], {images: batch[0], labels: batch[1]})
+            return float(value)
+
+        def values() -> dict[str, Any]:
+            # Past the hooks: they would take a token for it.
+            return model.torchs(session._tf_sess().run(weights))
+
+        stopwatch.run(load, train, checker([0], stopwatch, values))
+        final = values()
+        _wait_for_all(asked, rank, size)
+    alone(asked, model, load, stopwatch)
+    stopwatch.write(final, engine=f"TensorFlow {tf.__version__}")
+
+
+def _variable(name: str, value: Any, **options: Any) -> Any:  # noqa: ANN401
+    return v1.get_variable(
+        name.replace(".", "/"),
+        shape=value.shape,
+        dtype=tf.float32,
+        initializer=lambda shape, dtype=None, partition_info=None: np.ascontiguousarray(value),
+        use_resource=True,
+        **options,
+    )
+
+
+def _wait_for_all(asked: Asked, rank: int, size: int) -> None:
+    """No worker computes alone while others still train; only on this host, where the folder is."""
+    folder = Path(asked.folder)
+    (folder / f"trained-{rank}").touch()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    until = time.monotonic() + asked.limit_s
+    while len(list(folder.glob("trained-*"))) < here and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

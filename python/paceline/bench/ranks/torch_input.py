@@ -1,0 +1,51 @@
+"""Image files for PyTorch: an ImageFolder, augmented as torchvision's reference script does, by loader processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from paceline.bench.ranks.asked import Asked
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, as torchvision's models expect them (references/classification/presets.py)."""
+
+
+def image_files(
+    asked: Asked, rank: int, size: int, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without end, each epoch shuffled anew and parted among the ranks."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    steps = [
+        transforms.RandomResizedCrop(asked.image_size),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, DEVIATION),
+    ]
+    images = ImageFolder(str(asked.data_dir), transforms.Compose(steps))
+    sampler: DistributedSampler[int] = DistributedSampler(images, size, rank, seed=asked.seed, drop_last=True)
+    workers = asked.loader_workers
+    loader = DataLoader(
+        images,
+        asked.batch,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        drop_last=True,
+        persistent_workers=workers > 0,
+        multiprocessing_context="spawn" if workers else None,  # a fork after the job has begun would copy its threads
+    )
+    torch.manual_seed(asked.seed + rank)
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        for pixels, labels in loader:
+            yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        epoch += 1

@@ -1,0 +1,220 @@
+"""What was measured: a row for each engine and number of ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.bench.statistics import Interval, Line, Timing, bootstrap, timing
+
+
+@dataclass
+class Measured:
+    """One run of an engine: what its ranks and servers have written."""
+
+    ranks: list[dict[str, Any]]
+    servers_cpu_s: float = 0.0
+    trace: str | None = None
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of every step, at rank 0: all wait for each other."""
+        found: list[float] = self.ranks[0]["seconds"]
+        return found
+
+    @property
+    def lasted_s(self) -> float:
+        """Of all steps, at the rank that took longest."""
+        return max((float(one["lasted_s"]) for one in self.ranks), default=0.0)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all ranks ended with the same weights, to the bit."""
+        return len({one["digest"] for one in self.ranks}) == 1
+
+
+@dataclass
+class Row:
+    """An engine with a number of ranks, over all rounds."""
+
+    engine: str
+    workers: int
+    batch: int
+    """Images of each rank in a step."""
+    servers: int = 0
+    runs: list[Measured] = field(default_factory=list)
+    ratio: float | None = None
+    """Of its rate to the first engine's in the same round: the median."""
+    ratio_interval: Interval | None = None
+    """The least and the greatest of the rounds."""
+    weights_difference: float | None = None
+    """From the first engine's after a few steps, relative to how far training has moved them (2-norm)."""
+    forecast_s: float | None = None
+    """Of an iteration."""
+    forecast_of: str | None = None
+    """The strategy that was simulated."""
+    efficiency: float | None = None
+    efficiency_interval: Interval | None = None
+
+    @property
+    def images(self) -> int:
+        """Of all ranks in a step."""
+        return self.workers * self.batch
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of the steps of all rounds."""
+        return [each for run in self.runs for each in run.seconds]
+
+    @property
+    def timing(self) -> Timing:
+        """As tf_cnn_benchmarks has it."""
+        return timing(self.images, self.seconds)
+
+    @property
+    def totals(self) -> list[float]:
+        """Images/s of every round, by the whole time of its steps."""
+        return [self.images * len(run.seconds) / run.lasted_s for run in self.runs]
+
+    @property
+    def total(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.totals)
+
+    @property
+    def interval(self) -> Interval:
+        """Of images/s, by resampling steps."""
+        return bootstrap([self.seconds], lambda drawn: self.images / statistics.fmean(drawn[0]))
+
+    @property
+    def step_s(self) -> float:
+        """Median."""
+        return statistics.median(self.seconds)
+
+    @property
+    def input_s(self) -> float:
+        """What a step waits for its batch: the median, at rank 0."""
+        return statistics.median(each for run in self.runs for each in run.ranks[0]["input_s"])
+
+    def alone_s(self, part: str) -> float | None:
+        """The slowest rank's, of steps without exchange: `step`, `forward`, `backward`, `optimizer`."""
+        found = [
+            max(statistics.median(one["alone"][part]) for one in run.ranks)
+            for run in self.runs
+            if all(part in one["alone"] for one in run.ranks)
+        ]
+        return statistics.median(found) if found else None
+
+    @property
+    def forward_s(self) -> float | None:
+        """Alone."""
+        return self.alone_s("forward")
+
+    @property
+    def backward_s(self) -> float | None:
+        """Alone, with the optimizer where the two cannot be told apart (TensorFlow)."""
+        found, step, forward = self.alone_s("backward"), self.alone_s("step"), self.forward_s
+        if found is None and step is not None and forward is not None:
+            return max(0.0, step - forward)
+        return found
+
+    @property
+    def exposed_s(self) -> float | None:
+        """What a step takes longer than one that exchanges nothing, without the wait for its batch."""
+        step = self.alone_s("step")
+        return None if step is None else self.step_s - self.input_s - step
+
+    @property
+    def cpu(self) -> float:
+        """Cores that a rank has kept busy while it trained, on average over ranks."""
+        return statistics.median(
+            statistics.fmean(one["cpu_s"] / one["lasted_s"] for one in run.ranks) for run in self.runs
+        )
+
+    @property
+    def alike(self) -> bool:
+        """Whether in every round all ranks ended with the same weights."""
+        return all(run.alike for run in self.runs)
+
+    @property
+    def forecast_images_per_s(self) -> float | None:
+        """Of all ranks."""
+        return None if self.forecast_s is None else self.images / self.forecast_s
+
+    @property
+    def forecast_error(self) -> float | None:
+        """Simulated / measured - 1, of a step."""
+        return None if self.forecast_s is None else self.forecast_s / (self.images / self.total) - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: times in seconds, rates in images/s."""
+        found = self.timing
+        return {
+            "engine": self.engine,
+            "workers": self.workers,
+            "batch_size": self.batch,
+            "servers": self.servers,
+            "total_images_per_s": self.total,
+            "images_per_s": found.images_per_s,
+            "uncertainty": found.uncertainty,
+            "jitter": found.jitter,
+            "interval": vars(self.interval),
+            "rounds": self.totals,
+            "ratio": self.ratio,
+            "ratio_interval": None if self.ratio_interval is None else vars(self.ratio_interval),
+            "step_s": self.step_s,
+            "forward_s": self.forward_s,
+            "backward_s": self.backward_s,
+            "exposed_communication_s": self.exposed_s,
+            "input_s": self.input_s,
+            "cpu_per_rank": self.cpu,
+            "servers_cpu_s": sum(run.servers_cpu_s for run in self.runs),
+            "loss": self.runs[-1].ranks[0]["losses"][-1],
+            "ranks_alike": self.alike,
+            "weights_difference": self.weights_difference,
+            "forecast_images_per_s": self.forecast_images_per_s,
+            "forecast_of": self.forecast_of,
+            "forecast_error": self.forecast_error,
+            "scaling_efficiency": self.efficiency,
+            "scaling_efficiency_interval": None if self.efficiency_interval is None else vars(self.efficiency_interval),
+            "software": self.runs[-1].ranks[0].get("engine"),
+            "step_seconds": [run.seconds for run in self.runs],
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An engine that did not run, and why."""
+
+    engine: str
+    workers: int | None
+    reason: str
+    failed: bool = False
+    """It began, and did not end well."""
+
+
+@dataclass
+class Result:
+    """All of a bench."""
+
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    lines: dict[str, Line] = field(default_factory=dict)
+    """Images/s over ranks, by engine."""
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, engine: str, workers: int) -> Row | None:
+        """That of an engine with so many ranks."""
+        return next((row for row in self.rows if (row.engine, row.workers) == (engine, workers)), None)
+
+
+def compare(rows: Sequence[Row]) -> None:
+    """Fill in the ratios to the first row of the same number of ranks, round by round."""
+    for row in rows:
+        first = next(one for one in rows if one.workers == row.workers)
+        ratios = [ours / theirs for ours, theirs in zip(row.totals, first.totals, strict=False)]
+        if row is not first and ratios:
+            row.ratio = statistics.median(ratios)
+            row.ratio_interval = Interval(min(ratios), max(ratios))

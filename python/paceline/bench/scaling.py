@@ -1,0 +1,36 @@
+"""Over numbers of ranks: scaling efficiency, and the line of images/s over ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from paceline.bench.result import Result, Row
+from paceline.bench.statistics import bootstrap, line
+
+
+def scale(result: Result) -> None:
+    """Fill in efficiencies and lines, where an engine ran with several numbers of ranks.
+
+    Efficiency is images/s a rank over that with the fewest ranks, which is 1 where one rank was measured.
+    """
+    for engine in dict.fromkeys(row.engine for row in result.rows):
+        rows = sorted((row for row in result.rows if row.engine == engine), key=lambda row: row.workers)
+        if len(rows) < 2:
+            continue
+        fewest = rows[0]
+        for row in rows:
+            row.efficiency = (row.total / row.workers) / (fewest.total / fewest.workers)
+            if row is not fewest:
+                row.efficiency_interval = bootstrap([row.seconds, fewest.seconds], _efficiency(row, fewest))
+        found = line([(row.workers, total) for row in rows for total in row.totals])
+        if found is not None:
+            result.lines[engine] = found
+
+
+def _efficiency(row: Row, fewest: Row) -> Callable[[list[list[float]]], float]:
+    def of(drawn: list[list[float]]) -> float:
+        ours, theirs = (statistics.fmean(one) for one in drawn)
+        return row.batch / ours / (fewest.batch / theirs)
+
+    return of

@@ -1,0 +1,178 @@
+"""A bench from the command line's options to its result: who takes part, what is planned, what came out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from paceline._core import UserError
+from paceline.bench import forecasts
+from paceline.bench.classic import Steps
+from paceline.bench.conduct import Conductor, Watcher
+from paceline.bench.crew import Alone, Crew, Ranks
+from paceline.bench.engines import Engine, Options, chosen
+from paceline.bench.places import LOOPBACK
+from paceline.bench.plan import WEAK, Plan
+from paceline.bench.progress import Shown, Silent
+from paceline.bench.ranks.models import SMALL
+from paceline.bench.result import Result
+from paceline.bench.scaling import scale
+from paceline.environment import rank_environment
+from paceline.interfaces import address_of
+from paceline.settings import Settings
+from paceline.torch.vision import UnknownModelError, default_image_size, resolve
+
+_PATIENCE_S = 300.0
+"""For a host of the job that is busy with something else than answering: exporting a model, ending processes."""
+_BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
+_SMALL_IMAGE = 32
+
+
+class Session:
+    """One bench."""
+
+    def __init__(self, plan: Plan, crew: Crew, network: forecasts.Network | None, *, quiet: bool, every: int) -> None:
+        """`quiet`: stdout is for JSON alone."""
+        self.plan, self.crew, self.network = plan, crew, network
+        self.result = Result()
+        self.live = (
+            plan.engines[0] if not quiet and len(plan.engines) == len(plan.workers) == plan.rounds == 1 else None
+        )
+        """The engine whose steps are printed as they come."""
+        self._every = every
+
+    def run(self) -> None:
+        """Measure, and forecast. Raises UserError, JobError."""
+        if self.crew.host:
+            self._conduct(Silent())
+            return
+        if self.live is not None:
+            self._conduct(Steps(self.plan, self._every))
+        else:
+            runs = self.plan.rounds * len(self.plan.engines) * len(self.plan.workers)
+            with Shown(self.plan, runs) as shown:
+                self._conduct(shown)
+        scale(self.result)
+        if self.network is not None:
+            forecasts.forecast(self.result, list(self.plan.engines), self.network, self.crew.hosts, self.plan.model)
+
+    def _conduct(self, watcher: Watcher) -> None:
+        address = LOOPBACK if self.crew.hosts == 1 else address_of(_interface(), "PACELINE_INTERFACE")
+        self.result = Conductor(self.plan, self.crew, address, watcher).conduct()
+
+
+@contextmanager
+def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
+    """Join the other hosts, if there are some. Raises UserError, JobError."""
+    given, place = Settings.from_environment(), rank_environment()
+    if given.strategy is not None or given.server_processes:
+        raise UserError(
+            "what started paceline bench names a strategy; leave it out there: paceline bench --strategy ps"
+        )
+    network = forecasts.network(options["cluster"], options["bandwidth"])
+    hosts = place.size if place.launcher != "none" else 1
+    if (place.local_size or 1) > 1 and hosts > 1:
+        raise UserError(
+            f"{place.local_size} processes of paceline bench have been started on this host: start one on each host; "
+            "paceline bench -np N starts the ranks"
+        )
+    plan = _plan(options, given, hosts)
+    plan.check()
+    _compute_fairly()
+    signal.signal(signal.SIGTERM, _end)
+    every = options["display_every"] or 10
+    if options["display_every"] is not None and (len(plan.engines) > 1 or quiet):
+        raise UserError("--display-every: has no effect on a table or JSON; name one engine, or leave it out")
+    if hosts == 1:
+        yield Session(plan, Alone(), network, quiet=quiet, every=every)
+        return
+    from paceline import job
+
+    # A strategy is named, so that none is measured; what the hosts tell each other is short.
+    with job.join(strategy="recursive-doubling", timeout_s=max(given.timeout_s, _PATIENCE_S)) as ranks:
+        yield Session(plan, Ranks(ranks), network, quiet=quiet, every=every)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """As Ctrl-C does: what was started is ended on the way out."""
+    sys.exit(128 + number)
+
+
+def _compute_fairly() -> None:
+    """On an emulated cluster processes begin under SCHED_FIFO: who computes under it keeps others from sending."""
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _interface() -> str:
+    return os.environ.get("PACELINE_INTERFACE") or LOOPBACK
+
+
+def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
+    ranks: list[int] | None = options["ranks"]
+    if ranks is None and hosts == 1:
+        raise UserError("how many ranks? paceline bench -np 2, or several numbers: -np 1,2,4")
+    workers = ranks or [hosts]
+    if options["scaling"] is not None and len(workers) < 2:
+        raise UserError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
+    model, image_size = _model(options["model"] or "resnet50", options["image_size"])
+    engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [None])
+    _refuse_idle(options, engines)
+    on_gpus = all(engine.asks().get("device") == "cuda" for engine in engines)
+    return Plan(
+        engines=engines,
+        workers=workers,
+        model=model,
+        batch_size=options["batch_size"] or (_GPU_BATCH if on_gpus else _BATCH),
+        num_batches=options["num_batches"] or _BATCHES,
+        num_warmup_batches=_WARMUP if options["num_warmup_batches"] is None else options["num_warmup_batches"],
+        rounds=options["rounds"] or (_ROUNDS if len(engines) > 1 else 1),
+        scaling=options["scaling"] or WEAK,
+        seed=1 if options["seed"] is None else options["seed"],
+        learning_rate=options["lr"] or 0.001,
+        image_size=image_size,
+        data_dir=options["data_dir"],
+        loader_workers=2 if options["num_workers"] is None else options["num_workers"],
+        limit_s=options["limit"] or 900.0,
+        fusion_bytes=options["fusion"],
+    )
+
+
+def _model(name: str, image_size: int | None) -> tuple[str, int]:
+    """Its name, and pixels. Raises UserError."""
+    if name in SMALL:
+        return name, image_size or _SMALL_IMAGE
+    try:
+        known = resolve(name)
+    except UnknownModelError as error:
+        raise UserError(f"--model: {error}; mlp and cnn are small ones of our own") from None
+    return known, image_size or default_image_size(known)
+
+
+def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
+    return Options(
+        transport=options["transport"],
+        coordinator=options["coordinator"],
+        servers=options["servers"] or 1,
+        fusion_bytes=options["fusion"],
+        secret=given.secret or "",
+    )
+
+
+def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
+    """Raises UserError for an option that nothing looks at."""
+    ours = any(engine.name == "paceline" for engine in engines)
+    for name in ("strategy", "transport", "coordinator"):
+        if options[name] is not None and not ours:
+            raise UserError(f"--{name}: has no effect without the engine paceline; leave it out")
+    if options["servers"] is not None and not any(engine.servers for engine in engines):
+        raise UserError("--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps")
+    if options["num_workers"] is not None and options["data_dir"] is None:
+        raise UserError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
+    if options["coordinator"] is None and options["fusion"] is not None and all(e.name == "ray-ps" for e in engines):
+        raise UserError("--fusion: has no effect on ray-ps; leave it out")

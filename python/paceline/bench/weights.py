@@ -1,0 +1,37 @@
+"""Comparing the weights of engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.bench.ranks.stopwatch import FIRST_WEIGHTS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Weights = dict[str, NDArray[np.float32]]
+
+
+def read(folder: Path) -> Weights:
+    """Those that rank 0 has kept after the first steps."""
+    import numpy as np
+
+    with np.load(folder / FIRST_WEIGHTS) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+def difference(ours: Weights, theirs: Weights, initial: Weights) -> float:
+    """The 2-norm of the difference over that of what training has changed. Raises ValueError for other names."""
+    if set(ours) != set(theirs) or set(ours) != set(initial):
+        raise ValueError(f"the weights have other names: {', '.join(sorted(set(ours) ^ set(theirs))[:3])}")
+    moved = _norm({name: theirs[name] - initial[name] for name in theirs})
+    apart = _norm({name: ours[name] - theirs[name] for name in theirs})
+    return apart / moved if moved else float(apart > 0)
+
+
+def _norm(arrays: dict[str, Any]) -> float:
+    import numpy as np
+
+    return float(np.sqrt(sum(float(np.square(each.astype("float64")).sum()) for each in arrays.values())))
