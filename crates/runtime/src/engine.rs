@@ -31,6 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use listeners::Listeners;
+pub(crate) use control::LONGEST as LONGEST_MESSAGE;
 pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
 pub(crate) use placement::pin;
@@ -45,6 +46,7 @@ use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
 use crate::handle::Handle;
+use crate::grpc;
 use crate::multicast::Multicast;
 use crate::settings::Settings;
 use crate::shm::Bell;
@@ -120,6 +122,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    /// The thread that speaks gRPC, if one does.
+    grpc: Mutex<Option<grpc::Thread>>,
 }
 
 impl Engine {
@@ -240,6 +244,9 @@ impl Engine {
         for thread in threads {
             let _ = thread.join();
         }
+        if let Some(thread) = lock(&self.grpc).take() {
+            thread.close();
+        }
         if let Err(error) = self.stop_timeline() {
             eprintln!("paceline: {error}");
         }
@@ -250,6 +257,10 @@ impl Engine {
     pub fn forget_after_fork(&self) {
         self.shared.forked.store(true, Ordering::SeqCst);
         crate::fork::release(&self.shared.sockets);
+        // Not even the lock may be waited for: who held it is not there any more.
+        if let Some(thread) = self.grpc.try_lock().ok().as_deref().and_then(Option::as_ref) {
+            crate::fork::release(&thread.descriptors());
+        }
     }
 }
 

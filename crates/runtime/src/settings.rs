@@ -18,6 +18,37 @@ pub enum Transport {
     Shm,
     /// TCP only.
     Tcp,
+    /// gRPC.
+    Grpc,
+    /// Tensors over TCP, control over gRPC.
+    #[serde(rename = "grpc+tcp")]
+    GrpcTcp,
+}
+
+impl Transport {
+    /// What ranks tell each other about the job goes over gRPC.
+    #[must_use]
+    pub fn controls_by_grpc(self) -> bool {
+        matches!(self, Transport::Grpc | Transport::GrpcTcp)
+    }
+
+    /// Tensors go through sockets even between ranks that could share memory.
+    #[must_use]
+    pub fn shares_no_memory(self) -> bool {
+        matches!(self, Transport::Tcp | Transport::Grpc | Transport::GrpcTcp)
+    }
+
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+            Transport::Grpc => "grpc",
+            Transport::GrpcTcp => "grpc+tcp",
+        }
+    }
 }
 
 /// How an all-reduce is cut.
@@ -111,6 +142,8 @@ pub struct Settings {
     pub multicast: Option<SocketAddrV4>,
     /// For tests: what befalls the datagrams of multicasts.
     pub disturbance: Option<Disturbance>,
+    /// Whether gRPC is encrypted; none: unless only this machine can be listened to.
+    pub tls: Option<bool>,
     /// Ranks of a host may copy large pieces straight from each other's memory.
     pub single_copy: bool,
     /// Says on standard error what was chosen.
@@ -137,6 +170,7 @@ impl Default for Settings {
             streams: 1,
             multicast: None,
             disturbance: None,
+            tls: None,
             single_copy: true,
             verbose: false,
         }

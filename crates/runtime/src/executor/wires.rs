@@ -12,7 +12,6 @@ use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
 use crate::multicast::Multicast;
 use crate::tag::Tag;
-use crate::tcp;
 use crate::timeline::Timeline;
 
 /// Why nothing more can be sent to or received from a rank over its channel.
@@ -28,6 +27,8 @@ pub struct Lost {
 pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
+    /// By rank: a network is between.
+    far: Vec<bool>,
     multicast: Option<Multicast>,
     /// By rank: its channel has taken over what may not be with the system yet.
     unflushed: Vec<bool>,
@@ -50,10 +51,11 @@ impl Wires {
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
+        let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, any_unflushed, bytes, lost) = (None, false, [0; 2], Vec::new());
-        Wires { channels, names, multicast, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
+        Wires { channels, names, far, multicast, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
     }
 
     /// Has multicasts go out as such from now on.
@@ -91,7 +93,7 @@ impl Wires {
 
     /// Whether all of these ranks are reached without a network.
     pub(super) fn near(&self, ranks: &[u32]) -> bool {
-        ranks.iter().all(|&rank| self.names.get(rank as usize).is_none_or(|&name| name != tcp::NAME))
+        ranks.iter().all(|&rank| self.far.get(rank as usize) != Some(&true))
     }
 
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
@@ -121,7 +123,7 @@ impl Wires {
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.send(tag, payload) {
             Ok(taken) => {
-                self.refused[rank as usize] = !taken && self.names[rank as usize] == tcp::NAME;
+                self.refused[rank as usize] = !taken && self.far[rank as usize];
                 if taken {
                     self.unflushed[rank as usize] = true;
                     self.any_unflushed = true;
