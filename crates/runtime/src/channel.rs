@@ -84,6 +84,11 @@ pub trait Channel: Send {
     /// Most bytes of a fragment's payload.
     fn fragment(&self) -> usize;
 
-    /// What it is, for people: `shm`, `tcp`.
+    /// Whether a network is between: then more is under way at once, and one that is full stays so for a while.
+    fn far(&self) -> bool {
+        false
+    }
+
+    /// What it is, for people: `shm`, `tcp`, `grpc`.
     fn name(&self) -> &'static str;
 }

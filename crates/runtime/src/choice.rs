@@ -13,7 +13,7 @@ use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Submission, lock};
 use crate::error::{Result, RunError};
-use crate::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings, Transport};
+use crate::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings};
 use crate::tag::Call;
 
 /// A strategy and how it cuts, in bytes.
@@ -71,7 +71,7 @@ impl Plan {
     /// An unknown name, or one of a library that is not here.
     pub fn named(name: &str, settings: &Settings) -> Result<Plan> {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
-        if entry.uses(Knob::Rates) && settings.transport != Transport::Mpi {
+        if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
             return Err(RunError::Usage(format!(
                 "strategy: {} is the all-reduce of a library underneath, and shared memory and TCP have none; choose ring \
                  or tree, or transport mpi",

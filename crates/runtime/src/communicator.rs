@@ -17,7 +17,6 @@ use crate::executor::{Begin, Finish, InStep};
 use crate::handle::Handle;
 use crate::program::{Barrier, Native, Scheduled, Underneath};
 use crate::request::{self, Prepared};
-use crate::settings::Transport;
 use crate::space::Space;
 use crate::tag::{Call, Signature};
 
@@ -140,7 +139,7 @@ impl Communicator {
         let served = shared.settings.dedicated.then(|| Communicator::served(shared, &ranks, name)).transpose()?;
         let mut communicator = Communicator::assemble(shared, ranks, name, (workers, me as u32))?;
         communicator.served = served.map(Box::new);
-        if shared.settings.transport == Transport::Mpi {
+        if shared.settings.transport.tensors_by_mpi() {
             communicator.join_library()?;
         }
         crate::choice::tune(&communicator)?;
@@ -154,7 +153,7 @@ impl Communicator {
     pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
         *lock(&communicator.choice) = lock(&self.choice).clone();
-        if self.shared.settings.transport == Transport::Mpi {
+        if self.shared.settings.transport.tensors_by_mpi() {
             self.shared.inherit(self.id, communicator.id);
         }
         Ok(communicator)

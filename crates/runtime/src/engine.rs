@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use control::LONGEST as LONGEST_MESSAGE;
 use listeners::Listeners;
 pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
@@ -44,6 +45,7 @@ use crate::choice::TRIALS;
 use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
+use crate::grpc;
 use crate::handle::Handle;
 use crate::multicast::Multicast;
 use crate::settings::Settings;
@@ -138,6 +140,8 @@ const STUCK: Duration = Duration::from_secs(5);
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<End>>,
+    /// The thread that speaks gRPC, if one does.
+    grpc: Mutex<Option<grpc::Thread>>,
 }
 
 impl Engine {
@@ -266,6 +270,9 @@ impl Engine {
                 End::Work(work) => drop(work.recv_timeout(STUCK)),
             }
         }
+        if let Some(thread) = lock(&self.grpc).take() {
+            thread.close();
+        }
         if let Err(error) = self.stop_timeline() {
             eprintln!("paceline: {error}");
         }
@@ -276,6 +283,10 @@ impl Engine {
     pub fn forget_after_fork(&self) {
         self.shared.forked.store(true, Ordering::SeqCst);
         crate::fork::release(&self.shared.sockets);
+        // Not even the lock may be waited for: who held it is not there any more.
+        if let Some(thread) = self.grpc.try_lock().ok().as_deref().and_then(Option::as_ref) {
+            crate::fork::release(&thread.descriptors());
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub mod engine;
 pub mod error;
 pub mod executor;
 mod fork;
+pub mod grpc;
 pub mod handle;
 pub mod loopback;
 pub mod mpi;

@@ -37,13 +37,16 @@ mod proof;
 mod root;
 mod secret;
 mod slots;
-mod text;
+pub(crate) mod text;
 mod wait;
 mod wire;
 
 pub use address::check_exposure;
+pub(crate) use address::plain;
 pub use exchange::{MAX_BLOB, exchange};
 pub use listener::Listener;
 pub use mesh::{MAX_STREAMS, Mesh, connect_mesh};
-pub use proof::multicast_key;
+pub(crate) use notes::Notes;
+pub use proof::{grpc_key, multicast_key};
 pub use secret::Secret;
+pub(crate) use wait::keep_alive;

@@ -20,6 +20,54 @@ pub enum Transport {
     Tcp,
     /// The messages of an MPI library.
     Mpi,
+    /// gRPC.
+    Grpc,
+    /// Tensors over TCP, control over gRPC.
+    #[serde(rename = "grpc+tcp")]
+    GrpcTcp,
+    /// Tensors over MPI, control over gRPC.
+    #[serde(rename = "grpc+mpi")]
+    GrpcMpi,
+}
+
+impl Transport {
+    /// What ranks tell each other about the job goes over gRPC.
+    #[must_use]
+    pub fn controls_by_grpc(self) -> bool {
+        matches!(self, Transport::Grpc | Transport::GrpcTcp | Transport::GrpcMpi)
+    }
+
+    /// Tensors are messages of an MPI library.
+    #[must_use]
+    pub fn tensors_by_mpi(self) -> bool {
+        matches!(self, Transport::Mpi | Transport::GrpcMpi)
+    }
+
+    /// Tensors go through sockets of ours, if not through memory.
+    #[must_use]
+    pub fn tensors_by_sockets(self) -> bool {
+        matches!(self, Transport::Auto | Transport::Tcp | Transport::GrpcTcp)
+    }
+
+    /// Ranks that could share memory do not.
+    #[must_use]
+    pub fn shares_no_memory(self) -> bool {
+        !matches!(self, Transport::Auto | Transport::Shm)
+    }
+
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+            Transport::Mpi => "mpi",
+            Transport::Grpc => "grpc",
+            Transport::GrpcTcp => "grpc+tcp",
+            Transport::GrpcMpi => "grpc+mpi",
+        }
+    }
 }
 
 /// How an all-reduce is cut.
@@ -115,6 +163,8 @@ pub struct Settings {
     pub disturbance: Option<Disturbance>,
     /// The MPI library, or the folder that holds it; none: the launcher's.
     pub mpi_library: Option<String>,
+    /// Whether gRPC is encrypted; none: unless only this machine can be listened to.
+    pub tls: Option<bool>,
     /// Ranks of a host may copy large pieces straight from each other's memory.
     pub single_copy: bool,
     /// Says on standard error what was chosen.
@@ -142,6 +192,7 @@ impl Default for Settings {
             multicast: None,
             disturbance: None,
             mpi_library: None,
+            tls: None,
             single_copy: true,
             verbose: false,
         }

@@ -81,6 +81,10 @@ impl Channel for TcpChannel {
         FRAGMENT
     }
 
+    fn far(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         NAME
     }

@@ -1,14 +1,14 @@
 //! What the monitors of two ranks say to each other: short messages, a length before each.
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize};
+use socket2::Socket;
 
 use super::book::Answer;
 use super::serve::Order;
 
 /// Longest message; a peer that sends more is lost.
-const LONGEST: usize = 1 << 20;
+pub(crate) const LONGEST: usize = 1 << 20;
 
 /// From one monitor to another.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,15 +46,15 @@ impl Departure {
     }
 }
 
-/// A control connection; nothing blocks.
+/// A control connection: over TCP, or to the thread that speaks gRPC. Nothing blocks.
 pub(super) struct Control {
-    pub socket: TcpStream,
+    pub socket: Socket,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 impl Control {
-    pub fn new(socket: TcpStream) -> io::Result<Control> {
+    pub fn new(socket: Socket) -> io::Result<Control> {
         socket.set_nonblocking(true)?;
         Ok(Control { socket, incoming: Vec::new(), outgoing: Vec::new() })
     }

@@ -1,11 +1,13 @@
 //! Joining a job: the ranks tell each other where they are, open each other's shared memory, connect, and start threads.
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use paceline_schedule::{Knob, look_up};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use socket2::Socket;
 
 use super::book::Book;
 use super::control::Control;
@@ -17,9 +19,10 @@ use super::{End, Engine, Shared};
 use crate::channel::Channel;
 use crate::error::{Result, RunError};
 use crate::executor::{Executor, Wires};
+use crate::grpc;
 use crate::mpi;
 use crate::multicast::{Key, Multicast, Port, Sizes};
-use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh, multicast_key};
+use crate::rendezvous::{self, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key};
 use crate::settings::{Settings, Transport};
 use crate::shm::{Bell, Ringer, Segment, SegmentAddress, ShmChannel};
 use crate::tcp::TcpChannel;
@@ -43,6 +46,8 @@ struct Introduction {
     version: String,
     /// What all ranks must have been told alike.
     settings: String,
+    /// How it is called over gRPC.
+    grpc: Option<grpc::Offer>,
     /// What it can send and receive at once as a multicast: payload of a datagram, bytes until they are received.
     multicast: Option<(usize, usize)>,
 }
@@ -55,6 +60,13 @@ struct Memory {
 
 /// The sockets of multicasts, their key and their sizes.
 type Multicasting = (Port, [u8; 32], Sizes);
+
+/// The doors of a rank: where others connect to it, and what else is told of it.
+struct Doors {
+    listener: Listener,
+    grpc: Option<grpc::Door>,
+    multicast: Option<Port>,
+}
 
 /// The memory of a peer, opened.
 type Opened = Option<(Arc<Segment>, Ringer)>;
@@ -106,7 +118,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
     }
     let deadline = Instant::now() + settings.start_timeout();
-    let library = (settings.transport == Transport::Mpi).then(|| open_library(rank, size, &settings)).transpose()?;
+    let library = settings.transport.tensors_by_mpi().then(|| open_library(rank, size, &settings)).transpose()?;
     check_exposure(&settings.interface, settings.secret.is_some())?;
     let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
     let mut own_exchange;
@@ -143,9 +155,13 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         }
     };
 
+    check_grpc(&settings)?;
     let listener = Listener::bind(&settings.interface)?;
-    let port = open_port(rank, size, &settings, &listener)?;
-    let introductions = introduce(rank, size, &settings, (&listener, port.as_ref()), exchange)?;
+    let multicast = open_port(rank, size, &settings, &listener)?;
+    let by_grpc = settings.transport.controls_by_grpc();
+    let door = by_grpc.then(|| grpc::Door::open(&settings.interface, settings.tls)).transpose()?;
+    let doors = Doors { listener, grpc: door, multicast };
+    let introductions = introduce(rank, size, &settings, &doors, exchange)?;
     let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
     let hosts: Vec<u32> = introductions
         .iter()
@@ -163,7 +179,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
     // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
-    if matches!(settings.transport, Transport::Tcp | Transport::Mpi) {
+    if settings.transport.shares_no_memory() {
         shared_with.fill(false);
     }
     // Everybody has opened what they could: the descriptor is not needed any more.
@@ -171,16 +187,32 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
-    let over_mpi = library.is_some();
-    let streams = |peer: u32| if over_mpi || shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
-    let links = u32::from(port.is_some());
-    let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
-    let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
+    let Doors { listener, grpc: door, multicast: port } = doors;
     let job = introductions[0].job;
-    let mesh = connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?;
+    let mesh = if matches!(settings.transport, Transport::Grpc | Transport::GrpcMpi) {
+        drop(listener);
+        Mesh::of_none(size)
+    } else {
+        let over_mpi = library.is_some();
+        let streams = |peer: u32| if over_mpi || shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
+        let links = u32::from(port.is_some());
+        let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
+        let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
+        connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?
+    };
+    let called = door.map(|door| {
+        let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
+        let offers =
+            offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
+        let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
+        let plan = grpc::Plan { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
+        grpc::connect(door, plan)
+            .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
+    });
+    let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
     let memory = (segment, bell, opened, shared_with);
-    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, multicast, library))?;
+    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library))?;
     engine.shared.timeline.begin_at(introductions[0].clock);
     Ok(engine)
 }
@@ -221,8 +253,8 @@ fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> 
     let Some(address) = settings.multicast else { return Ok(None) };
     let without =
         |what: String| RunError::Usage(format!("multicast {address}: has no effect {what}; leave one of them out"));
-    if let Some(name) = [(Transport::Shm, "shm"), (Transport::Mpi, "mpi")].iter().find(|t| t.0 == settings.transport) {
-        return Err(without(format!("with transport {}", name.1)));
+    if !settings.transport.tensors_by_sockets() {
+        return Err(without(format!("with transport {}", settings.transport.name())));
     }
     if let Some(name) = &settings.strategy
         && look_up(name).is_ok_and(|entry| !entry.uses(Knob::Multicast))
@@ -247,13 +279,13 @@ fn introduce(
     rank: u32,
     size: u32,
     settings: &Settings,
-    (listener, port): (&Listener, Option<&Port>),
+    doors: &Doors,
     exchange: Exchange<'_>,
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
     getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
     let Settings { strategy, chunk, inside, servers, dedicated, placement, distribution, .. } = settings;
-    let Settings { streams, transport, .. } = settings;
+    let Settings { streams, transport, tls, .. } = settings;
     let helper = rank.checked_sub(size - settings.helpers());
     let (server, switch) = (helper.filter(|number| number < servers), helper == Some(*servers));
     let multicast = settings.multicast.map_or("none".into(), |address| address.to_string());
@@ -261,16 +293,17 @@ fn introduce(
     let mine = Introduction {
         peer: Peer { rank, host, pid: std::process::id(), server, switch },
         machine: machine(),
-        address: listener.address(),
+        address: doors.listener.address(),
         job,
         clock: timeline::now(),
         version: env!("CARGO_PKG_VERSION").into(),
         settings: format!(
             "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}, switch: {}) {placement:?} \
-             {distribution:?} streams {streams} {transport:?} multicast {multicast}",
+             {distribution:?} streams {streams} {transport:?} multicast {multicast} tls {tls:?}",
             settings.switch
         ),
-        multicast: port.map(|port| (port.payload, port.buffer)),
+        grpc: doors.grpc.as_ref().map(|door| door.offer().clone()),
+        multicast: doors.multicast.as_ref().map(|port| (port.payload, port.buffer)),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {
@@ -354,6 +387,22 @@ fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], shared_with: 
     }
 }
 
+/// What gRPC does without, and what only gRPC does.
+fn check_grpc(settings: &Settings) -> Result<()> {
+    let transport = settings.transport;
+    let without = |knob: &str| {
+        let name = transport.name();
+        Err(RunError::Usage(format!("{knob}: has no effect with transport {name}; leave one of them out")))
+    };
+    if settings.tls.is_some() && !transport.controls_by_grpc() {
+        return without("tls");
+    }
+    if settings.streams > 1 && transport == Transport::Grpc {
+        return without("streams");
+    }
+    Ok(())
+}
+
 /// Streams are those of sockets, and there are none.
 fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], shared_with: &[bool]) -> Result<()> {
     let together = hosts.iter().all(|host| *host == hosts[0]);
@@ -373,7 +422,7 @@ fn assemble(
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
-    (mesh, multicast, library): (Mesh, Option<Multicasting>, Option<Arc<mpi::Thread>>),
+    (mesh, called, multicast, library): (Mesh, Option<grpc::Connected>, Option<Multicasting>, Option<Arc<mpi::Thread>>),
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
     let neighbours = |lower: bool| {
@@ -388,13 +437,17 @@ fn assemble(
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
     let mut links = Vec::new();
+    let (mut by_grpc, called_by_grpc, thread) =
+        called.map_or((Vec::new(), None, None), |called| (called.channels, Some(called.controls), Some(called.thread)));
     for ((peer, mut streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
         sockets.extend(streams.iter().map(AsRawFd::as_raw_fd));
         links.push(if multicast.is_some() { streams.pop() } else { None });
-        channels.push(match opened {
+        let by_grpc = by_grpc.get_mut(peer as usize).and_then(Option::take);
+        channels.push(match (by_grpc, opened) {
             _ if peer == rank => None,
             _ if port.is_some() => port.as_ref().map(|port| port.channel(peer)),
-            Some((memory, ringer)) if shared_with[peer as usize] => {
+            (Some(channel), _) => Some(Box::new(channel)),
+            (None, Some((memory, ringer))) if shared_with[peer as usize] => {
                 let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), ringer);
                 Some(Box::new(channel))
             }
@@ -402,7 +455,10 @@ fn assemble(
         });
     }
     let mut controls = Vec::new();
-    for socket in mesh.control {
+    let over_tcp = || mesh.control.into_iter().map(|socket| socket.map(Socket::from)).collect();
+    let over_grpc = |sockets: Vec<Option<UnixStream>>| sockets.into_iter().map(|one| one.map(Socket::from)).collect();
+    let control: Vec<Option<Socket>> = called_by_grpc.map_or_else(over_tcp, over_grpc);
+    for socket in control {
         sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
         controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
     }
@@ -471,5 +527,5 @@ fn assemble(
         None => spawn("paceline-driver", drive)?,
     };
     let threads = vec![drives, spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?];
-    Ok(Engine { shared, threads: Mutex::new(threads) })
+    Ok(Engine { shared, threads: Mutex::new(threads), grpc: Mutex::new(thread) })
 }

@@ -10,14 +10,10 @@ use paceline_schedule::Peers;
 use super::aside::Aside;
 use crate::channel::{Channel, Sink, Ticket};
 use crate::loopback::Loopback;
-use crate::mpi::{self, Port};
+use crate::mpi::Port;
 use crate::multicast::Multicast;
 use crate::tag::Tag;
-use crate::tcp;
 use crate::timeline::Timeline;
-
-/// Transports whose room depends on a system, which is not asked twice in a turn.
-const FAR: [&str; 2] = [tcp::NAME, mpi::NAME];
 
 /// Why nothing more can be sent to or received from a rank over its channel.
 #[derive(Debug)]
@@ -32,6 +28,8 @@ pub struct Lost {
 pub struct Wires {
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
+    /// By rank: a network is between.
+    far: Vec<bool>,
     multicast: Option<Multicast>,
     mpi: Option<Port>,
     /// By rank: its channel has taken over what may not be with the system yet.
@@ -55,10 +53,24 @@ impl Wires {
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = Some(Box::new(Loopback::default()));
         let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
+        let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, mpi, any_unflushed, bytes, lost) = (None, None, false, [0; 2], Vec::new());
-        Wires { channels, names, multicast, mpi, unflushed, any_unflushed, refused, partial, bytes, lost, timeline }
+        Wires {
+            channels,
+            names,
+            far,
+            multicast,
+            mpi,
+            unflushed,
+            any_unflushed,
+            refused,
+            partial,
+            bytes,
+            lost,
+            timeline,
+        }
     }
 
     /// Has multicasts go out as such from now on.
@@ -111,7 +123,7 @@ impl Wires {
 
     /// Whether all of these ranks are reached without a network.
     pub(super) fn near(&self, ranks: &[u32]) -> bool {
-        ranks.iter().all(|&rank| self.names.get(rank as usize).is_none_or(|name| !FAR.contains(name)))
+        ranks.iter().all(|&rank| self.far.get(rank as usize) != Some(&true))
     }
 
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
@@ -141,7 +153,7 @@ impl Wires {
         let Some(channel) = &mut self.channels[rank as usize] else { return false };
         match channel.send(tag, payload) {
             Ok(taken) => {
-                self.refused[rank as usize] = !taken && FAR.contains(&self.names[rank as usize]);
+                self.refused[rank as usize] = !taken && self.far[rank as usize];
                 if taken {
                     self.unflushed[rank as usize] = true;
                     self.any_unflushed = true;

@@ -35,6 +35,10 @@ impl Channel for MpiChannel {
         FRAGMENT
     }
 
+    fn far(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         NAME
     }

@@ -75,7 +75,7 @@ pub(super) fn cannot_listen(address: &str, error: &io::Error) -> String {
 }
 
 /// An address as it is told to people: IPv4 that came through an IPv6 socket is IPv4.
-pub(super) fn plain(address: SocketAddr) -> SocketAddr {
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

@@ -47,6 +47,11 @@ impl Listener {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// The socket, which does not block, and its address.
+    pub(crate) fn into_socket(self) -> (TcpListener, SocketAddr) {
+        (self.socket, self.address)
+    }
 }
 
 /// A name is an interface's before it is a host's: interfaces are few, and `eth0` is nobody's host.

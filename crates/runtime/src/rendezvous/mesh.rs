@@ -34,6 +34,14 @@ pub struct Mesh {
     pub data: Vec<Vec<TcpStream>>,
 }
 
+impl Mesh {
+    /// Without a stream, of so many ranks that are connected otherwise.
+    pub(crate) fn of_none(size: u32) -> Mesh {
+        let (control, data) = (0..size).map(|_| (None, Vec::new())).unzip();
+        Mesh { control, data }
+    }
+}
+
 /// A stream that we are to make.
 struct Want {
     kind: Kind,

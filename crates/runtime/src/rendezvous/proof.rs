@@ -13,11 +13,18 @@ const HOST: &[u8] = b"paceline: the host knows the secret";
 const SESSION: &[u8] = b"paceline: key of the frames";
 
 const MULTICAST: &[u8] = b"paceline: key of the multicasts";
+const GRPC: &[u8] = b"paceline: key of the tokens of gRPC";
 
 /// The key of a job's multicasts, which all its ranks have.
 #[must_use]
 pub fn multicast_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
     sign(secret.key(), &[MULTICAST, job])
+}
+
+/// The key of the tokens of a job's gRPC calls.
+#[must_use]
+pub fn grpc_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
+    sign(secret.key(), &[GRPC, job])
 }
 
 /// Both sides' first messages as they were on the wire: nonces, ranks, job, kind and index are all in there.

@@ -1,5 +1,6 @@
 //! Waiting for sockets.
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, Timespec, poll};
@@ -29,7 +30,7 @@ pub fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 
 /// For connections that may be silent for long: a host that is gone is noticed within a minute, by about 30 s of silence
 /// and three probes without an answer.
-pub fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+pub fn keep_alive(stream: &impl AsFd) -> std::io::Result<()> {
     let times = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
     SockRef::from(stream).set_tcp_keepalive(&times.with_retries(3))
 }

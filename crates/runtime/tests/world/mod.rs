@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use paceline_runtime::channel::Channel;
 use paceline_runtime::dtype::{Dtype, ReduceOp};
 use paceline_runtime::executor::{Begin, Executor, Wires};
+use paceline_runtime::grpc::{self, Connected, Door, Plan};
 use paceline_runtime::handle::Handle;
 use paceline_runtime::multicast::{Disturbance, Key, Multicast, Port, Sizes};
 use paceline_runtime::program::Program;
@@ -29,15 +30,20 @@ pub enum Transport {
     Mixed,
     /// As `Mixed`; multicasts go out as such.
     Multicast,
+    Grpc,
+    /// gRPC, encrypted.
+    Tls,
 }
 
-pub const TRANSPORTS: [Transport; 6] = [
+pub const TRANSPORTS: [Transport; 8] = [
     Transport::Shm,
     Transport::ShmCopied,
     Transport::Tcp,
     Transport::TwoStreams,
     Transport::Mixed,
     Transport::Multicast,
+    Transport::Grpc,
+    Transport::Tls,
 ];
 
 fn socket_pair() -> (TcpStream, TcpStream) {
@@ -46,8 +52,30 @@ fn socket_pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
+/// Ranks that call each other over gRPC; the last `servers` of them are parameter servers.
+pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
+    let doors: Vec<Door> = (0..size).map(|_| Door::open("127.0.0.1", Some(encrypted)).unwrap()).collect();
+    let offers: Vec<_> = doors.iter().map(|door| door.offer().clone()).collect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let plan =
+        &|rank| Plan { rank, workers: size - servers, offers: offers.clone(), key: [9; 32], tensors: true, deadline };
+    std::thread::scope(|scope| {
+        let connect = |(rank, door)| scope.spawn(move || grpc::connect(door, plan(rank)).unwrap());
+        let threads: Vec<_> = (0..).zip(doors).map(connect).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn boxed(connected: Connected) -> Vec<Option<Box<dyn Channel>>> {
+    let boxed = |channel| -> Box<dyn Channel> { Box::new(channel) };
+    connected.channels.into_iter().map(|channel| channel.map(boxed)).collect()
+}
+
 /// For each rank the channels to the others.
 pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Channel>>>> {
+    if let Transport::Grpc | Transport::Tls = transport {
+        return calling(size, 0, transport == Transport::Tls).into_iter().map(boxed).collect();
+    }
     let segments: Vec<_> = (0..size).map(|_| Segment::create(size).unwrap()).collect();
     let bells: Vec<_> = segments.iter().map(|(segment, ..)| Bell::new(segment.clone()).unwrap()).collect();
     let mut all: Vec<Vec<Option<Box<dyn Channel>>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
@@ -57,6 +85,7 @@ pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Chann
                 Transport::Shm | Transport::ShmCopied => true,
                 Transport::Tcp | Transport::TwoStreams => false,
                 Transport::Mixed | Transport::Multicast => a / 2 == b / 2,
+                Transport::Grpc | Transport::Tls => unreachable!("they have been made above"),
             };
             let (ours, theirs): (Box<dyn Channel>, Box<dyn Channel>) = if shm {
                 let make = |me: u32, peer: u32| {
