@@ -64,13 +64,12 @@ def _simulated(  # noqa: PLR0917
         fields["servers"] = "colocated"
     found = simulate(
         trace,
-        where.cluster,
+        load_cluster(where.cluster, **fields),
         strategy,
         workers=row.workers,
         samples_per_s=row.batch / step_s,
         batch=row.batch,
         **options,
-        **fields,
     )
     return found.iteration_s
 

@@ -96,7 +96,7 @@ class Row:
     @property
     def input_s(self) -> float:
         """What a step waits for its batch: the median, at rank 0."""
-        return statistics.median(each for run in self.runs for each in run.ranks[0]["input_s"])
+        return statistics.median(float(each) for run in self.runs for each in run.ranks[0]["input_s"])
 
     def alone_s(self, part: str) -> float | None:
         """The slowest rank's, of steps without exchange: `step`, `forward`, `backward`, `optimizer`."""
