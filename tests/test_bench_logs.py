@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-
 from paceline import UserError
 from paceline.bench.logs import read_log
 from paceline.cli import main
@@ -61,7 +60,7 @@ def test_osu_latency_and_bandwidth():
         ("osu.log", "1024 ", "1k ", 5, "Size: '1k'"),
     ],
 )
-def test_errors_name_the_line(tmp_path, name, old, new, line, says):
+def test_errors_name_the_line(tmp_path, name, old, new, line, says):  # noqa: PLR0917
     log, text = tmp_path / name, (LOGS / name).read_text()
     assert old in text
     log.write_text(text.replace(old, new))

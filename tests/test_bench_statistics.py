@@ -6,7 +6,6 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from paceline.bench.result import Measured, Result, Row, compare
 from paceline.bench.scaling import scale
 from paceline.bench.statistics import Interval, bootstrap, line, student, timing

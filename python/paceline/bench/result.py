@@ -179,6 +179,7 @@ class Row:
             "forecast_error": self.forecast_error,
             "scaling_efficiency": self.efficiency,
             "scaling_efficiency_interval": None if self.efficiency_interval is None else vars(self.efficiency_interval),
+            "choices": self.runs[-1].ranks[0].get("choices") or None,
             "software": self.runs[-1].ranks[0].get("engine"),
             "step_seconds": [run.seconds for run in self.runs],
         }
