@@ -1,5 +1,6 @@
 """`paceline bench` with real processes: engines side by side, and what happens when one is killed, stopped or wrong."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -9,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from paceline.bench.environments import TENSORFLOW, install_line, python_of
+from paceline.bench.engines import Options, chosen
+from paceline.bench.engines.tensorflow import Mirrored
+from paceline.bench.environments import TENSORFLOW, install_line
 from paceline.bench.logs import read_log
 
 pytest.importorskip("torchvision")
@@ -172,19 +175,15 @@ def test_mistakes_are_named(words, says, tmp_path):
 
 
 def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tmp_path):
-    from paceline.bench import engines
-
-    if __import__("importlib.util").util.find_spec("tensorflow"):
+    if importlib.util.find_spec("tensorflow"):
         pytest.skip("TensorFlow is in this environment")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    options = engines.Options()
-    lacking = [engine.missing() for engine in engines.chosen(["tensorflow-ps", "tensorflow-mwm"], options, [None])]
+    lacking = [engine.missing() for engine in chosen(["tensorflow-ps", "tensorflow-mwm"], Options(), [None])]
     assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 2
 
 
-needs_tensorflow = pytest.mark.skipif(
-    python_of(TENSORFLOW) is None, reason=f"TensorFlow's environment is not there: {install_line(TENSORFLOW)}"
-)
+NO_TENSORFLOW = Mirrored(Options()).missing()
+needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
 
 
 @pytest.mark.slow
@@ -242,7 +241,7 @@ def pictures(tmp_path):
 
 @pytest.mark.slow
 def test_image_files_go_through_loaders(pictures):
-    engines = "paceline" + (",tensorflow-mwm" if python_of(TENSORFLOW) else "")
+    engines = "paceline" + (",tensorflow-mwm" if NO_TENSORFLOW is None else "")
     words = (*SMALL, "--num-batches", "3", "--data-dir", str(pictures), "--engine", engines, "--json")
     found, told = rows(bench(*words))
     assert set(found) == set(engines.split(","))
