@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,12 @@ class Row:
         )
 
     @property
+    def loss(self) -> float | None:
+        """Of rank 0's last step; None if it is no number any more."""
+        last = float(self.runs[-1].ranks[0]["losses"][-1])
+        return last if math.isfinite(last) else None
+
+    @property
     def alike(self) -> bool:
         """Whether in every round all ranks ended with the same weights."""
         return all(run.alike for run in self.runs)
@@ -171,7 +178,7 @@ class Row:
             "input_s": self.input_s,
             "cpu_per_rank": self.cpu,
             "servers_cpu_s": sum(run.servers_cpu_s for run in self.runs),
-            "loss": self.runs[-1].ranks[0]["losses"][-1],
+            "loss": self.loss,
             "ranks_alike": self.alike,
             "weights_difference": self.weights_difference,
             "forecast_images_per_s": self.forecast_images_per_s,
