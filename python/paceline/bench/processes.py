@@ -55,21 +55,23 @@ class _Running:
         return f"{self.process.name} (pid {self.popen.pid}) {how}{last_words(self.log)}"
 
 
-def run(
+def run(  # noqa: PLR0917
     crew: Crew,
     processes: Sequence[Process],
     folder: Path,
     limit_s: float,
     heard: Callable[[dict[str, Any]], None] = lambda _: None,
+    wrong: str | None = None,
 ) -> None:
     """Until all on all hosts have ended. `heard` is told what rank 0 says of its steps. Raises EngineFailedError.
+
+    `wrong`: what is known to be wrong on this host.
 
     What still runs afterwards, or when this is interrupted, is ended: SIGTERM, then SIGKILL, to whole process groups.
     """
     until, events = time.monotonic() + limit_s, _Events(folder / EVENTS)
     running: list[_Running] = []
     try:
-        wrong: str | None = None
         for process in processes:
             try:
                 running.append(_start(process, folder))

@@ -85,7 +85,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
                 Column("forecast\nimages/s"),
                 lambda row: "-" if row.forecast_images_per_s is None else digits(row.forecast_images_per_s),
             ),
-            (Column("of a step\nerror"), _error),
+            (Column("forecast\nerror"), _error),
         ]
     if any(row.weights_difference is not None for row in rows):
         found.append((Column("weights\ndiffer by"), _weights))

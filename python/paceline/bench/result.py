@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ class Row:
     @property
     def input_s(self) -> float:
         """What a step waits for its batch: the median, at rank 0."""
-        return statistics.median(each for run in self.runs for each in run.ranks[0]["input_s"])
+        return statistics.median(float(each) for run in self.runs for each in run.ranks[0]["input_s"])
 
     def alone_s(self, part: str) -> float | None:
         """The slowest rank's, of steps without exchange: `step`, `forward`, `backward`, `optimizer`."""
@@ -132,6 +133,12 @@ class Row:
         return statistics.median(
             statistics.fmean(one["cpu_s"] / one["lasted_s"] for one in run.ranks) for run in self.runs
         )
+
+    @property
+    def loss(self) -> float | None:
+        """Of rank 0's last step; None if it is no number any more."""
+        last = float(self.runs[-1].ranks[0]["losses"][-1])
+        return last if math.isfinite(last) else None
 
     @property
     def alike(self) -> bool:
@@ -171,7 +178,7 @@ class Row:
             "input_s": self.input_s,
             "cpu_per_rank": self.cpu,
             "servers_cpu_s": sum(run.servers_cpu_s for run in self.runs),
-            "loss": self.runs[-1].ranks[0]["losses"][-1],
+            "loss": self.loss,
             "ranks_alike": self.alike,
             "weights_difference": self.weights_difference,
             "forecast_images_per_s": self.forecast_images_per_s,
@@ -179,6 +186,7 @@ class Row:
             "forecast_error": self.forecast_error,
             "scaling_efficiency": self.efficiency,
             "scaling_efficiency_interval": None if self.efficiency_interval is None else vars(self.efficiency_interval),
+            "choices": self.runs[-1].ranks[0].get("choices") or None,
             "software": self.runs[-1].ranks[0].get("engine"),
             "step_seconds": [run.seconds for run in self.runs],
         }

@@ -31,6 +31,7 @@ _PATIENCE_S = 300.0
 """For a host of the job that is busy with something else than answering: exporting a model, ending processes."""
 _BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
 _SMALL_IMAGE = 32
+_UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
 
 
 class Session:
@@ -174,5 +175,5 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
         raise UserError("--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps")
     if options["num_workers"] is not None and options["data_dir"] is None:
         raise UserError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
-    if options["coordinator"] is None and options["fusion"] is not None and all(e.name == "ray-ps" for e in engines):
-        raise UserError("--fusion: has no effect on ray-ps; leave it out")
+    if options["fusion"] is not None and all(engine.name in _UNFUSED for engine in engines):
+        raise UserError(f"--fusion: has no effect on {engines[0].name}, which fuses nothing; leave it out")

@@ -7,8 +7,9 @@ from typing import Any
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
 from paceline.bench.engines.paceline import DDP_BUCKET
 from paceline.bench.places import Places
-from paceline.bench.processes import Process
+from paceline.bench.processes import EngineFailedError, Process
 from paceline.bench.ranks.asked import Asked
+from paceline.human import count
 
 
 class Ddp(Engine):
@@ -44,6 +45,12 @@ class Ddp(Engine):
 
     def processes(self, asked: Asked, places: Places) -> list[Process]:
         """Ranks, as torchrun starts them."""
+        if self.backend == "nccl":
+            import torch
+
+            if torch.cuda.device_count() < len(places.own):
+                has = count(torch.cuda.device_count(), "GPU")
+                raise EngineFailedError(f"this host has {has} for {count(len(places.own), 'rank')}; give -np less")
         words = rank_words(self.options.python, "torch_rank", asked)
         return [
             Process(f"rank {slot.number}", words, environment)

@@ -6,7 +6,7 @@ import re
 
 from paceline.bench.logs.found import Read, ReadError, number, whole
 
-_STEP = re.compile(r"^(\d+)\s+images/sec: (\S+)(?: \+/- (\S+) \(jitter = ([^)]*)\))?(?:\s+(.*))?$")
+_STEP = re.compile(r"^(\d+)\s+images/sec: (\S+)(?: \+/- (\S+) \(jitter = ([^)]*)\))?(?:\s+[-+.\dnaife]+)*\s*$")
 _TOTAL = re.compile(r"total images/sec: (\S+)")
 _GLOBAL, _EACH = re.compile(r"^Batch size:\s+(\S+) global"), re.compile(r"^\s+(\S+) per device")
 _FIELD = re.compile(r"^(Model|Num batches|Devices|Variables|Dataset):\s+(.*\S)")

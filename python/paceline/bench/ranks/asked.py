@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 CHECKED_STEPS = 3
-"""Weights of engines are compared after so many steps: rounding has not grown yet, as it does from step to step."""
+"""Weights of engines are compared after at most so many steps: rounding grows from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,11 @@ class Asked:
     def steps(self) -> int:
         """That train."""
         return self.warmup + self.batches
+
+    @property
+    def checked(self) -> int:
+        """Steps after which weights are compared: in the warm-up, if there is one."""
+        return min(CHECKED_STEPS, self.warmup or self.steps)
 
 
 def read() -> Asked:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.ranks.asked import CHECKED_STEPS, Asked, read
+from paceline.bench.ranks.asked import Asked, read
 from paceline.bench.ranks.data import batch
 from paceline.bench.ranks.models import build
 from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
@@ -18,7 +18,7 @@ def main() -> None:
     """Train, and write what every worker has measured."""
     asked, size = read(), int(sys.argv[2])
     # The weights that engines are compared by, in a run of their own; then the run that counts.
-    first = _train(asked, size, min(CHECKED_STEPS, asked.steps), None)
+    first = _train(asked, size, asked.checked, None)
     stopwatch = Stopwatch(asked, 0)
     stopwatch.keep(first.weights)
     result = _train(asked, size, asked.steps, Path(asked.folder) / EVENTS)
@@ -32,8 +32,11 @@ def main() -> None:
             losses=[one.loss for one in counted],
             lasted_s=sum(one.step_s for one in counted),
             cpu_s=sum(one.cpu_s for one in counted),
-            parts={
-                name: [getattr(one, f"{name}_s") for one in counted] for name in ("forward", "backward", "exchange")
+            # Its steps overlap nothing, so that what they compute is what they would compute alone.
+            alone={
+                "forward": [one.forward_s for one in counted],
+                "backward": [one.backward_s for one in counted],
+                "step": [one.forward_s + one.backward_s + one.optimizer_s for one in counted],
             },
             engine=f"ray, {result.servers} server shards on {result.nodes} nodes",
         )

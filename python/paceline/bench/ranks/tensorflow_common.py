@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from paceline.bench.ranks import data
-from paceline.bench.ranks.asked import CHECKED_STEPS, Asked
+from paceline.bench.ranks.asked import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) ->
 
     def check() -> None:
         done[0] += 1
-        if done[0] == min(CHECKED_STEPS, stopwatch.asked.steps):
+        if done[0] == stopwatch.asked.checked:
             stopwatch.keep(values())
 
     return check

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from paceline.bench.ranks import data
-from paceline.bench.ranks.asked import CHECKED_STEPS, Asked, place, read
+from paceline.bench.ranks.asked import Asked, place, read
 from paceline.bench.ranks.models import build
 from paceline.bench.ranks.stopwatch import Stopwatch
 from paceline.bench.ranks.wrapping import sgd, wrapped
@@ -64,7 +64,7 @@ def checker(stopwatch: Stopwatch, model: nn.Module) -> Callable[[], None]:
 
     def check() -> None:
         done[0] += 1
-        if done[0] == min(CHECKED_STEPS, stopwatch.asked.steps):
+        if done[0] == stopwatch.asked.checked:
             stopwatch.keep(weights(model))
 
     return check

@@ -1,0 +1,273 @@
+"""`paceline bench` with real processes: engines side by side, and what happens when one is killed, stopped or wrong."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from paceline.bench.engines import Options, chosen
+from paceline.bench.engines.tensorflow import Mirrored
+from paceline.bench.environments import TENSORFLOW, install_line
+from paceline.bench.logs import read_log
+
+pytest.importorskip("torchvision")
+
+BENCH = (sys.executable, "-m", "paceline.cli", "bench")
+SMALL = ("--model", "mlp", "--batch-size", "2", "-np", "2", "--rounds", "1", "--num-warmup-batches", "1")
+LIMIT_S = 240
+
+
+def bench(*words, cwd=None):
+    return subprocess.run(
+        [*BENCH, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd, env=environment()
+    )
+
+
+def environment():
+    return {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")} | {"COLUMNS": "110"}
+
+
+def rows(done):
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    return {row["engine"]: row for row in told["rows"]}, told
+
+
+def test_engines_side_by_side_end_with_the_same_weights():
+    engines = "paceline,ddp-gloo,ddp-nccl"
+    done = bench(*SMALL, "--engine", engines, "--num-batches", "4", "--bandwidth", "10Gbps", "--json")
+    found, told = rows(done)
+    assert list(found) == ["paceline", "ddp-gloo"]
+    for row in found.values():
+        assert row["ranks_alike"]
+        assert row["workers"] == 2
+        assert row["batch_size"] == 2
+        assert len(row["step_seconds"][0]) == 4
+        # By the whole time of the steps, which is longer than that of rank 0's steps.
+        assert 0 < row["total_images_per_s"] <= 1.001 * 4 / (sum(row["step_seconds"][0]) / 4)
+        assert 0 < row["forward_s"] < 60
+        assert 0 < row["backward_s"] < 60
+        assert row["cpu_per_rank"] > 0
+        assert row["forecast_images_per_s"] > 0
+    assert found["ddp-gloo"]["forecast_of"] == "ring"
+    assert found["ddp-gloo"]["weights_difference"] < 1e-5
+    (skipped,) = told["skipped"]
+    assert skipped["engine"] == "ddp-nccl"
+    assert "needs a GPU" in skipped["reason"]
+    assert not skipped["failed"]
+
+
+def test_one_engine_prints_what_tf_cnn_benchmarks_prints(tmp_path):
+    done = bench(*SMALL, "--engine", "paceline", "--strategy", "ps", "--num-batches", "5", "--display-every", "2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    at = lines.index("Step\tImg/sec\ttotal_loss")
+    assert [line.split("\t")[0] for line in lines[at + 1 : at + 4]] == ["1", "2", "4"]
+    assert lines[at + 4] == lines[at + 6] == "-" * 64
+    log = tmp_path / "log"
+    log.write_text(done.stdout)
+    found = read_log(log)
+    assert (found.what, found.way, found.devices, found.batch) == ("mlp", "paceline ps", 2, 2)
+
+
+def waiting_for_ranks(process, count=2):
+    """Pids of ranks that have begun to train or are about to, once all are there."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        found = ranks_of(process.pid)
+        if len(found) >= count:
+            return found
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("no ranks have begun")
+
+
+def ranks_of(parent):
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                pid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                if pid == parent and b"torch_rank" in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+            except (OSError, IndexError):
+                continue
+    return sorted(found)
+
+
+def begun(*more):
+    words = [*BENCH, *SMALL, "--engine", "ddp-gloo", "--num-batches", "100000", *more]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for ranks in /proc")
+def test_a_killed_rank_is_named_and_the_others_are_ended():
+    process = begun("--json")
+    ranks = waiting_for_ranks(process)
+    os.kill(ranks[1], signal.SIGKILL)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    (skipped,) = json.loads(out)["skipped"]
+    assert skipped["failed"]
+    assert "rank 1" in skipped["reason"]
+    assert "SIGKILL" in skipped["reason"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_a_bench_that_is_ended(number):
+    process = begun()
+    ranks = waiting_for_ranks(process)
+    time.sleep(1)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
+    process = begun("--json", "--limit", "20")
+    ranks = waiting_for_ranks(process)
+    os.kill(ranks[0], signal.SIGSTOP)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    (skipped,) = json.loads(out)["skipped"]
+    assert "had not ended after 20 s" in skipped["reason"] or "rank 1" in skipped["reason"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "mlp"], "how many ranks?"),
+        (["--model", "resnet81", "-np", "2"], "did you mean resnet18"),
+        (["--engine", "ddp-glo", "-np", "2"], "did you mean ddp-gloo"),
+        (["--engine", "ddp-gloo", "--strategy", "ring", "-np", "2"], "--strategy: has no effect"),
+        (["--engine", "ddp-gloo", "--servers", "2", "-np", "2"], "--servers: has no effect"),
+        (["--num-workers", "2", "-np", "2"], "--num-workers: has no effect"),
+        (["--scaling", "weak", "-np", "2"], "--scaling: has no effect"),
+        (["--scaling", "strong", "--batch-size", "3", "-np", "1,2"], "take a multiple of 2"),
+        (["--num-batches", "2", "--rounds", "3", "-np", "2"], "is less than --rounds 3"),
+        (["--data-dir", "/nowhere", "-np", "2"], "--data-dir /nowhere"),
+        (["--install", "pytorch"], "none of tensorflow, openmpi"),
+        (["--install", "tensorflow", "-np", "2"], "leave the other options out"),
+        (["--plot", "x.txt", "-np", "2"], "name a file that ends with"),
+    ],
+)
+def test_mistakes_are_named(words, says, tmp_path):
+    from click.testing import CliRunner
+    from paceline.cli import main
+
+    done = CliRunner().invoke(main, ["bench", *words])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "Traceback" not in done.output
+
+
+def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tmp_path):
+    if importlib.util.find_spec("tensorflow"):
+        pytest.skip("TensorFlow is in this environment")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    lacking = [engine.missing() for engine in chosen(["tensorflow-ps", "tensorflow-mwm"], Options(), [None])]
+    assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 2
+
+
+NO_TENSORFLOW = Mirrored(Options()).missing()
+needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
+
+
+@pytest.mark.slow
+@needs_tensorflow
+@pytest.mark.parametrize("model", ["cnn", "mlp", "resnet18"])
+def test_tensorflow_trains_the_same_model(model):
+    sizes = ("--image-size", "64") if model == "resnet18" else ()
+    words = ("--model", model, "--batch-size", "4", "-np", "2", "--rounds", "1", "--num-batches", "2", *sizes)
+    found, _ = rows(bench(*words, "--engine", "ddp-gloo,tensorflow-ps,tensorflow-mwm", "--json"))
+    assert set(found) == {"ddp-gloo", "tensorflow-ps", "tensorflow-mwm"}
+    for row in found.values():
+        assert row["ranks_alike"]
+    for name in ("tensorflow-ps", "tensorflow-mwm"):
+        # float32 through some dozens of layers and three steps; a wrong padding or layout gives 0.1 and more.
+        assert found[name]["weights_difference"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring", "tree", "halving-doubling", "ps", "recursive-doubling"])
+def test_strategies_and_coordinators_end_with_the_same_weights(strategy):
+    coordinator = ("--coordinator", "negotiate")
+    words = (*SMALL, "--num-batches", "2", "--strategy", strategy, "--engine", "ddp-gloo,paceline", "--json")
+    for more in ((), coordinator):
+        found, _ = rows(bench(*words, *more))
+        assert found[f"paceline {strategy}"]["weights_difference"] < 1e-5
+
+
+@pytest.mark.slow
+def test_scaling_has_lines_and_efficiencies(tmp_path):
+    words = ("--model", "mlp", "--batch-size", "4", "-np", "1,2", "--num-batches", "4", "--scaling", "strong")
+    done = bench(*words, "--rounds", "2", "--json", "--plot", "p.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [row["batch_size"] for row in told["rows"]] == [4, 2]
+    assert told["rows"][0]["scaling_efficiency"] == 1
+    (line,) = told["regressions"]
+    assert line["slope_interval"]["low"] <= line["slope"] <= line["slope_interval"]["high"]
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Two classes of eight images of several sizes."""
+    import numpy as np
+    from PIL import Image
+
+    draw = np.random.default_rng(3)
+    for name in ("cats", "dogs"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = draw.integers(0, 256, (40 + 5 * number, 50, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    return tmp_path / "images"
+
+
+@pytest.mark.slow
+def test_image_files_go_through_loaders(pictures):
+    engines = "paceline" + (",tensorflow-mwm" if NO_TENSORFLOW is None else "")
+    words = (*SMALL, "--num-batches", "3", "--data-dir", str(pictures), "--engine", engines, "--json")
+    found, told = rows(bench(*words))
+    assert set(found) == set(engines.split(","))
+    for row in found.values():
+        assert row["ranks_alike"]
+        assert row["input_s"] > 0
+        assert row["weights_difference"] is None
+    assert any("not compared" in note for note in told["notes"])
+    empty = pictures / "none"
+    empty.mkdir()
+    done = bench(*SMALL, "--num-batches", "3", "--data-dir", str(empty), "--engine", "paceline")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_on_an_emulated_cluster_ranks_run_on_its_hosts():
+    inner = [*BENCH, *SMALL[:4], "--num-batches", "3", "--rounds", "1", "--engine", "paceline,ddp-gloo", "--json"]
+    words = [*BENCH[:-1], "emulate", "run", "--workers", "2", "--bandwidth", "100Mbps", "--no-prefix", "--", *inner]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment())
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    found, _ = rows(done)
+    for row in found.values():
+        # A ring of two ranks sends the gradients once: no network of 100 Mbit/s is faster, but for its burst.
+        gradients = 4 * (3 * 32 * 32 * 256 + 256 + 256 * 256 + 256 + 256 * 1000 + 1000)
+        assert row["step_s"] > 0.8 * gradients * 8 / 100e6
+        assert row["forecast_of"] is not None
+        assert -0.6 < row["forecast_error"] < 0.3
