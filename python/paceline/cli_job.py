@@ -23,9 +23,10 @@ from paceline.settings import (
 )
 
 if TYPE_CHECKING:
-    from paceline.launch.job import Job
+    from paceline.launch.job import Elastic, Job
     from paceline.launch.output import Output
     from paceline.launch.request import Request
+    from paceline.settings import Settings
 
 
 def _grace(text: str) -> float:
@@ -47,7 +48,7 @@ _PATH = click.Path(path_type=Path)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _together(*options: Decorator) -> Decorator:
+def together(*options: Decorator) -> Decorator:
     """One decorator of several, listed in this order by --help."""
     return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
 
@@ -56,7 +57,7 @@ env = click.option(
     "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set for all ranks, on all hosts."
 )
 
-strategy = _together(
+strategy = together(
     click.option("--strategy", type=_STRATEGY, help="As `paceline strategies` lists them.  [default: chosen by size]"),
     click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]"),
     click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages."),
@@ -66,7 +67,7 @@ switch = click.option(
     "--switch", is_flag=True, help="A process of its own adds up in the switch's place (ps-aggregation)."
 )
 
-knobs = _together(
+knobs = together(
     click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what."),
     click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]"),
     click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]"),
@@ -81,7 +82,7 @@ knobs = _together(
     ),
 )
 
-output = _together(
+output = together(
     click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
     click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."),
     click.option(
@@ -110,6 +111,7 @@ def request(
     record_warmup: int | None,
     verbose: bool,
     switch: bool,
+    elastic: Callable[[Settings], Elastic] | None = None,
     **settings: object,
 ) -> tuple[Request, Callable[[Job], Output]]:
     """What these options ask for, and where the output goes. Raises UsageError."""
@@ -131,6 +133,7 @@ def request(
         record_warmup=record_warmup,
         verbose=verbose,
         switch=switch,
+        elastic=elastic,
     )
 
     def to(job: Job) -> Output:

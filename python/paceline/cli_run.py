@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from paceline import cli_job
+from paceline import cli_elastic, cli_job
 from paceline import cli_types as types
 from paceline.interfaces import check_interface
 from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile, spread
@@ -38,7 +38,8 @@ class CannotDoHereError(click.ClickException):
 @cli_job.switch
 @cli_job.knobs
 @click.option("--interface", metavar="NAME|NETWORK", help="For connections between ranks: eth0 or 10.0.0.0/24.")
-@click.option("--port", type=_PORT, help="Where rank 0 waits for the others.  [default: a free one]")
+@click.option("--port", type=_PORT, help="Where rank 0, or an elastic job, waits.  [default: a free one]")
+@cli_elastic.options
 @cli_job.output
 @cli_job.command
 def run(
@@ -61,13 +62,21 @@ def run(
     \b
     paceline run -np 4 -- python train.py --lr 0.1
     paceline run --hosts node1:8,node2:8 --strategy hierarchical -- python train.py
+    paceline run --elastic -np 4 --min-np 2 -- python train.py
     """
     if os.name != "posix":
         raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
     if not command:
         raise click.UsageError("which command? paceline run -np 4 -- python train.py")
-    request, output = cli_job.request(command, **options)
-    places = _places(ranks, hosts, hostfile)
+    wanted = cli_elastic.wanted(options)
+    elastic = None
+    if wanted.elastic:
+        places, most = wanted.places(ranks, _hosts(hosts, hostfile))
+        elastic, port = wanted.how(ranks or most, most, port), None
+    else:
+        wanted.refuse_without()
+        places = _places(ranks, hosts, hostfile)
+    request, output = cli_job.request(command, elastic=elastic, **options)
     if interface is not None:
         check_interface(interface, "--interface")
     checked = request.checked()
@@ -81,12 +90,17 @@ def run(
 
 
 def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:
-    if hosts is not None and hostfile is not None:
-        raise click.UsageError("--hosts and --hostfile exclude each other")
-    if hosts is not None:
-        return place(parse_hosts(hosts), ranks)
-    if hostfile is not None:
-        return place(read_hostfile(hostfile), ranks)
+    found = _hosts(hosts, hostfile)
+    if found is not None:
+        return place(found, ranks)
     if ranks is None:
         raise click.UsageError("how many ranks? give -np N, or hosts: paceline run -np 4 -- python train.py")
     return [Place(Host("localhost", ranks), 0, ranks)]
+
+
+def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host] | None:
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("--hosts and --hostfile exclude each other")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    return None if hostfile is None else read_hostfile(hostfile)

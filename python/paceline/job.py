@@ -29,11 +29,15 @@ from typing import Any, cast
 
 from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError, UserError
+from paceline.elastic.membership import Membership, membership
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
 from paceline.job_exchange import Exchanges
 from paceline.job_group import Collectives, Handle
 from paceline.settings import Settings
+
+_MEET_S = 20.0
+"""For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
 
 __all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
 
@@ -159,13 +163,19 @@ def join_named(**settings: object) -> Job:
 
 
 def _join(known: Settings) -> Job:
+    member = membership()
+    if member is not None:
+        return _join_world(member, known)
     place = rank_environment()
     rendezvous = known.rendezvous or place.rendezvous
     exchange: Callable[[bytes], list[bytes]] | None = None
     secret = known.secret
     if place.launcher == "torchrun" and rendezvous is None:
         exchange, secret = _through_torchrun(place, known)
-    known = replace(known, rendezvous=rendezvous, secret=secret)
+    return _start(place, replace(known, rendezvous=rendezvous, secret=secret), exchange)
+
+
+def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], list[bytes]] | None) -> Job:
     engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
     try:
         world = engine.world()
@@ -176,6 +186,18 @@ def _join(known: Settings) -> Job:
     if known.verbose and job.rank == 0:
         choices.tell(job.choices())
     return job
+
+
+def _join_world(member: Membership, known: Settings) -> Job:
+    """Of an elastic job, the next world: if a rank dies before all have met, the one after it."""
+    limit = min(known.start_timeout_s, _MEET_S)
+    while True:
+        member.ask()
+        place = member.rank_environment()
+        try:
+            return _start(place, replace(known, secret=member.secret(), start_timeout_s=limit), member.exchange)
+        except JobError as error:
+            member.why = f"rank {place.rank}: {error}"
 
 
 def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:

@@ -69,6 +69,7 @@ class Agent:
         self.exchange: Exchange | None = None
         self.reasons = Reasons()
         self.common: dict[str, str] = {}
+        self.interface = ""
         self.started = False
         self.living = 0
         self.paused = False
@@ -134,6 +135,10 @@ class Agent:
                 self._prepare(order["job"])
             elif "go" in order:
                 self._go(order["go"])
+            elif "start" in order:
+                self._start_worker(order["start"])
+            elif "kill" in order:
+                self._kill(order["kill"])
             elif "stop" in order:
                 self.stop(order["stop"]["grace_s"], order["stop"]["kill_s"])
         except (Problem, UserError) as error:
@@ -173,6 +178,9 @@ class Agent:
         if self.ports is not None:
             self.ports.release()
         self.started = True
+        self.interface = go["interface"]
+        if self.job["elastic"]:
+            return  # the launcher says when each starts
         for local_rank in range(self.job["count"]):
             rank = self.job["first"] + local_rank
             environment = variables.of_rank(self.common, self.job, go, local_rank)
@@ -182,6 +190,19 @@ class Agent:
         for server in self.job["servers"]:
             environment = variables.of_server(self.common, self.job, go, server)
             self._start(self.job["size"] + server, _SERVER, environment)
+
+    def _start_worker(self, worker: dict[str, Any]) -> None:
+        """Of an elastic job, in a slot that is free."""
+        environment = {**self.common, "PACELINE_INTERFACE": self.interface, **worker["environment"]}
+        if not self.ending:
+            self.groups = [group for group in self.groups if group.code is None or not group.empty]
+            self._start(worker["slot"], self.job["command"], environment)
+
+    def _kill(self, slot: int) -> None:
+        """What runs in the slot, which may be stopped."""
+        for group in self.groups:
+            if group.rank == slot and group.code is None:
+                group.signal(signal.SIGKILL)
 
     def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         try:
@@ -263,6 +284,8 @@ class Agent:
                 continue
             group = by_pid[pid]
             group.ended(status)
+            if self.job["elastic"] and group.code:
+                group.signal(signal.SIGKILL)  # what it started has nobody to work for, and another takes its place
             self.living -= 1
             for pipe in [pipe for pipe in self.pipes if pipe.rank == group.rank]:
                 self._drain(pipe)
@@ -272,8 +295,12 @@ class Agent:
             ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
             self.out.put(encode(Kind.EXITED, group.rank, ended))
 
+    def _awaits(self) -> bool:
+        """Whether more may be started when nothing runs: until it is told to stop."""
+        return bool(self.job["elastic"]) and not self.ending
+
     def _patience(self) -> float | None:
-        if self.ending or (self.started and not self.living):
+        if self.ending or (self.started and not self.living and not self._awaits()):
             return 0 if self.over and not len(self.out) else _POLL_S
         if self.terminate_at is not None:
             return max(0.0, self.terminate_at - time.monotonic())
@@ -291,7 +318,7 @@ class Agent:
             self.killed_at = self.killed_at or now
             signal_all(self.groups, signal.SIGKILL)
         hopeless = self.killed_at is not None and now > self.killed_at + _GIVE_UP_S
-        if self.living and not hopeless:
+        if (self.living or self._awaits()) and not hopeless:
             return
         if signal_all(self.groups, 0) and not hopeless:
             self.stop(0, _LEFTOVERS_S)  # they would outlive their job

@@ -8,8 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.elastic.discovery import Discovery
+from paceline.elastic.roster import Limits
 from paceline.launch import variables
 from paceline.launch.hosts import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic:
+    """How the ranks of a job may change."""
+
+    limits: Limits
+    slots: int
+    """Of those of the hosts, so many are taken."""
+    discovery: Discovery | None = None
+    """Says how many slots each host has now; otherwise all that it was given."""
+    port: int = 0
+    """At which workers ask for their places; 0: a free one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +53,8 @@ class Job:
     """The job is ended when it has run for so long."""
     record: Mapping[str, int] | None = None
     """Every rank records a trace, of so many `steps` after so many of `warmup`."""
+    elastic: Elastic | None = None
+    """Ranks that die are replaced: places have slots, and each rank is told by the launcher when it starts."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
     """PACELINE_RUN_ID: tells this job from others."""
 
@@ -53,7 +70,9 @@ class Job:
 
     @property
     def names(self) -> list[str]:
-        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`."""
+        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`; if elastic, `slot 0`, …."""
+        if self.elastic is not None:
+            return [f"slot {n}" for n in range(self.size)]
         ranks, servers = range(self.size), range(self.servers)
         return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + ["switch"] * self.switch
 
@@ -78,6 +97,7 @@ class Job:
             "servers": list(place.servers),
             "all_servers": self.servers,
             "switch": self.switch,
+            "elastic": self.elastic is not None,
             "first": place.first,
             "count": place.count,
             "size": self.size,

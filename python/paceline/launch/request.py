@@ -16,8 +16,9 @@ from paceline._core import UserError
 from paceline.files import check_writable
 from paceline.injection import SETTINGS
 from paceline.launch import merge, variables
+from paceline.launch.elastic import ElasticSupervisor
 from paceline.launch.hosts import Place
-from paceline.launch.job import Job
+from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
 from paceline.settings import Settings, check_timeline
@@ -41,6 +42,8 @@ class Request:
     switch: bool = False
     """A process of its own adds up in the switch's place."""
     limit_s: float = float("inf")
+    elastic: Callable[[Settings], Elastic] | None = None
+    """Ranks may die and come: how, once the settings are known."""
 
     def checked(self) -> Checked:
         """Everything that can be found out before a rank is started. Raises UserError, UsageError."""
@@ -58,7 +61,21 @@ class Request:
             raise UserError(self._as_given(str(error), named)) from None
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
+        if self.elastic is not None:
+            self._check_elastic(settings)
         return Checked(self, given, named, recording, settings)
+
+    def _check_elastic(self, settings: Settings) -> None:
+        """What is not for jobs whose ranks change. Raises UsageError."""
+        for option, given in (
+            ("--switch", self.switch),
+            ("--record", self.record),
+            ("--timeline", settings.timeline),
+            ("--multicast", settings.multicast),
+            ("--placement FILE", settings.placed()),
+        ):
+            if given:
+                raise click.UsageError(f"{option} is not for --elastic, whose ranks change; leave one of them out")
 
     def _as_given(self, problem: str, named: Mapping[str, str]) -> str:
         """Names the option, not the variable that ranks are given for it."""
@@ -94,7 +111,9 @@ class Checked:
 
     @property
     def servers(self) -> int:
-        """Processes that are parameter servers."""
+        """Processes that are parameter servers. Those of an elastic job are roles of its ranks."""
+        if self.request.elastic is not None:
+            return 0
         return self.settings.servers if self.settings.has_servers() else 0
 
     @property
@@ -107,6 +126,7 @@ class Checked:
 
         Raises UserError, ClickException.
         """
+        elastic = None if self.request.elastic is None else self.request.elastic(self.settings)
         job = Job(
             command=self.request.command,
             places=places,
@@ -118,9 +138,10 @@ class Checked:
             record=self.recording,
             switch=self.request.switch,
             limit_s=self.request.limit_s,
+            elastic=elastic,
             **where,
         )
-        supervisor = Supervisor(job, output(job))
+        supervisor = Supervisor(job, output(job)) if elastic is None else ElasticSupervisor(job, elastic, output(job))
         code = supervisor.run()
         self._finish(supervisor, code)
         return code

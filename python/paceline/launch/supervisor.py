@@ -60,6 +60,7 @@ class Supervisor:
                     self._watch_input()
                     for key, _ in self.selector.select(self._patience()):
                         key.data()
+                    self._turn()
                     if time.monotonic() >= self.give_up_at:
                         self._give_up()
                     if time.monotonic() >= self.limit_at:
@@ -71,6 +72,9 @@ class Supervisor:
                 host.close()
             self.output.close()
         return self._result()
+
+    def _turn(self) -> None:
+        """After each look at what has happened."""
 
     def _result(self) -> int:
         if self.signal is not None:
@@ -243,12 +247,7 @@ class Supervisor:
             self._go()
 
     def _ended(self, host: AgentHost, frame: Frame) -> None:
-        fields = frame.json()
-        name = host.name if host.remote or len(self.hosts) > 1 else None
-        stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
-        code, reason, follows = fields["code"], fields["reason"], fields["follows"]
-        called = self.job.names[frame.rank]
-        outcome = Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
+        outcome = self._outcome(host, frame)
         self.outcomes.append(outcome)
         if outcome.failed and self.signal is None and self.broken is None and self.problem is None:
             if not self.failed:
@@ -260,6 +259,14 @@ class Supervisor:
         workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
         if self.job.servers and workers == self.job.size and not self.stopping:
             self._stop(0)  # nobody is left to serve
+
+    def _outcome(self, host: AgentHost, frame: Frame) -> Outcome:
+        fields = frame.json()
+        name = host.name if host.remote or len(self.hosts) > 1 else None
+        stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
+        code, reason, follows = fields["code"], fields["reason"], fields["follows"]
+        called = self.job.names[frame.rank]
+        return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
 
     def _blame(self, outcome: Outcome | None) -> None:
         """Name the rank that failed first, once; one that failed because of another is named if there is no other."""

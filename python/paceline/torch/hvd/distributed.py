@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.torch.hvd import timeline
+from paceline.torch.hvd import optimizers, timeline
 from paceline.torch.hvd.gradients import Gradients, needed
 from paceline.torch.hvd.grouping import Groups, grouped, unnamed
 from paceline.torch.hvd.objects import broadcast_object
@@ -34,25 +34,40 @@ class Distributed(_Base):
     _should_synchronize: bool
     _synchronized: bool
     _pull: LayerPull | None
+    _layer_pull: LayerPull | None
+    """As `_pull`, also while there are no other ranks."""
+    _wanted_groups: Groups
 
     def _begin(self, gradients: Gradients, groups: Groups) -> None:
         """Watch the parameters. All ranks of the process set do this together if there are groups."""
-        self._gradients = gradients
+        self._gradients, self._wanted_groups = gradients, groups
+        self._layer_pull = None
+        optimizers.add(self)
+        self._enter()
+
+    def _enter(self) -> None:
+        """There is a world, the first one or, in an elastic job, another."""
+        gradients = self._gradients
         self._should_synchronize, self._synchronized = True, False
         process_set = gradients.process_set
         self._active = process_set.included() and len(process_set.ranks) > 1
         self._pull = None
-        if self._active and current().job.settings.pull == "layer":
-            self._pull = LayerPull(gradients, self._step_one)
         if not self._active:
             return
-        if self._pull is None:
-            gradients.enter()
+        if current().job.settings.pull == "layer":
+            self._pull = self._layer_pull = self._layer_pull or LayerPull(gradients, self._step_one)
+        gradients.enter(planned=self._pull is None)
         parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
-        if groups is not None:
-            gradients.group(grouped(groups, self._in_common_order(parameters)))
+        if self._wanted_groups is not None:
+            gradients.group(grouped(self._wanted_groups, self._in_common_order(parameters)))
         for parameter in parameters:
             gradients.watch(parameter)
+
+    def _leave(self) -> None:
+        """The world has ended: gradients on their way are lost, and nothing is held of it."""
+        if self._layer_pull is not None:
+            self._layer_pull.forget()
+        self._gradients.leave()
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]

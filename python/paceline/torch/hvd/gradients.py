@@ -66,11 +66,20 @@ class Gradients:
         self._refuse: Callable[[Tensor, str], None] | None = None
         self._members: Members | None = None
         self._optimizer = ""
+        self._taken = False
+        """Whether gradients are reduced at all."""
 
-    def enter(self) -> None:
-        """This rank takes part."""
-        self._members = members_of(self.process_set)
-        self._optimizer = self._members.optimizer(self.names.values())
+    def enter(self, *, planned: bool) -> None:
+        """This rank takes part. `planned`: the order of gradients may be, for all are waited for in each step."""
+        self._taken = True
+        if planned:
+            self._members = members_of(self.process_set)
+            self._optimizer = self._members.optimizer(self.names.values())
+
+    def leave(self) -> None:
+        """The world has ended, and with it what is in flight; until `enter` gradients stay where they are."""
+        self._land(self.passes)
+        self._taken, self._members, self._optimizer = False, None, ""
 
     def watch(self, parameter: Tensor) -> None:
         """From now on its gradient is reduced as soon as backward has computed it."""
@@ -131,6 +140,8 @@ class Gradients:
         return bool(self._flying) or any(left != self.passes for left in self._left.values())
 
     def _computed(self, parameter: Tensor) -> None:
+        if not self._taken:
+            return
         if self._refuse is not None:
             self._refuse(parameter, self.name(parameter))
         if self._left[parameter] <= 0:

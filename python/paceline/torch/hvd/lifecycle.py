@@ -7,7 +7,8 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline._core import UserError
+from paceline._core import JobError, UserError
+from paceline.elastic.membership import membership
 from paceline.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
@@ -27,12 +28,27 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     others are worlds of their own, but all processes call `init`. Without it all ranks. `process_sets` are added at
     once. More may always be added later, so that "dynamic" means nothing.
 
+    In an elastic job ranks die and come: it waits until a world has met.
+
     Raises JobError naming the ranks that did not come, UserError for a variable that cannot be, ValueError for `comm`
     without this rank.
     """
     if world.is_initialized():
         return
     sets = _sets(process_sets)
+    while True:
+        try:
+            _join(comm, sets)
+        except JobError as error:
+            member = membership()
+            if member is None:
+                raise
+            member.why = str(error)  # the driver says whether there is another world
+        else:
+            return
+
+
+def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     knobs = Knobs.from_environment()
     hierarchical = knobs.hierarchical and not os.environ.get("PACELINE_STRATEGY")
     path = timeline_path()
@@ -40,6 +56,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     if not knobs.threshold_given and job.settings.has_servers():
         # As simulated: every tensor is pushed and pulled by itself.
         knobs = replace(knobs, threshold=0)
+    here: world.World | None = None
     try:
         here = world.World(job, knobs, _ranks(comm, job.rank, job.size))
         world.enter(here)
@@ -55,7 +72,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     except BaseException:
         world.enter(None)
         global_process_set.ranks = []
-        job.close()
+        (job if here is None else here).close()
         raise
 
 

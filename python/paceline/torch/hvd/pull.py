@@ -114,6 +114,13 @@ class LayerPull:
         for parameter in list(self._late):
             self._finish(parameter)
 
+    def forget(self) -> None:
+        """What is on its way will not come: parameters stay behind."""
+        for parameter in self._late:
+            for name in _COPIES:
+                parameter.__dict__.pop(name, None)
+        self._late.clear()
+
     def _meet(self, module: nn.Module) -> None:
         """A module is called for the first time: what is written of it to a checkpoint is not to be a step behind."""
         self._met.add(module)

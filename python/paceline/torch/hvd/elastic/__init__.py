@@ -1,0 +1,41 @@
+"""Horovod's elastic training: ranks that die are replaced, and training goes on from the last commit.
+
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        while state.batch < 1000:
+            ...
+            state.batch += 1
+            state.commit()
+
+    train(state)
+
+`paceline run --elastic -np 4 -- python train.py` starts it (docs/elastic.md).
+
+| module | holds |
+| --- | --- |
+| runner | run: the loop around the training function |
+| state | State and ObjectState: commit, restore, sync |
+| commits | the last two of them |
+| torch_state, kinds | TorchState: models, optimizers, samplers, what has a state_dict |
+| sampler | ElasticSampler |
+| updates | whether others wait to come in; HostsUpdatedInterrupt |
+"""
+
+from paceline.torch.hvd.elastic.runner import run
+from paceline.torch.hvd.elastic.sampler import ElasticSampler
+from paceline.torch.hvd.elastic.state import ObjectState, State
+from paceline.torch.hvd.elastic.torch_state import TorchState
+from paceline.torch.hvd.elastic.updates import HostsUpdatedInterrupt
+from paceline.torch.hvd.errors import HorovodInternalError
+
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "run",
+]

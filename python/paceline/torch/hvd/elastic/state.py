@@ -1,0 +1,137 @@
+"""What ranks have in common, and how all go back to it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from paceline.torch.hvd.elastic import updates
+from paceline.torch.hvd.elastic.commits import Commits
+from paceline.torch.hvd.objects import broadcast_object
+
+
+class State:
+    """To be extended: `save` keeps what `restore` brings back, and `sync` gives all ranks what rank 0 has.
+
+    The ranks that go on are those that made the same commit; rank 0 is one of them. `ObjectState` and `TorchState` keep
+    two commits, so that all survivors can go back to the same one; what extends this class alone keeps one, as under
+    Horovod, and a rank that was one commit ahead gets the others' state by `sync`.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as Horovod's, which passes them on
+        """Nothing is committed yet."""
+        super().__init__(**kwargs)
+        self._callbacks: list[Callable[[], None]] = []
+        self._commits = Commits()
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Call these when a new world has begun, before the state is synchronized: to scale the learning rate to its size.
+
+        They are called on ranks that were in the world before, not on new ones, and are no place for operations.
+        """
+        self._callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """A new world has begun."""
+        self.reset()
+        for callback in self._callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keep the state as it is now, in memory; then let ranks in or out, as `check_host_updates` does.
+
+        If a rank dies, all go back to the last commit that all survivors have made. All ranks call this at the same
+        point of their training, after `optimizer.step()`. It costs a copy of the state, and a small all-reduce.
+        """
+        self.save()
+        self._made()
+        updates.check()
+
+    def check_host_updates(self) -> None:
+        """Let ranks in that wait, and out that are to leave, if there are any; without a copy. All ranks call this.
+
+        Raises HostsUpdatedInterrupt on all ranks, which `run` catches.
+        """
+        try:
+            updates.check()
+        except updates.HostsUpdatedInterrupt:
+            # All ranks are here, or will go back: what has been done since the last commit is not lost.
+            self.save()
+            self._made()
+            raise
+
+    def save(self) -> None:
+        """Keep the state as it is now."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Bring back what was kept last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0, and keep it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Do what a new world asks for, if anything."""
+
+    # What `run` needs to know
+
+    def _made(self) -> None:
+        """`save` was called for a commit."""
+        last = self._commits.numbers[-1] if self._commits.numbers else -1
+        self._commits.adopt(last + 1, None)
+
+    def _back_to(self, number: int | None) -> None:
+        """Go back to this commit, if it is held; else `sync` will bring it."""
+        if number is not None and self._commits.back_to(number):
+            self.restore()
+
+    def _synchronized(self, number: int) -> None:
+        """`sync` was called, and this is the commit that all have now."""
+        self._commits.adopt(number, None)
+
+
+class ObjectState(State):
+    """Python objects as attributes: `ObjectState(epoch=0, batch=0)`, then `state.batch += 1`.
+
+    What changes in place is copied (`copy.deepcopy`) at each commit, and sent as pickle when ranks synchronize.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:  # noqa: ANN401
+        """`bcast_object` and `get_rank` are Horovod's, and not needed."""
+        super().__init__()
+        self._names = list(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def save(self) -> None:
+        """Keep the objects as they are now; of what was kept before, the last is held as well."""
+        self._commits.add(self._snapshot())
+
+    def restore(self) -> None:
+        """Bring back what was kept last, if anything was."""
+        snapshot = self._commits.last()
+        if snapshot is not None:
+            self._bring_back(snapshot)
+
+    def sync(self) -> None:
+        """Give all ranks the objects of rank 0."""
+        if self._names:
+            objects = broadcast_object({name: getattr(self, name) for name in self._names}, 0, "hvd.elastic.objects")
+            for name, value in objects.items():
+                setattr(self, name, value)
+
+    def _snapshot(self) -> Any:  # noqa: ANN401 - see Commits
+        return {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    def _bring_back(self, snapshot: Any) -> None:  # noqa: ANN401
+        for name, value in snapshot.items():
+            setattr(self, name, copy.deepcopy(value))
+
+    def _made(self) -> None:
+        """`save` has counted it."""
+
+    def _synchronized(self, number: int) -> None:
+        self._commits.adopt(number, self._snapshot())
