@@ -160,7 +160,9 @@ def nodes():
     cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 2, "include_dashboard": False})
     cluster.add_node(**node, num_cpus=2, num_gpus=2)
     cluster.wait_for_nodes()
-    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    # Ray lets workers import what stands beside the driver's script, which is pytest here.
+    tests = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+    ray.init(address=cluster.address, runtime_env=tests, logging_level="ERROR", log_to_driver=False)
     yield cluster
     ray.shutdown()
     cluster.shutdown()

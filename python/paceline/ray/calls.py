@@ -96,7 +96,7 @@ class Calls:
         elif isinstance(cause, JobError):
             chosen = JobError(f"{name}: {cause}")
         else:
-            chosen = JobError(f"{name}{self._where(name)} failed: {type(cause).__name__}: {cause}")
+            chosen = JobError(f"{name}{self._where(name)} failed: {in_words(cause)}")
         chosen.__cause__ = error
         return chosen
 
@@ -116,6 +116,12 @@ def cause_of(error: BaseException) -> BaseException:
     while isinstance(inner := getattr(error, "cause", None), BaseException):
         error = inner
     return error
+
+
+def in_words(cause: BaseException) -> str:
+    """What was raised, in a line."""
+    first_line = next(iter(str(cause).splitlines()), "")
+    return f"{type(cause).__name__}: {first_line}" if first_line else type(cause).__name__
 
 
 def died_how(error: BaseException) -> str:
