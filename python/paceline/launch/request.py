@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline import timelines
+from paceline._core import UserError
 from paceline.files import check_writable
 from paceline.injection import SETTINGS
 from paceline.launch import merge, variables
@@ -52,6 +53,12 @@ class Request:
         named = variables.named(self.names, os.environ)
         # Once here, not once in every rank.
         settings = Settings.from_environment({**os.environ, **given, **named})
+        if settings.transport == "mpi":
+            raise UserError(
+                "transport mpi: MPI's own mpirun starts its ranks: "
+                f"mpirun -n 2 env PACELINE_TRANSPORT=mpi {' '.join(self.command)[:80]} (docs/mpi.md); or take another "
+                "transport"
+            )
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
         return Checked(self, given, named, recording, settings)
