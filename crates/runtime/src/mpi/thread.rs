@@ -1,7 +1,7 @@
 //! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub struct Thread {
 }
 
 static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
+/// MPI can be initialised once in a process, whatever came of it.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
 fn usage<T>(text: String) -> Result<T> {
     Err(RunError::Usage(text))
@@ -68,6 +70,11 @@ impl Thread {
             return Ok(thread.clone());
         }
         let (library, abi) = load(named)?;
+        if BEGUN.swap(true, Ordering::SeqCst) {
+            return usage(
+                "MPI could not be initialised in this process before, and cannot be again; start it anew".into(),
+            );
+        }
         let (tasks, queue) = channel();
         let (say, hear) = channel();
         let at = library.clone();
