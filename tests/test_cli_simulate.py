@@ -383,7 +383,7 @@ def test_native_is_a_tree_for_little_and_the_ring_for_much():
     assert much["native"] == pytest.approx(much["ring"], rel=0.1)
 
 
-def test_native_is_forecast_only():
+def test_native_needs_a_library_underneath():
     result = CliRunner().invoke(main, ["run", "-np", "2", "--strategy", "native", "--", "python", "-c", "pass"])
     assert result.exit_code == 2
     assert "library's all-reduce" in result.stderr

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 
 from paceline._core import Communicator, Engine
+from paceline.environment import rank_environment
 from paceline.settings import Settings
 
 
 def start() -> tuple[Engine, Communicator]:
+    if os.environ.get("PACELINE_TRANSPORT") == "mpi":
+        place = rank_environment()
+        engine = Engine.start(place.rank, place.size, Settings.from_environment().to_json())
+        return engine, engine.world()
     rendezvous = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     settings = Settings.from_environment(rendezvous=rendezvous).to_json()
     engine = Engine.start(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), settings)

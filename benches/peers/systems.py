@@ -26,7 +26,7 @@ class System:
     name: str
     title: str
     job: str  # the script that every rank runs
-    transport: str  # shm or tcp
+    transport: str  # shm, tcp or mpi
     environment: str = ""  # of an MPI
     options: tuple[str, ...] = ()  # to its launcher
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +41,25 @@ class System:
 
 _UCX = ("--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any")
 _TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
+
+
+def _over(environment: str, title: str) -> tuple[System, System]:
+    """Paceline over an MPI: a strategy of its own over messages, and that library's all-reduce."""
+    variables = {"PACELINE_TRANSPORT": "mpi"}
+    native = variables | {"PACELINE_STRATEGY": "native"}
+    return (
+        System(f"paceline-{environment}", f"paceline, {title}", "job_native.py", "mpi", environment, (), variables),
+        System(
+            f"paceline-{environment}-native",
+            f"paceline, {title}'s own",
+            "job_native.py",
+            "mpi",
+            environment,
+            variables=native,
+        ),
+    )
+
+
 SYSTEMS = {
     system.name: system
     for system in (
@@ -64,8 +83,12 @@ SYSTEMS = {
             variables={"PACELINE_TRANSPORT": "tcp"},
             arguments=("paceline",),
         ),
+        *_over("openmpi", "Open MPI"),
+        *_over("mpich", "MPICH"),
     )
 }
+DEFAULT = [name for name, system in SYSTEMS.items() if system.transport != "mpi"]
+"""What is measured unless something is named."""
 
 
 def prepare(system: System) -> None:
@@ -97,7 +120,8 @@ def launches(system: System, ranks: int, arguments: list[str]) -> list[tuple[lis
         oversubscribe = ["--oversubscribe"] if system.environment == "openmpi" and ranks > cores() else []
         launcher = [str(place / "mpirun"), "-n", str(ranks), *oversubscribe, *system.options]
         variables = environments.variables(system.environment) | dict(system.variables)
-        return [([*launcher, str(place / "python"), *words], variables | {"OMP_NUM_THREADS": "1"})]
+        python = sys.executable if system.ours else str(place / "python")
+        return [([*launcher, python, *words], variables | {"OMP_NUM_THREADS": "1"})]
     shared = {
         **os.environ,
         **system.variables,

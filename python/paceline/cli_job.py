@@ -13,6 +13,7 @@ from paceline import cli_types as types
 from paceline._core import UserError
 from paceline.library import find_coordinator, find_strategy
 from paceline.settings import (
+    BAIDU_RING,
     DISTRIBUTIONS,
     INSIDE,
     LONGEST_TIMEOUT_S,
@@ -38,7 +39,7 @@ def _grace(text: str) -> float:
 
 _GRACE = types.Value("SECONDS", _grace)
 _STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
-_STRATEGY = types.Value("NAME", lambda text: find_strategy(text).name)
+_STRATEGY = types.Value("NAME", lambda text: text if text == BAIDU_RING else find_strategy(text).name)
 _COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
 _CHUNK = types.Value("SIZE", types.checked(types.chunk))
 _STEPS = types.Value("N", types.whole(1, 100_000))

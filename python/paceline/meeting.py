@@ -35,16 +35,16 @@ class MpiExchange:
         self._settings = settings.to_json()
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Give every rank's blob, in rank order. Raises UserError where MPI cannot be had, JobError for missing ranks."""
+        """Give every rank's blob, in rank order. Raises UserError without MPI, JobError for missing ranks."""
         return mpi_exchange(self.rank, self.size, self._settings, blob)
 
 
 def share_secret(exchange: Exchange, own: str | None) -> str:
     """Agree on the job's secret: `own`, which all ranks have from the environment, or one that rank 0 makes.
 
-    A secret made here passes through the exchange, so it protects from everybody but those who reach that: torch's store (the torchrun
-    rendezvous has no authentication), or MPI. Raises JobError if some ranks have a secret and others have none, or if
-    the ranks run different versions of Paceline.
+    A secret made here passes through the exchange, so it protects from everybody but those who reach that: MPI, or
+    torch's store (the torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and others
+    have none, or if the ranks run different versions of Paceline.
     """
     made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
     told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})

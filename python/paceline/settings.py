@@ -55,6 +55,8 @@ INSIDE = ("root", "ring")
 PLACEMENTS = ("round-robin", "even")
 DISTRIBUTIONS = ("round-robin", "block")
 PULLS = ("layer", "step")
+BAIDU_RING = "baidu-ring"
+"""A preset: the ring over MPI, every tensor by itself, no coordinator that negotiates."""
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
 LONGEST_TIMEOUT_S = 30 * 86_400.0
@@ -115,6 +117,8 @@ class Settings:
     """Parameter servers that `paceline run` has started; their ranks follow those that train."""
     switch_process: bool = False
     """Behind them it has started a process that adds up in the switch's place."""
+    unfused: bool = False
+    """Every tensor is reduced by itself: `baidu-ring`."""
     disturbance: dict[str, float] | None = None
     """Of multicasts, for tests."""
     verbose: bool = False
@@ -146,10 +150,19 @@ class Settings:
         if "secret_file" in values:
             values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
             sources["secret"] = "the secret"
+        if values.get("strategy") == BAIDU_RING:
+            _preset(values, sources)
         checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
         servers = _server_processes(environ)
         switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
-        settings = cls(**checked, server_processes=servers, switch_process=switch, disturbance=_disturbance(environ))
+        unfused = values.get("strategy") == BAIDU_RING
+        settings = cls(
+            **checked,
+            unfused=unfused,
+            server_processes=servers,
+            switch_process=switch,
+            disturbance=_disturbance(environ),
+        )
         for name, transports in _WITHOUT_EFFECT.items():
             if name in checked and settings.transport in transports:
                 raise UserError(
@@ -275,6 +288,20 @@ def _strategy(value: object, source: str) -> str:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return strategy.name
+
+
+def _preset(values: dict[str, object], sources: dict[str, str]) -> None:
+    """What `baidu-ring` stands for. Raises UserError for a setting that contradicts it."""
+    source = sources["strategy"]
+    if values.setdefault("transport", "mpi") != "mpi":
+        raise UserError(f"{source}: {BAIDU_RING} is the ring over MPI; take ring, or leave {sources['transport']} out")
+    sources.setdefault("transport", source)
+    if "chunk" in values:
+        raise UserError(f"{sources['chunk']}: {BAIDU_RING} has a piece per worker; take ring, or leave it out")
+    if values.get("coordinator") not in (None, GRAPH):
+        raise UserError(
+            f"{sources['coordinator']}: {BAIDU_RING} does not negotiate; take ring, or leave the coordinator out"
+        )
 
 
 def _check_library(settings: Settings, source: str) -> None:
@@ -441,7 +468,17 @@ _WITHOUT_EFFECT = {
 
 # Settings that the native module gets in other ways, or not at all.
 _ELSEWHERE = frozenset(
-    ("interface", "pull", "coordinator", "timeline", "verbose", "server_processes", "switch_process", "disturbance")
+    (
+        "interface",
+        "pull",
+        "unfused",
+        "coordinator",
+        "timeline",
+        "verbose",
+        "server_processes",
+        "switch_process",
+        "disturbance",
+    )
 )
 
 _CHECKS: dict[str, Callable[[object, str], Any]] = {

@@ -4,6 +4,7 @@ Words: transports separated by commas (`copied` is shm without single copies), l
 all of a strategy's operations in flight.
 """
 
+import os
 import sys
 
 import paceline
@@ -38,6 +39,10 @@ def main(transports, lengths, in_flight):
     for word in transports:
         digest = Digest()
         settings = {"single_copy": False} if word == "copied" else {}
+        if (
+            word == "tcp" and "JOB_TEST_RENDEZVOUS" in os.environ
+        ):  # which another transport of this run must not be given
+            settings["rendezvous"] = os.environ["JOB_TEST_RENDEZVOUS"]
         transport = "shm" if word == "copied" else word
         with paceline.job.join(transport=transport, **settings) as job:
             if job.size > 1 and transport != "auto":

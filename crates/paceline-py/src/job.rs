@@ -285,9 +285,12 @@ impl PyCommunicator {
         let request = Request { call: Call::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
         // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
-        wait(py, &self.inner, &handle.map_err(python_error)?, None).map(drop).inspect_err(|_| {
+        let handle = handle.map_err(python_error)?;
+        wait(py, &self.inner, &handle, None).map(drop).inspect_err(|_| {
             // Nobody holds the buffer after this, for instance after Ctrl-C.
-            py.detach(|| self.inner.abandon("a rank was interrupted in an all_reduce"));
+            if !handle.done() {
+                py.detach(|| self.inner.abandon("a rank was interrupted in an all_reduce"));
+            }
         })
     }
 }

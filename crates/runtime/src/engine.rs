@@ -352,8 +352,10 @@ impl Shared {
         };
         self.monitor.tell_failed(id, &ranks, error);
         self.announce();
-        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here.
-        loop {
+        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here. A library
+        // underneath may be stuck.
+        let until = Instant::now() + STUCK;
+        while !self.funneled || Instant::now() < until {
             if let Ok(mut core) = self.core.try_lock() {
                 core.fail_group(id, error);
                 return;
@@ -366,6 +368,9 @@ impl Shared {
         // It has taken the alarm; what it does with it ends before its next look.
         let looks = self.looks.load(Ordering::SeqCst);
         while self.core.try_lock().is_err() && self.looks.load(Ordering::SeqCst) < looks + 2 {
+            if self.funneled && Instant::now() > until {
+                return;
+            }
             self.announce();
             std::thread::sleep(Duration::from_micros(200));
         }

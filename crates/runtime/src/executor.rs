@@ -188,6 +188,11 @@ impl Executor {
         if self.groups.iter().any(|group| group.id == id && !group.busy()) {
             self.wires.forget(id, false);
         }
+        if self.groups.iter().any(|group| group.id == id && group.whole())
+            && let Some(mpi) = self.wires.mpi()
+        {
+            mpi.part(id);
+        }
         self.fail_group(id, &RunError::Failed("the communicator was destroyed".into()));
         self.groups.retain(|group| group.id != id);
         self.gone.insert(id);

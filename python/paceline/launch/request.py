@@ -59,6 +59,12 @@ class Request:
             settings = Settings.from_environment({**os.environ, **given, **named})
         except UserError as error:
             raise UserError(self._as_given(str(error), named)) from None
+        if settings.transport.endswith("mpi"):
+            raise UserError(
+                f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
+                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/mpi.md); or take another "
+                "transport"
+            )
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
         if self.elastic is not None:

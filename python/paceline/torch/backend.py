@@ -7,7 +7,9 @@ is needed. `torch.backends`, the other group of entry points, would load Pacelin
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
 import weakref
 from datetime import timedelta
 
@@ -19,6 +21,9 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from paceline._core import UserError
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
+from paceline.interfaces import address_of
+from paceline.meeting import MpiExchange
+from paceline.settings import BAIDU_RING, Settings
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
@@ -34,6 +39,8 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
             _tell_torch(rank_environment())
+        if os.environ.get("PACELINE_TRANSPORT") == "mpi" or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
+            _meet_over_mpi()
 
 
 def _tell_torch(place: RankEnvironment) -> None:
@@ -44,6 +51,23 @@ def _tell_torch(place: RankEnvironment) -> None:
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
         if value is not None:
             os.environ.setdefault(variable, str(value))
+
+
+def _meet_over_mpi() -> None:
+    """The ranks agree through MPI where torch's store is, unless somebody has said: mpirun does not.
+
+    Raises UserError without MPI or for variables that contradict each other, JobError for ranks that do not come.
+    """
+    place, settings = rank_environment(), Settings.from_environment()
+    if place.launcher not in ("openmpi", "pmi") or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
+        return
+    address = address_of(settings.interface, "PACELINE_INTERFACE")
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+    told = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
+    master, port = json.loads(told[0])
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master, str(port)
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:

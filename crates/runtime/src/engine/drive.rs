@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::book::Command;
+use super::book::{Command, GroupBook};
 use super::{News, Notice, STUCK, Shared, lock};
 use crate::error::RunError;
 use crate::executor::Executor;
@@ -91,9 +91,16 @@ impl Shared {
 
     /// Waits while the progress thread drives, which alone may.
     fn wait_for_driver(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        let mut seen = (self.looks.load(Ordering::Relaxed), Instant::now());
         loop {
             if handle.done() {
                 return true;
+            }
+            let looks = self.looks.load(Ordering::Relaxed);
+            if looks != seen.0 {
+                seen = (looks, Instant::now());
+            } else if seen.1.elapsed() > STUCK {
+                self.fail_in_place_of_driver(handle);
             }
             if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
                 return handle.done();
@@ -107,6 +114,16 @@ impl Shared {
             }
             self.parked.fetch_sub(1, Ordering::SeqCst);
             drop(turn);
+        }
+    }
+
+    /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
+    /// other way to make a communicator): what has failed, fails here.
+    fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
+        let book = lock(&self.book);
+        let has = |group: &&GroupBook| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
+        if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
+            handle.fail(error);
         }
     }
 

@@ -66,6 +66,11 @@ impl Group {
         !self.ops.is_empty() || !self.transfers.is_empty()
     }
 
+    /// Whether it has come to its end without a failure.
+    pub fn whole(&self) -> bool {
+        !self.busy() && self.broken.is_none()
+    }
+
     pub fn begin(&mut self, begin: Begin, over: &mut Vec<Over>) {
         if let Some(error) = &self.broken {
             begin.handle.fail(error.clone());

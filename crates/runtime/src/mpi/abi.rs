@@ -85,7 +85,6 @@ pub(super) struct Handles {
     pub double: Handle,
     pub int32: Handle,
     pub int64: Handle,
-    pub uint8: Handle,
     pub sum: Handle,
     pub min: Handle,
     pub max: Handle,
@@ -110,7 +109,7 @@ pub(super) const TEXT_BYTES: usize = 8192;
 /// `MPI_UNDEFINED` of both.
 pub(super) const UNDEFINED: c_int = -32766;
 /// `MPI_IN_PLACE` of both.
-pub(super) const IN_PLACE: *const c_void = 1 as *const c_void;
+pub(super) const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
 
 impl Abi {
     /// Loads the library of this path or name.
@@ -175,7 +174,6 @@ fn standard() -> Handles {
         double: handle(0x214),
         int32: handle(0x250),
         int64: handle(0x258),
-        uint8: handle(0x241),
         sum: handle(0x21),
         min: handle(0x22),
         max: handle(0x23),
@@ -199,7 +197,6 @@ fn open_mpi(library: &Library) -> Option<Handles> {
         double: address(b"ompi_mpi_double\0")?,
         int32: address(b"ompi_mpi_int32_t\0")?,
         int64: address(b"ompi_mpi_int64_t\0")?,
-        uint8: address(b"ompi_mpi_uint8_t\0")?,
         sum: address(b"ompi_mpi_op_sum\0")?,
         min: address(b"ompi_mpi_op_min\0")?,
         max: address(b"ompi_mpi_op_max\0")?,

@@ -1,7 +1,7 @@
 //! The library's own all-reduce (`MPI_Iallreduce`), on a communicator for each group of ranks.
 //!
 //! It takes the caller's memory as it is where that lies in one run, else a copy. The 16-bit types, which not all
-//! libraries have, are widened to float32, reduced, and rounded once.
+//! libraries have, are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as ever.
 #![allow(unsafe_code, reason = "MPI is given the caller's memory; who may let go of it when stands at `abandon`")]
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -37,7 +37,8 @@ enum Place {
     /// In the caller's memory.
     Callers,
     Copy(Vec<u8>),
-    Widened(Vec<f32>),
+    Floats(Vec<f32>),
+    Ints(Vec<i32>),
 }
 
 struct Running {
@@ -78,6 +79,19 @@ impl Collectives {
         }
     }
 
+    /// Gives a group's communicators up: libraries have some thousands at a time.
+    pub fn part(&mut self, group: u32) {
+        if let Some(group) = self.groups.remove(&group)
+            && !abandoned()
+        {
+            self.free(group);
+        }
+    }
+
+    fn free(&self, group: Communicators) {
+        group.heirs.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
+    }
+
     pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<Ticket, String> {
         let comm = self.groups.get(&group).ok_or(
             "strategy native: this group of ranks has no communicator of MPI's; name the strategy for the whole job \
@@ -88,9 +102,11 @@ impl Collectives {
         let (address, element) = match &mut place {
             Place::Callers => (space.run(0, elements as u64).as_mut_ptr(), kind.0.size()),
             Place::Copy(copy) => (copy.as_mut_ptr(), kind.0.size()),
-            Place::Widened(wide) => (wide.as_mut_ptr().cast(), size_of::<f32>()),
+            Place::Floats(wide) => (wide.as_mut_ptr().cast(), size_of::<f32>()),
+            Place::Ints(wide) => (wide.as_mut_ptr().cast(), size_of::<i32>()),
         };
-        let dtype = own.unwrap_or_else(|| self.mpi.arithmetic(Dtype::Float32, kind.1).0.unwrap_or(Handle::NOTHING));
+        let wide = if kind.0 == Dtype::Uint8 { Dtype::Int32 } else { Dtype::Float32 };
+        let dtype = own.or(self.mpi.arithmetic(wide, kind.1).0).unwrap_or(Handle::NOTHING);
         let mut requests = Vec::with_capacity(1);
         for from in (0..elements).step_by(MOST_ELEMENTS) {
             let count = MOST_ELEMENTS.min(elements - from);
@@ -124,9 +140,9 @@ impl Collectives {
         }
     }
 
-    pub fn close(self) {
-        for group in self.groups.into_values() {
-            group.heirs.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
+    pub fn close(mut self) {
+        for group in std::mem::take(&mut self.groups).into_values() {
+            self.free(group);
         }
     }
 }
@@ -134,10 +150,15 @@ impl Collectives {
 /// Where to reduce: in the caller's memory if it is one run of whole elements of a type that MPI has.
 fn lay(space: &mut Space, dtype: Dtype, known: bool) -> Place {
     let elements = space.len();
+    if !known && dtype == Dtype::Uint8 {
+        let mut wide = Vec::with_capacity(elements as usize);
+        space.for_each(|run| wide.extend(run.iter().map(|&byte| i32::from(byte))));
+        return Place::Ints(wide);
+    }
     if !known {
         let mut wide = Vec::with_capacity(elements as usize);
         space.for_each(|run| wide.extend(run.as_chunks().0.iter().map(|&bytes| widen(dtype, bytes))));
-        return Place::Widened(wide);
+        return Place::Floats(wide);
     }
     let first = space.run(0, elements);
     let whole = first.len() as u64 == elements * dtype.size() as u64;
@@ -153,7 +174,8 @@ fn give_back(place: Place, dtype: Dtype, space: &mut Space) {
     let copy = match place {
         Place::Callers => return,
         Place::Copy(copy) => copy,
-        Place::Widened(wide) => wide.iter().flat_map(|&value| narrow(dtype, value)).collect(),
+        Place::Ints(wide) => wide.iter().map(|&value| value as u8).collect(),
+        Place::Floats(wide) => wide.iter().flat_map(|&value| narrow(dtype, value)).collect(),
     };
     space.zip(0, &copy, <[u8]>::copy_from_slice);
 }
@@ -181,13 +203,22 @@ mod tests {
 
     #[test]
     fn several_runs_are_copied_and_come_back() {
-        let mut runs = [vec![1u8, 2, 3], vec![4, 5]];
-        let mut all = space(1, &mut runs);
-        let Place::Copy(mut copy) = lay(&mut all, Dtype::Uint8, true) else { panic!("a copy") };
-        assert_eq!(copy, [1, 2, 3, 4, 5]);
+        let mut runs = [vec![1u8, 2, 3, 4, 5, 6, 7, 8], vec![9, 10, 11, 12]];
+        let mut all = space(4, &mut runs);
+        let Place::Copy(mut copy) = lay(&mut all, Dtype::Int32, true) else { panic!("a copy") };
+        assert_eq!(copy, (1..=12).collect::<Vec<u8>>());
         copy.iter_mut().for_each(|byte| *byte *= 2);
-        give_back(Place::Copy(copy), Dtype::Uint8, &mut all);
-        assert_eq!(runs, [vec![2, 4, 6], vec![8, 10]]);
+        give_back(Place::Copy(copy), Dtype::Int32, &mut all);
+        assert_eq!(runs, [(1..=8).map(|byte| 2 * byte).collect::<Vec<u8>>(), vec![18, 20, 22, 24]]);
+    }
+
+    #[test]
+    fn bytes_are_widened_and_wrap() {
+        let mut runs = [vec![200u8, 7]];
+        let mut all = space(1, &mut runs);
+        let Place::Ints(wide) = lay(&mut all, Dtype::Uint8, false) else { panic!("ints") };
+        give_back(Place::Ints(wide.iter().map(|value| value * 3).collect()), Dtype::Uint8, &mut all);
+        assert_eq!(runs, [vec![(600 - 512) as u8, 21]]);
     }
 
     #[test]
@@ -195,9 +226,9 @@ mod tests {
         for dtype in [Dtype::Float16, Dtype::Bfloat16] {
             let mut runs = [[1.5f32, -2.0, 0.25].iter().flat_map(|&value| narrow(dtype, value)).collect()];
             let mut all = space(2, &mut runs);
-            let Place::Widened(wide) = lay(&mut all, dtype, false) else { panic!("wide") };
+            let Place::Floats(wide) = lay(&mut all, dtype, false) else { panic!("wide") };
             assert_eq!(wide, [1.5, -2.0, 0.25]);
-            give_back(Place::Widened(wide.iter().map(|value| value + 1.0).collect()), dtype, &mut all);
+            give_back(Place::Floats(wide.iter().map(|value| value + 1.0).collect()), dtype, &mut all);
             let back: Vec<f32> = runs[0].as_chunks().0.iter().map(|&bytes| widen(dtype, bytes)).collect();
             assert_eq!(back, [2.5, -1.0, 1.25]);
         }

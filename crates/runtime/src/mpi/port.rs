@@ -131,6 +131,11 @@ impl Port {
         self.collectives.inherit(from, to);
     }
 
+    /// A group is not needed any more. All of its ranks come to this, at times of their own.
+    pub fn part(&mut self, group: u32) {
+        self.collectives.part(group);
+    }
+
     /// Begins the library's all-reduce of all elements of a space.
     ///
     /// # Errors

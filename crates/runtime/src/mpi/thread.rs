@@ -1,6 +1,7 @@
 //! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,8 +13,11 @@ use super::find::candidates;
 use crate::engine::lock;
 use crate::error::{Result, RunError};
 
-/// How long the end of the process waits for `MPI_Finalize`, which waits for all ranks.
-const FINALIZE: Duration = Duration::from_secs(10);
+/// How long the end of the process waits for `MPI_Finalize`, which waits for all ranks: one may still save a checkpoint,
+/// and launchers kill all others when a rank ends without it.
+const FINALIZE: Duration = Duration::from_secs(600);
+/// After so long it says what it waits for.
+const TELL: Duration = Duration::from_secs(10);
 
 type Task = Box<dyn FnOnce(&Arc<Mpi>) + Send>;
 
@@ -46,6 +50,8 @@ pub struct Thread {
 }
 
 static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
+/// MPI can be initialised once in a process, whatever came of it.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
 fn usage<T>(text: String) -> Result<T> {
     Err(RunError::Usage(text))
@@ -64,6 +70,11 @@ impl Thread {
             return Ok(thread.clone());
         }
         let (library, abi) = load(named)?;
+        if BEGUN.swap(true, Ordering::SeqCst) {
+            return usage(
+                "MPI could not be initialised in this process before, and cannot be again; start it anew".into(),
+            );
+        }
         let (tasks, queue) = channel();
         let (say, hear) = channel();
         let at = library.clone();
@@ -182,6 +193,7 @@ fn run(abi: Abi, library: PathBuf, say: &Sender<Begun>, queue: &Receiver<Task>) 
     claim_thread();
     let mpi = Arc::new(Mpi::new(abi));
     let begin = || {
+        launched_by_its_own(mpi.abi())?;
         let owner = mpi.init()?;
         let (rank, size) = mpi.place()?;
         Ok((About { library, version: mpi.version(), abi: mpi.abi(), rank, size }, owner))
@@ -197,27 +209,47 @@ fn run(abi: Abi, library: PathBuf, say: &Sender<Begun>, queue: &Receiver<Task>) 
     }
 }
 
+/// MPICH ends the process in MPI_Init where Open MPI's mpirun has started it; the other way round every process is rank 0
+/// of 1, which is told when it is compared with the launcher's variables.
+fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
+    if abi == "standard" && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
+        return Err(
+            "Open MPI's mpirun has started this process, and this is another library: start it with the mpirun \
+                    that belongs to it, or set PACELINE_MPI_LIBRARY to Open MPI's libmpi.so.40"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
 /// Jobs that were not left, or in which a rank was lost: the others would wait for us in MPI_Finalize, or we for them.
-static UNFINISHED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+static UNFINISHED: AtomicU32 = AtomicU32::new(0);
 
 /// A job begins; until `left` MPI is not ended.
 pub(crate) fn entered() {
-    UNFINISHED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    UNFINISHED.fetch_add(1, Ordering::SeqCst);
 }
 
 /// A job was left in good order.
 pub(crate) fn left() {
-    UNFINISHED.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+    UNFINISHED.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// At the end of the process.
 extern "C" fn finish() {
     let Ok(thread) = THREAD.try_lock() else { return };
     let Some(thread) = &*thread else { return };
-    let unfinished = UNFINISHED.load(std::sync::atomic::Ordering::SeqCst) > 0;
+    let unfinished = UNFINISHED.load(Ordering::SeqCst) > 0;
     if thread.process != std::process::id() || thread.owner != Owner::Us || unfinished || abandoned() {
         return;
     }
     let ended = thread.post(|mpi| mpi.finalize());
-    let _ = ended.recv_timeout(FINALIZE);
+    if ended.recv_timeout(TELL).is_err() {
+        eprintln!(
+            "paceline: rank {}: waits in MPI_Finalize for ranks that have not ended, at most {} s",
+            thread.about.rank,
+            FINALIZE.as_secs()
+        );
+        let _ = ended.recv_timeout(FINALIZE);
+    }
 }

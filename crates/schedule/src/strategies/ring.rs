@@ -5,13 +5,17 @@
 //! at worker j and all links are busy all the time; with whole buckets, bucket p starts at worker p mod W.
 //! `ring-multicast` replaces the second round: the worker that completed a piece multicasts it (M. A. Chang et al.,
 //! "How to Train your DNN: The Network Operator Edition").
+//!
+//! `baidu-ring` is the ring as Baidu brought it to deep learning (A. Gibiansky, "Bringing HPC Techniques to Deep Learning",
+//! 2017; repository baidu-research/baidu-allreduce): a piece per worker, every tensor by itself, over MPI's messages
+//! between pairs, without a coordinator. Here it is the ring with its defaults; what runs it sees to the rest.
 use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 
 pub(crate) const RING: Entry = Entry {
     name: "ring",
-    aliases: &["ring-reduce"],
+    aliases: &["ring-reduce", "baidu-ring"],
     summary: "ring all-reduce: W-1 hops add, W-1 hops distribute",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| build(topology, knobs, false),

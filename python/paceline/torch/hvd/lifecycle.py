@@ -56,6 +56,13 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     if not knobs.threshold_given and job.settings.has_servers():
         # As simulated: every tensor is pushed and pulled by itself.
         knobs = replace(knobs, threshold=0)
+    if job.settings.unfused:
+        if knobs.threshold_given:
+            job.close()
+            raise UserError(
+                "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor by itself; unset it, or take ring"
+            )
+        knobs = replace(knobs, threshold=0, threshold_given=True)
     here: world.World | None = None
     try:
         here = world.World(job, knobs, _ranks(comm, job.rank, job.size))

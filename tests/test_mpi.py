@@ -1,0 +1,213 @@
+"""The transport over MPI, under Open MPI's mpirun and MPICH's, from the registry's wheels."""
+
+import sys
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from job_workers.launch import free_port
+from mpi_launch import LIBRARIES, RECOVERS, Mpirun, said
+from paceline.cli import main
+from paceline.settings import Settings
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.fixture(params=list(LIBRARIES), scope="module")
+def mpirun(request):
+    return Mpirun(request.param)
+
+
+@pytest.fixture(scope="module")
+def other(mpirun):
+    return Mpirun(next(name for name in LIBRARIES if name != mpirun.name))
+
+
+def all_good(result, ranks):
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    told = said(result)
+    assert len(told) == ranks, result.stdout
+    return told
+
+
+# What it computes.
+
+
+def test_every_strategy_gives_the_bits_that_it_gives_over_tcp(mpirun):
+    env = {"JOB_TEST_RENDEZVOUS": f"127.0.0.1:{free_port()}"}
+    result = mpirun.worker(3, "tcp,mpi", "1,1000", module="all_reduce", env=env)
+    digests = [rank["digests"] for rank in all_good(result, 3)]
+    assert len({*(one for rank in digests for one in rank.values())}) == 1, digests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_every_strategy_at_once_and_at_length(mpirun, ranks):
+    env = {"JOB_TEST_RENDEZVOUS": f"127.0.0.1:{free_port()}"}
+    result = mpirun.worker(ranks, "tcp,mpi", "0,3,300001", "async", module="all_reduce", env=env, limit_s=400)
+    digests = [rank["digests"] for rank in all_good(result, ranks)]
+    assert len({*(one for rank in digests for one in rank.values())}) == 1, digests
+
+
+def test_native_is_the_librarys_own_on_one_thread(mpirun):
+    told = all_good(mpirun.worker(3, "native"), 3)
+    assert len({rank["digest"] for rank in told}) == 1
+    for rank in told:
+        assert rank["about"]["library"] == str(mpirun.library)
+        assert rank["about"]["abi"] == {"openmpi": "Open MPI", "mpich": "standard"}[mpirun.name]
+        # Linux cuts names to 15 letters. The driver of other transports is not there.
+        assert rank["threads"] == ["paceline-mpi"], rank
+        assert rank["turn"] == 1
+
+
+@pytest.mark.slow
+def test_threads_with_groups_of_their_own(mpirun):
+    assert all(rank["wrong"] == [] for rank in all_good(mpirun.worker(3, "threads_share"), 3))
+
+
+@pytest.mark.slow
+def test_a_slow_receiver_holds_back_its_sender(mpirun):
+    all_good(mpirun.worker(2, "many_small"), 2)
+
+
+def test_ddp_needs_no_address(mpirun):
+    pytest.importorskip("torch")
+    env = {"PACELINE_TRANSPORT": "mpi"}
+    result = mpirun.run(2, sys.executable, str(EXAMPLES / "ddp.py"), "--steps", "3", env=env)
+    assert result.returncode == 0, result.stderr
+    assert "2 ranks; all weights are the same" in result.stdout, result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["native", "baidu-ring", "ps"])
+def test_horovods_calls(mpirun, strategy):
+    pytest.importorskip("torch")
+    env = {"PACELINE_TRANSPORT": "mpi", "PACELINE_STRATEGY": strategy}
+    script = str(EXAMPLES / "horovod_mnist.py")
+    result = mpirun.run(2, sys.executable, script, env=env, limit_s=300)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+
+
+# What waiting costs.
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_waiting_does_not_burn_cores(mpirun, ranks):
+    told = all_good(mpirun.worker(ranks, "waits", 3), ranks)
+    # Of 3 s: more than ten times what was measured (0.04 to 0.07 s), a seventh of a core.
+    assert max(rank["waited"] for rank in told) < 0.45, told
+    assert max(rank["idle"] for rank in told) < 0.05, told
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("strategy", ["ring", pytest.param("native", marks=pytest.mark.slow)])
+def test_a_killed_rank_is_named(mpirun, strategy):
+    result = mpirun.worker(3, "fails", "kill", strategy, options=RECOVERS[mpirun.name])
+    assert result.returncode != 0
+    told = {rank["rank"]: rank for rank in said(result) if "rank" in rank}
+    assert sorted(told) == [0, 2], result.stdout + result.stderr
+    for rank in told.values():
+        assert "rank 1 (host" in rank["error"], rank
+        assert "died" in rank["error"], rank
+        assert rank["took"] < 3, rank
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring", "native"])
+def test_a_stopped_rank_is_named_at_the_limit(mpirun, strategy):
+    process = mpirun.start(3, sys.executable, "-m", "job_workers.mpi", "fails", "stop", strategy)
+    told, limit = [], 2
+    try:
+        while len(told) < limit:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            if "error" in line:
+                told.append(line)
+    finally:
+        mpirun.end()
+        process.communicate(timeout=20)
+    for line in told:
+        assert "rank 1 (host" in line, line
+        assert "stopped, or its host cannot be reached" in line, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring", "native"])
+def test_ranks_that_call_different_things_are_told(mpirun, strategy):
+    result = mpirun.worker(2, "fails", "shape", strategy, options=RECOVERS[mpirun.name])
+    told = [rank for rank in said(result) if "error" in rank]
+    assert len(told) == 2, result.stdout + result.stderr
+    for rank in told:
+        assert "999 elements" in rank["error"], rank
+        assert "1000 elements" in rank["error"], rank
+
+
+def test_the_library_of_another_launcher(mpirun, other):
+    env = {"PACELINE_MPI_LIBRARY": str(other.library)}
+    result = mpirun.worker(2, "waits", 0, env=env, options=RECOVERS[mpirun.name])
+    assert result.returncode != 0
+    assert "UserError" in result.stderr
+    assert "mpirun that belongs to" in result.stderr, result.stderr[-3000:]
+    assert "PACELINE_MPI_LIBRARY" in result.stderr
+
+
+def test_a_library_that_is_none(mpirun):
+    for path, says in [("libmpi.so", "text for linkers"), ("..", "Tried")]:
+        env = {"PACELINE_MPI_LIBRARY": str(mpirun.library.parent / path)}
+        result = mpirun.worker(1, "waits", 0, env=env)
+        assert result.returncode != 0
+        assert says in result.stderr, result.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_mpi_that_others_have_initialised(mpirun):
+    site = next(mpirun.place.glob("lib/python*/site-packages"))
+    env = {"PYTHONPATH": str(site)}
+    told = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
+    assert told == [{"total": 3.0, "ended": 2}] * 2
+    told = all_good(mpirun.worker(2, "inside_mpi", "funneled", env=env), 2)
+    assert all("MPI_THREAD_MULTIPLE" in rank["error"] for rank in told), told
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"transport": "mpi", "streams": 2}, "streams: has no effect with transport mpi"),
+        ({"transport": "mpi", "single_copy": False}, "single_copy: has no effect with transport mpi"),
+        ({"transport": "mpi", "rendezvous": "a:1"}, "rendezvous: has no effect with transport mpi"),
+        ({"transport": "tcp", "mpi_library": "/"}, "mpi_library: has no effect with transport tcp"),
+        ({"transport": "mpi", "mpi_library": "/nowhere"}, "there is no file or folder '/nowhere'"),
+        ({"strategy": "native"}, "or transport mpi under mpirun"),
+        ({"strategy": "baidu-ring", "transport": "tcp"}, "baidu-ring is the ring over MPI"),
+        ({"strategy": "baidu-ring", "chunk": "whole"}, "baidu-ring has a piece per worker"),
+        ({"strategy": "baidu-ring", "coordinator": "negotiate"}, "baidu-ring does not negotiate"),
+    ],
+)
+def test_settings_that_cannot_be(given, says):
+    with pytest.raises(paceline.UserError, match=says):
+        Settings.from_environment({}, **given)
+
+
+def test_baidu_ring_is_a_preset():
+    settings = Settings.from_environment({"PACELINE_STRATEGY": "baidu-ring"})
+    assert (settings.strategy, settings.transport, settings.chunk, settings.unfused) == ("ring", "mpi", None, True)
+    ring = Settings.from_environment({"PACELINE_STRATEGY": "ring", "PACELINE_TRANSPORT": "mpi"})
+    assert (ring.strategy, ring.unfused) == ("ring", False)
+
+
+def test_baidu_ring_is_forecast_as_the_ring():
+    rows = [paceline.simulate("resnet-50", strategy=name, workers=8)[0].iteration_s for name in ("ring", "baidu-ring")]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("option", ["--transport=mpi", "--strategy=baidu-ring"])
+def test_paceline_run_says_who_starts_ranks_of_mpi(option):
+    result = CliRunner().invoke(main, ["run", "-np", "2", option, "--", "python", "-c", "pass"])
+    assert result.exit_code == 2
+    assert "mpirun -n 2 env PACELINE_TRANSPORT=mpi python" in result.stderr
