@@ -3,7 +3,7 @@
 | variable | field | value | default |
 | --- | --- | --- | --- |
 | PACELINE_STRATEGY | strategy | as `paceline strategies` lists them | chosen by size |
-| PACELINE_TRANSPORT | transport | auto, shm, tcp | auto |
+| PACELINE_TRANSPORT | transport | auto, shm, tcp, grpc, grpc+tcp (docs/grpc.md) | auto |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
 | PACELINE_PLACEMENT | placement | round-robin, even, a file: which server adds up what | round-robin |
@@ -13,6 +13,7 @@
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_MULTICAST | multicast | group and port (239.77.0.0:47700) by which the network copies multicasts | unicasts |
+| PACELINE_TLS | tls | 1, 0: whether gRPC is encrypted | 1, unless ranks listen on loopback |
 | PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
 | PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
 | PACELINE_START_TIMEOUT | start_timeout_s | seconds for which ranks wait for each other at the start | 60 |
@@ -49,7 +50,14 @@ from paceline.interfaces import address_of, check_interface
 from paceline.library import GRAPH, find_coordinator, find_strategy
 from paceline.sweeps import check_knobs
 
-TRANSPORTS = ("auto", "shm", "tcp")
+TRANSPORTS = ("auto", "shm", "tcp", "grpc", "grpc+tcp")
+# Knobs, and the transports under which they have no effect.
+_IDLE = {
+    "streams": ("shm", "grpc"),
+    "multicast": ("shm", "grpc"),
+    "single_copy": ("tcp", "grpc", "grpc+tcp"),
+    "tls": ("auto", "shm", "tcp"),
+}
 INSIDE = ("root", "ring")
 PLACEMENTS = ("round-robin", "even")
 DISTRIBUTIONS = ("round-robin", "block")
@@ -71,6 +79,7 @@ VARIABLES = {
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_MULTICAST": "multicast",
+    "PACELINE_TLS": "tls",
     "PACELINE_SINGLE_COPY": "single_copy",
     "PACELINE_TIMEOUT": "timeout_s",
     "PACELINE_START_TIMEOUT": "start_timeout_s",
@@ -101,6 +110,7 @@ class Settings:
     inside: str = "ring"
     streams: int = 1
     multicast: str | None = None
+    tls: bool | None = None
     single_copy: bool = True
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
@@ -147,9 +157,11 @@ class Settings:
         servers = _server_processes(environ)
         switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
         settings = cls(**checked, server_processes=servers, switch_process=switch, disturbance=_disturbance(environ))
-        for name, transport in (("streams", "shm"), ("multicast", "shm"), ("single_copy", "tcp")):
-            if name in checked and settings.transport == transport:
-                raise UserError(f"{sources[name]}: has no effect with transport {transport}; leave one of them out")
+        for name, transports in _IDLE.items():
+            if name in checked and settings.transport in transports:
+                raise UserError(
+                    f"{sources[name]}: has no effect with transport {settings.transport}; leave one of them out"
+                )
         if settings.strategy is not None:
             knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull", "multicast")
             given = [name for name in knobs if name in checked]
@@ -286,6 +298,17 @@ def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
     return check
 
 
+def _transport(value: object, source: str) -> str:
+    kind, plus, tensors = str(value)[:80].partition("+")
+    if plus and kind == "grpc" and value not in TRANSPORTS:
+        carriers = [name.removeprefix("grpc+") for name in TRANSPORTS if name.startswith("grpc+")]
+        raise UserError(
+            f"{source}: control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
+            f"write grpc+{carriers[0]}, or grpc for both"
+        )
+    return _choice(TRANSPORTS)(value, source)
+
+
 def _whole(most: int) -> Callable[[object, str], int]:
     def check(value: object, source: str) -> int:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
@@ -420,7 +443,7 @@ _ELSEWHERE = frozenset(
 
 _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "strategy": _strategy,
-    "transport": _choice(TRANSPORTS),
+    "transport": _transport,
     "chunk": _chunk,
     "servers": _whole(MOST_SERVERS),
     "placement": _placement,
@@ -430,6 +453,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "multicast": check_multicast,
+    "tls": _flag,
     "single_copy": _flag,
     "timeout_s": _seconds,
     "start_timeout_s": _seconds,
