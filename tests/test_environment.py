@@ -1,8 +1,8 @@
 """What a rank reads from its environment: its place in the job, and the settings."""
 
 import json
-import re
 import os
+import re
 import time
 
 import pytest

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use listeners::Listeners;
 pub(crate) use control::LONGEST as LONGEST_MESSAGE;
+use listeners::Listeners;
 pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
 pub(crate) use placement::pin;
@@ -45,8 +45,8 @@ use crate::choice::TRIALS;
 use crate::communicator::Communicator;
 use crate::error::{Result, RunError};
 use crate::executor::{Begin, Executor};
-use crate::handle::Handle;
 use crate::grpc;
+use crate::handle::Handle;
 use crate::multicast::Multicast;
 use crate::settings::Settings;
 use crate::shm::Bell;

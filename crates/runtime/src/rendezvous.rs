@@ -41,12 +41,12 @@ pub(crate) mod text;
 mod wait;
 mod wire;
 
-pub(crate) use address::plain;
 pub use address::check_exposure;
+pub(crate) use address::plain;
 pub use exchange::{MAX_BLOB, exchange};
 pub use listener::Listener;
 pub use mesh::{MAX_STREAMS, Mesh, connect_mesh};
+pub(crate) use notes::Notes;
 pub use proof::{grpc_key, multicast_key};
 pub use secret::Secret;
-pub(crate) use notes::Notes;
 pub(crate) use wait::keep_alive;

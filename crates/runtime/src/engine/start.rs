@@ -193,10 +193,12 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     };
     let called = door.map(|door| {
         let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
-        let offers = offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
+        let offers =
+            offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
         let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
         let plan = grpc::Plan { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
-        grpc::connect(door, plan).map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
+        grpc::connect(door, plan)
+            .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
     });
     let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
@@ -394,9 +396,8 @@ fn assemble(
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
     let mut links = Vec::new();
-    let (mut by_grpc, called_by_grpc, thread) = called.map_or((Vec::new(), None, None), |called| {
-        (called.channels, Some(called.controls), Some(called.thread))
-    });
+    let (mut by_grpc, called_by_grpc, thread) =
+        called.map_or((Vec::new(), None, None), |called| (called.channels, Some(called.controls), Some(called.thread)));
     for ((peer, mut streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
         sockets.extend(streams.iter().map(AsRawFd::as_raw_fd));
         links.push(if multicast.is_some() { streams.pop() } else { None });

@@ -87,14 +87,17 @@ mod tests {
     fn any_tag() -> impl Strategy<Value = (Tag, Vec<u8>)> {
         let numbers = (any::<[u32; 4]>(), any::<[u16; 4]>(), any::<[u64; 2]>());
         let codes = (0..Call::ALL.len(), 0..16u8, 0..16u8);
-        (numbers, codes, vec(any::<u8>(), 0..200)).prop_filter_map("no type has this code", |(numbers, codes, payload)| {
-            let ([group, seq, lane, plan], [slot, from, to, root], [offset, count]) = numbers;
-            let (dtype, op) = (Dtype::from_code(codes.1)?, ReduceOp::from_code(codes.2)?);
-            let payload = payload[..payload.len() / dtype.size() * dtype.size()].to_vec();
-            let signature = Signature { call: Call::ALL[codes.0], dtype, op, root, count, plan };
-            let bytes = payload.len() as u32;
-            Some((Tag { group, seq, lane, slot, from, to, bytes, offset, signature }, payload))
-        })
+        (numbers, codes, vec(any::<u8>(), 0..200)).prop_filter_map(
+            "no type has this code",
+            |(numbers, codes, payload)| {
+                let ([group, seq, lane, plan], [slot, from, to, root], [offset, count]) = numbers;
+                let (dtype, op) = (Dtype::from_code(codes.1)?, ReduceOp::from_code(codes.2)?);
+                let payload = payload[..payload.len() / dtype.size() * dtype.size()].to_vec();
+                let signature = Signature { call: Call::ALL[codes.0], dtype, op, root, count, plan };
+                let bytes = payload.len() as u32;
+                Some((Tag { group, seq, lane, slot, from, to, bytes, offset, signature }, payload))
+            },
+        )
     }
 
     proptest! {
@@ -134,7 +137,8 @@ mod tests {
 
     #[test]
     fn long_ones_and_parts_of_elements_are_refused() {
-        let signature = Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 1, plan: 0 };
+        let signature =
+            Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 1, plan: 0 };
         let tag = Tag { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: 0, offset: 0, signature };
         let with = |bytes: usize| fragment(message(&tag, vec![0; bytes].into())).map(|(tag, _)| tag.bytes);
         assert_eq!(with(FRAGMENT), Ok(FRAGMENT as u32));

@@ -96,7 +96,11 @@ impl Socket {
     }
 
     /// Of a call that has come.
-    pub fn of_visitor(stream: TcpStream, address: SocketAddr, descriptors: &Descriptors) -> io::Result<(Socket, Visit)> {
+    pub fn of_visitor(
+        stream: TcpStream,
+        address: SocketAddr,
+        descriptors: &Descriptors,
+    ) -> io::Result<(Socket, Visit)> {
         let visit = Visit { address: plain(address), state: Arc::default() };
         Ok((Socket::new(stream, Some(visit.clone()), descriptors)?, visit))
     }

@@ -97,10 +97,8 @@ pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
     let meeting = Meeting::new(rank, workers, offers, key, events);
     let (mut places, mut wanted) = (Places::default(), Vec::new());
     let (mut channels, mut controls) = (Vec::new(), Vec::new());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(system("gRPC cannot be started"))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("gRPC cannot be started"))?;
     for peer in 0..meeting.offers.len() as u32 {
         if peer == rank {
             channels.push(None);
@@ -227,7 +225,8 @@ impl Work {
             failed = serving => return failed,
             () = tokio::time::sleep_until(until(self.deadline)) => began.elapsed(),
         };
-        let missing: Vec<u32> = (0..).zip(&missing).filter(|&(_, &streams)| streams > 0).map(|(peer, _)| peer).collect();
+        let missing: Vec<u32> =
+            (0..).zip(&missing).filter(|&(_, &streams)| streams > 0).map(|(peer, _)| peer).collect();
         Err(self.meeting.late(&missing, late))
     }
 }

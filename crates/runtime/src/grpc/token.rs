@@ -96,11 +96,7 @@ mod tests {
     use super::*;
 
     fn offer(nonce: u8, certificate: Option<&str>) -> Offer {
-        Offer {
-            address: ([127, 0, 0, 1], 1).into(),
-            nonce: [nonce; 16],
-            certificate: certificate.map(str::to_owned),
-        }
+        Offer { address: ([127, 0, 0, 1], 1).into(), nonce: [nonce; 16], certificate: certificate.map(str::to_owned) }
     }
 
     #[test]

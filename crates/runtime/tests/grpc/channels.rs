@@ -132,10 +132,12 @@ fn what_was_sent_before_the_end_arrives() {
         let bytes = 3 * a.fragment() / 4;
         let sent = fill(&mut a, bytes);
         drop(a);
-        let leaving = std::thread::spawn(|| ranks.into_iter().for_each(|Connected { controls, thread, .. }| {
-            drop(controls);
-            thread.close();
-        }));
+        let leaving = std::thread::spawn(|| {
+            ranks.into_iter().for_each(|Connected { controls, thread, .. }| {
+                drop(controls);
+                thread.close();
+            })
+        });
         for seq in 0..sent {
             assert!(next(&mut b) == (seq, payload(seq, bytes)), "fragment {seq}");
         }

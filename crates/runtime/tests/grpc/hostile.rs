@@ -51,11 +51,7 @@ pub fn token(kind: Kind, offers: &[Offer]) -> String {
     Contract::new(&KEY, kind, (1, &offers[1]), (0, &offers[0])).authorization()
 }
 
-fn call(
-    client: &mut SendRequest<Bytes>,
-    kind: Kind,
-    offers: &[Offer],
-) -> (ResponseFuture, SendStream<Bytes>) {
+fn call(client: &mut SendRequest<Bytes>, kind: Kind, offers: &[Offer]) -> (ResponseFuture, SendStream<Bytes>) {
     let path = if kind == Kind::Control { "Control" } else { "Tensors" };
     let headers = [("authorization", &*token(kind, offers)), ("paceline-rank", "1"), ("paceline-to", "0")];
     client.send_request(request(path, &headers), false).unwrap()

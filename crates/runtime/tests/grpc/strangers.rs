@@ -109,7 +109,8 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
     let mut much = TcpStream::connect(address).unwrap();
     much.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let _ = much.write_all(preface);
-    let flood = (0..4000).try_for_each(|_| much.write_all(&[&[0, 16, 0, 0x10, 0, 0, 0, 0, 0], &[0; 4096][..]].concat()));
+    let flood =
+        (0..4000).try_for_each(|_| much.write_all(&[&[0, 16, 0, 0x10, 0, 0, 0, 0, 0], &[0; 4096][..]].concat()));
     assert!(flood.is_err(), "16 MB of a stranger were taken");
     // The rank is there before the strangers have been given up.
     let connected = joins(&offers);
@@ -125,7 +126,10 @@ fn ranks_of_another_secret_say_so() {
     let (host, offers) = host(1);
     let door = Door::open("127.0.0.1", None).unwrap();
     let said = failure(grpc::connect(door, plan(1, &offers, [8; 32], 20)));
-    assert!(said.starts_with("rank 1: rank 0 (127.0.0.1) refused the call") && said.contains("PACELINE_SECRET"), "{said}");
+    assert!(
+        said.starts_with("rank 1: rank 0 (127.0.0.1) refused the call") && said.contains("PACELINE_SECRET"),
+        "{said}"
+    );
     let said = failure(host.join().unwrap());
     assert!(said.contains("rank 0 of 2 was not called by rank 1 at 127.0.0.1:"), "{said}");
     assert!(said.contains("over gRPC within 1 s; meanwhile: 127.0.0.1 made a call without the token"), "{said}");
@@ -160,7 +164,8 @@ fn a_certificate_of_somebody_between_is_seen_by_the_token() {
 #[test]
 fn a_rank_that_comes_twice_or_leaves_is_named() {
     let (host, offers) = host(20);
-    let headers = |kind| [("authorization", token(kind, &offers)), ("paceline-rank", "1".into()), ("paceline-to", "0".into())];
+    let headers =
+        |kind| [("authorization", token(kind, &offers)), ("paceline-rank", "1".into()), ("paceline-to", "0".into())];
     block_on(async {
         let mut client = dial(offers[0].address).await;
         for (again, expected) in [(false, None), (true, Some("6"))] {

@@ -57,7 +57,8 @@ pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
     let doors: Vec<Door> = (0..size).map(|_| Door::open("127.0.0.1", Some(encrypted)).unwrap()).collect();
     let offers: Vec<_> = doors.iter().map(|door| door.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(30);
-    let plan = &|rank| Plan { rank, workers: size - servers, offers: offers.clone(), key: [9; 32], tensors: true, deadline };
+    let plan =
+        &|rank| Plan { rank, workers: size - servers, offers: offers.clone(), key: [9; 32], tensors: true, deadline };
     std::thread::scope(|scope| {
         let connect = |(rank, door)| scope.spawn(move || grpc::connect(door, plan(rank)).unwrap());
         let threads: Vec<_> = (0..).zip(doors).map(connect).collect();
