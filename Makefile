@@ -42,6 +42,7 @@ test: setup
 test-all: setup
 	cargo test --locked --quiet
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
+	cargo run --locked --quiet -p paceline-protobuf -- --check
 	@$(UV) --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -183,6 +184,7 @@ def test_settings_by_default():
         "streams": 1,
         "single_copy": True,
         "multicast": None,
+        "tls": None,
     }
 
 
@@ -208,11 +210,20 @@ def test_settings_of_the_environment_and_of_the_script():
 
 @pytest.mark.parametrize(
     ("variable", "value", "transport"),
-    [("STREAMS", "2", "shm"), ("MULTICAST", "239.77.0.0:47700", "shm"), ("SINGLE_COPY", "0", "tcp")],
+    [
+        ("STREAMS", "2", "shm"),
+        ("STREAMS", "2", "grpc"),
+        ("MULTICAST", "239.77.0.0:47700", "shm"),
+        ("MULTICAST", "239.77.0.0:47700", "grpc"),
+        ("SINGLE_COPY", "0", "tcp"),
+        ("SINGLE_COPY", "0", "grpc+tcp"),
+        ("TLS", "1", "tcp"),
+        ("TLS", "0", "auto"),
+    ],
 )
 def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     variable = f"PACELINE_{variable}"
-    with pytest.raises(UserError, match=f"{variable}: has no effect with transport {transport}"):
+    with pytest.raises(UserError, match=re.escape(f"{variable}: has no effect with transport {transport};")):
         Settings.from_environment({variable: value, "PACELINE_TRANSPORT": transport})
 
 
@@ -221,7 +232,10 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     [
         ("PACELINE_STRATEGY", "rnig", ["did you mean 'ring'"]),
         ("PACELINE_TRANSPORT", "tpc", ["did you mean tcp"]),
-        ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp"]),
+        ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp, grpc, grpc+tcp"]),
+        ("PACELINE_TRANSPORT", "grcp", ["did you mean grpc?"]),
+        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp, not over 'verbs'", "write grpc+tcp"]),
+        ("PACELINE_TLS", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),
         ("PACELINE_SERVERS", "0", ["between 1 and"]),

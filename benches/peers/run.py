@@ -28,7 +28,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.3, help="for each size in each turn")
     parser.add_argument("--ranks", type=lambda text: list(map(int, text.split(","))), default=[2, 4], help="as 2,4")
     parser.add_argument("--systems", type=_words(systems.SYSTEMS), help=f"of {','.join(systems.SYSTEMS)}")
-    parser.add_argument("--transport", choices=["shm", "tcp", "mpi"], help="only systems on it")
+    parser.add_argument("--transport", choices=["shm", "tcp", "mpi", "grpc"], help="only systems on it")
     parser.add_argument("--parts", type=_words(PARTS), default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument("--json", type=Path, help="keep the numbers here; parts not measured now stay as they are")
     parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there; measure nothing")

@@ -26,7 +26,7 @@ class System:
     name: str
     title: str
     job: str  # the script that every rank runs
-    transport: str  # shm, tcp or mpi
+    transport: str  # shm, tcp, mpi or grpc
     environment: str = ""  # of an MPI
     options: tuple[str, ...] = ()  # to its launcher
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +75,14 @@ SYSTEMS = {
         ),
         System("openmpi-tcp", "Open MPI, TCP", "job_mpi.py", "tcp", "openmpi", _TCP),
         System("paceline-tcp", "paceline, TCP", "job_native.py", "tcp", variables={"PACELINE_TRANSPORT": "tcp"}),
+        System("paceline-grpc", "paceline, gRPC", "job_native.py", "grpc", variables={"PACELINE_TRANSPORT": "grpc"}),
+        System(
+            "paceline-tls",
+            "paceline, gRPC, TLS",
+            "job_native.py",
+            "grpc",
+            variables={"PACELINE_TRANSPORT": "grpc", "PACELINE_TLS": "1"},
+        ),
         System(
             "torch-paceline-tcp",
             "paceline, TCP",

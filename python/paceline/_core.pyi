@@ -103,10 +103,10 @@ class JobError(RuntimeError):
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
-    `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp), interface, secret, rendezvous
-    ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s, strategy, chunk, inside, servers,
-    streams. `exchange` gives what every rank called it with, in rank order (an all-gather of small blobs, by torch's
-    store for example).
+    `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
+    interface, secret, rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s,
+    strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an all-gather of small blobs,
+    by torch's store for example).
     """
 
     rank: int

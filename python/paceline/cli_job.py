@@ -79,6 +79,9 @@ knobs = together(
         "--multicast", metavar="GROUP:PORT", help="The network copies what goes to many.  [default: unicasts]"
     ),
     click.option(
+        "--tls/--no-tls", default=None, help="Whether gRPC is encrypted.  [default: if other hosts can connect]"
+    ),
+    click.option(
         "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
     ),
 )

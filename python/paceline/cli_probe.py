@@ -125,7 +125,7 @@ def _check(output: Path | None) -> None:
 def _more_streams(ranks: Job, found: Found) -> bool:
     """Whether a job with several connections is worth a look: not beside parameter servers' own processes."""
     settings = ranks.settings
-    wanted = len(found.layout.hosts) > 1 and settings.streams == 1 and settings.transport != "shm"
+    wanted = len(found.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
     return wanted and not settings.helpers and not found.left_out
 
 

@@ -35,7 +35,7 @@ from paceline.failure import tell_launcher
 from paceline.job_exchange import Exchanges
 from paceline.job_group import Collectives, Handle
 from paceline.meeting import MpiExchange, share_secret
-from paceline.settings import Settings
+from paceline.settings import OVER_MPI, Settings
 
 _MEET_S = 20.0
 """For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
@@ -171,7 +171,7 @@ def _join(known: Settings) -> Job:
     rendezvous = known.rendezvous or place.rendezvous
     exchange: Callable[[bytes], list[bytes]] | None = None
     secret = known.secret
-    if known.transport == "mpi":
+    if known.transport in OVER_MPI:
         through = MpiExchange(place.rank, place.size, known)
         exchange, secret = through, share_secret(through, known.secret)
     elif place.launcher == "torchrun" and rendezvous is None:

@@ -3,7 +3,7 @@
 | variable | field | value | default |
 | --- | --- | --- | --- |
 | PACELINE_STRATEGY | strategy | as `paceline strategies` lists them | chosen by size |
-| PACELINE_TRANSPORT | transport | auto, shm, tcp, mpi | auto |
+| PACELINE_TRANSPORT | transport | auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi | auto |
 | PACELINE_MPI_LIBRARY | mpi_library | an MPI library, or the folder that holds it (docs/mpi.md) | the launcher's |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
@@ -14,6 +14,7 @@
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_MULTICAST | multicast | group and port (239.77.0.0:47700) by which the network copies multicasts | unicasts |
+| PACELINE_TLS | tls | 1, 0: whether gRPC is encrypted | 1, unless ranks listen on loopback |
 | PACELINE_SINGLE_COPY | single_copy | 0: ranks of a host never read each other's memory | 1 |
 | PACELINE_TIMEOUT | timeout_s | seconds without progress until a job fails | 30 |
 | PACELINE_START_TIMEOUT | start_timeout_s | seconds for which ranks wait for each other at the start | 60 |
@@ -50,7 +51,9 @@ from paceline.interfaces import address_of, check_interface
 from paceline.library import GRAPH, find_coordinator, find_strategy
 from paceline.sweeps import check_knobs
 
-TRANSPORTS = ("auto", "shm", "tcp", "mpi")
+TRANSPORTS = ("auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi")
+OVER_MPI = ("mpi", "grpc+mpi")
+"""Transports whose tensors are messages of an MPI library."""
 INSIDE = ("root", "ring")
 PLACEMENTS = ("round-robin", "even")
 DISTRIBUTIONS = ("round-robin", "block")
@@ -75,6 +78,7 @@ VARIABLES = {
     "PACELINE_INSIDE": "inside",
     "PACELINE_STREAMS": "streams",
     "PACELINE_MULTICAST": "multicast",
+    "PACELINE_TLS": "tls",
     "PACELINE_SINGLE_COPY": "single_copy",
     "PACELINE_TIMEOUT": "timeout_s",
     "PACELINE_START_TIMEOUT": "start_timeout_s",
@@ -106,6 +110,7 @@ class Settings:
     inside: str = "ring"
     streams: int = 1
     multicast: str | None = None
+    tls: bool | None = None
     single_copy: bool = True
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
@@ -293,7 +298,7 @@ def _strategy(value: object, source: str) -> str:
 def _preset(values: dict[str, object], sources: dict[str, str]) -> None:
     """What `baidu-ring` stands for. Raises UserError for a setting that contradicts it."""
     source = sources["strategy"]
-    if values.setdefault("transport", "mpi") != "mpi":
+    if values.setdefault("transport", "mpi") not in OVER_MPI:
         raise UserError(f"{source}: {BAIDU_RING} is the ring over MPI; take ring, or leave {sources['transport']} out")
     sources.setdefault("transport", source)
     if "chunk" in values:
@@ -305,7 +310,7 @@ def _preset(values: dict[str, object], sources: dict[str, str]) -> None:
 
 
 def _check_library(settings: Settings, source: str) -> None:
-    if find_strategy(str(settings.strategy)).is_a_librarys and settings.transport != "mpi":
+    if find_strategy(str(settings.strategy)).is_a_librarys and settings.transport not in OVER_MPI:
         raise UserError(
             f"{source}: {settings.strategy} is a library's all-reduce, and shared memory and TCP have none underneath; "
             "choose ring or tree (simulate forecasts it), or transport mpi under mpirun"
@@ -321,6 +326,17 @@ def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
         raise UserError(f"{source}: '{value!s:.80}' is unknown{hint}")
 
     return check
+
+
+def _transport(value: object, source: str) -> str:
+    kind, plus, tensors = str(value)[:80].partition("+")
+    if plus and kind == "grpc" and value not in TRANSPORTS:
+        carriers = [name.removeprefix("grpc+") for name in TRANSPORTS if name.startswith("grpc+")]
+        raise UserError(
+            f"{source}: control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
+            f"write grpc+{carriers[0]}, or grpc for both"
+        )
+    return _choice(TRANSPORTS)(value, source)
 
 
 def _whole(most: int) -> Callable[[object, str], int]:
@@ -459,11 +475,12 @@ def _text(value: object, source: str) -> str:
 
 # By setting: transports with which it has no effect.
 _WITHOUT_EFFECT = {
-    "streams": ("shm", "mpi"),
-    "multicast": ("shm", "mpi"),
-    "single_copy": ("tcp", "mpi"),
-    "rendezvous": ("mpi",),
-    "mpi_library": ("auto", "shm", "tcp"),
+    "streams": ("shm", "grpc", *OVER_MPI),
+    "multicast": ("shm", "grpc", *OVER_MPI),
+    "single_copy": ("tcp", "grpc", "grpc+tcp", *OVER_MPI),
+    "rendezvous": OVER_MPI,
+    "mpi_library": ("auto", "shm", "tcp", "grpc", "grpc+tcp"),
+    "tls": ("auto", "shm", "tcp", "mpi"),
 }
 
 # Settings that the native module gets in other ways, or not at all.
@@ -483,7 +500,7 @@ _ELSEWHERE = frozenset(
 
 _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "strategy": _strategy,
-    "transport": _choice(TRANSPORTS),
+    "transport": _transport,
     "chunk": _chunk,
     "servers": _whole(MOST_SERVERS),
     "placement": _placement,
@@ -493,6 +510,7 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "inside": _choice(INSIDE),
     "streams": _whole(MOST_STREAMS),
     "multicast": check_multicast,
+    "tls": _flag,
     "single_copy": _flag,
     "mpi_library": _path,
     "timeout_s": _seconds,

@@ -1,6 +1,7 @@
 """Parameter servers: weights after 50 steps, pulled in step() or by layer."""
 
 import copy
+import hashlib
 import pickle
 
 import paceline.torch as hvd
@@ -87,6 +88,12 @@ def same_as_one_process(rank, size, kind):
     for name, tensor in want.items():
         torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: name + text)
         assert torch.equal(hvd.broadcast(got[name], 0, name=name), got[name]), name
+
+
+def digest(rank, size):
+    """Of the parameters after training."""
+    got = trained("adam", lambda step: batch(step, rank), wrapped)
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in got.values())).hexdigest()
 
 
 def kinds(rank, size):

@@ -1,7 +1,7 @@
 """Every strategy, dtype and op over the transports named, one job after the other, each rank against numpy.
 
-Words: transports separated by commas (`copied` is shm without single copies), lengths likewise, and `async` to have
-all of a strategy's operations in flight.
+Words: transports separated by commas (`copied` is shm without single copies, `tls` gRPC encrypted), lengths likewise,
+and `async` to have all of a strategy's operations in flight.
 """
 
 import os
@@ -12,6 +12,8 @@ import paceline
 from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, holdings, said, tell, values
 
 STRATEGIES = [entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys]
+
+SPECIAL = {"copied": {"transport": "shm", "single_copy": False}, "tls": {"transport": "grpc", "tls": True}}
 
 
 def everything(job, lengths, in_flight, digest):
@@ -38,15 +40,15 @@ def main(transports, lengths, in_flight):
     before, digests = holdings(), {}
     for word in transports:
         digest = Digest()
-        settings = {"single_copy": False} if word == "copied" else {}
-        if (
-            word == "tcp" and "JOB_TEST_RENDEZVOUS" in os.environ
-        ):  # which another transport of this run must not be given
+        settings = dict(SPECIAL.get(word, {"transport": word}))
+        if word == "tcp" and "JOB_TEST_RENDEZVOUS" in os.environ:
+            # Another transport of this run must not be given it.
             settings["rendezvous"] = os.environ["JOB_TEST_RENDEZVOUS"]
-        transport = "shm" if word == "copied" else word
-        with paceline.job.join(transport=transport, **settings) as job:
-            if job.size > 1 and transport != "auto":
-                assert set(job.status()["transports"]) - {"self"} == {transport}, job.status()
+        with paceline.job.join(**settings) as job:
+            if job.size > 1 and word != "auto":
+                # Of control and tensors, that of the tensors.
+                used = settings["transport"].removeprefix("grpc+")
+                assert set(job.status()["transports"]) - {"self"} == {used}, job.status()
             everything(job, lengths, in_flight, digest)
         digests[word] = digest.text()
     tell(digests=digests, before=before, after=holdings())

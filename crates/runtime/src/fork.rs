@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 pub(crate) fn release(descriptors: &[i32]) {
     let Ok(null) = File::open("/dev/null") else { return };
     for &fd in descriptors {
-        // SAFETY: the number was a socket's that the engine keeps open for its whole life; it is not closed by this
+        // SAFETY: the number is a socket's that the engine keeps open, or was when the process was forked; it is not closed by this
         // temporary owner.
         let mut owner = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let _ = rustix::io::dup2(&null, &mut owner);

@@ -41,6 +41,8 @@ pub use door::{Door, Offer};
 #[doc(hidden)]
 pub use fragment::feed;
 pub use thread::{Connected, Plan, Thread, connect};
+#[doc(hidden)]
+pub use token::{Contract, Kind};
 
 /// Longest time until a connection is made, its certificate checked and its token shown.
 const HANDSHAKE: Duration = Duration::from_secs(5);

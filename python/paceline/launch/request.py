@@ -21,7 +21,7 @@ from paceline.launch.hosts import Place
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
-from paceline.settings import Settings, check_timeline
+from paceline.settings import OVER_MPI, Settings, check_timeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Request:
             settings = Settings.from_environment({**os.environ, **given, **named})
         except UserError as error:
             raise UserError(self._as_given(str(error), named)) from None
-        if settings.transport.endswith("mpi"):
+        if settings.transport in OVER_MPI:
             raise UserError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
                 f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/mpi.md); or take another "

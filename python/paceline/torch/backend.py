@@ -23,7 +23,7 @@ from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
 from paceline.interfaces import address_of
 from paceline.meeting import MpiExchange
-from paceline.settings import BAIDU_RING, Settings
+from paceline.settings import BAIDU_RING, OVER_MPI, Settings
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
@@ -39,7 +39,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
             _tell_torch(rank_environment())
-        if os.environ.get("PACELINE_TRANSPORT") == "mpi" or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
+        if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
 
 

@@ -81,7 +81,7 @@ pub fn reason(status: &Status) -> String {
     }
 }
 
-/// Passes messages on, both ways, until neither end has any more: what the monitor writes to the other end of `socket`, and
+/// Passes messages on, both ways, until the peer has no more: what the monitor writes to the other end of `socket`, and
 /// what comes.
 pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Streaming<Note>) {
     let (mut reader, mut writer) = socket.into_split();
@@ -91,6 +91,9 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
                 break;
             }
         }
+        // The peer hears that there is no more, and ends its own.
+        drop(to_send);
+        std::future::pending::<()>().await;
     };
     let arriving = async move {
         let mut heard = true;
@@ -103,7 +106,10 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
         // The monitor sees the end, and lets go of its own.
         let _ = writer.shutdown().await;
     };
-    tokio::join!(outgoing, arriving);
+    tokio::select! {
+        () = outgoing => {}
+        () = arriving => {}
+    }
 }
 
 /// The monitor's next message; none if it has let go.

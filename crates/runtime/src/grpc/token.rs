@@ -15,7 +15,9 @@ const SCHEME: &str = "Bearer ";
 /// Which stream a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// The monitor's messages.
     Control = 0,
+    /// Fragments.
     Tensors = 1,
 }
 
