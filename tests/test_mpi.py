@@ -71,6 +71,7 @@ def test_a_slow_receiver_holds_back_its_sender(mpirun):
     all_good(mpirun.worker(2, "many_small"), 2)
 
 
+@pytest.mark.slow
 def test_ddp_needs_no_address(mpirun):
     pytest.importorskip("torch")
     env = {"PACELINE_TRANSPORT": "mpi"}

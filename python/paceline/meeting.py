@@ -43,8 +43,8 @@ def share_secret(exchange: Exchange, own: str | None) -> str:
     """Agree on the job's secret: `own`, which all ranks have from the environment, or one that rank 0 makes.
 
     A secret made here passes through the exchange, so it protects from everybody but those who reach that: MPI, or
-    torch's store (the torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and others
-    have none, or if the ranks run different versions of Paceline.
+    torch's store (the torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and
+    others have none, or if the ranks run different versions of Paceline.
     """
     made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
     told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
