@@ -84,9 +84,8 @@ def fails(how, strategy):
     try:
         job.all_reduce(array)
     except paceline.job.JobError as error:
-        took = time.monotonic() - began
+        tell(rank=job.rank, error=str(error), took=time.monotonic() - began)
         job.close()
-        tell(rank=job.rank, error=str(error), took=took)
         sys.exit(1)
 
 

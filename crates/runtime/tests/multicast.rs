@@ -280,7 +280,7 @@ fn who_is_gone_is_named_and_not_waited_for() {
         });
         assert!(Instant::now() < until);
     }
-    gone.wires().disconnect();
+    gone.wires().disconnect(true);
     while all.iter_mut().any(|executor| executor.wires().lost.is_empty()) {
         all.iter_mut().for_each(|executor| {
             executor.progress();

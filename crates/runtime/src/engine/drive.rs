@@ -407,8 +407,8 @@ impl Shared {
         core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
         self.write_book(&mut core);
         // Connections and shared memory end here, not when the last reference to the engine does.
-        let well = core.wires().disconnect();
-        if self.library.is_some() && well && !lock(&self.book).troubled {
+        let whole = !lock(&self.book).troubled;
+        if core.wires().disconnect(whole) && self.library.is_some() && whole {
             crate::mpi::left();
         }
     }

@@ -311,11 +311,12 @@ impl Wires {
         self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(mpi).min()
     }
 
-    /// Ends all connections; whether that went well.
-    pub fn disconnect(&mut self) -> bool {
+    /// Ends all connections; whether that went well. `whole`: nobody is missing who would have to take part.
+    pub fn disconnect(&mut self, whole: bool) -> bool {
         self.multicast = None;
         self.channels.iter_mut().for_each(|channel| *channel = None);
-        self.mpi.take().is_none_or(Port::close)
+        // Without the others, what is under way is left to the library.
+        self.mpi.take().is_none_or(|port| whole && port.close())
     }
 
     /// Adds what to watch while sleeping.

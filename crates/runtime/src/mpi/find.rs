@@ -5,6 +5,8 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 
 /// Versioned names, because `libmpi.so` and `libmpi_abi.so` are texts for the linker in the wheels of PyPI.
 const NAMES: [&str; 2] = ["libmpi_abi.so.1", "libmpi.so.40"];
+/// MPICH's older interface, whose handles are other numbers: where mpi4py has loaded it, MPI is initialised, but not for us.
+pub(super) const OTHERS: &str = "libmpi.so.12";
 /// The programs of launchers of which ranks are children: of MPICH, and of Open MPI on the first host and on others.
 const LAUNCHERS: [&str; 7] = ["hydra_pmi_proxy", "prterun", "prted", "orted", "mpirun", "mpiexec", "mpiexec.hydra"];
 /// What Open MPI's launcher tells its ranks of where it is installed.
@@ -29,7 +31,7 @@ pub(super) fn candidates(named: Option<&str>) -> Vec<PathBuf> {
 }
 
 /// Whether something else of this process, mpi4py for one, has loaded it: then that is the one.
-fn is_loaded(name: &str) -> bool {
+pub(super) fn is_loaded(name: &str) -> bool {
     #![allow(unsafe_code, reason = "nothing is loaded, so that nothing runs")]
     // SAFETY: as above.
     unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()

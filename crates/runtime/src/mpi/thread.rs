@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::abi::Abi;
 use super::calls::{Mpi, Owner, claim_thread};
 use super::collective::abandoned;
-use super::find::candidates;
+use super::find::{OTHERS, candidates, is_loaded};
 use crate::engine::lock;
 use crate::error::{Result, RunError};
 
@@ -68,6 +68,12 @@ impl Thread {
         if let Some(thread) = &*thread {
             thread.usable(named)?;
             return Ok(thread.clone());
+        }
+        if is_loaded(OTHERS) {
+            return usage(format!(
+                "transport mpi: this process has loaded {OTHERS}, an interface of MPICH that is not MPI 5's, and can have no \
+                 other MPI beside it; load no mpi4py that was built for it, or take Open MPI"
+            ));
         }
         let (library, abi) = load(named)?;
         if BEGUN.swap(true, Ordering::SeqCst) {
