@@ -332,6 +332,16 @@ class TestTraining:
             assert 0 < step.forward_s < 60
         self.compare(trained.weights, trained.workers)
 
+    def test_models_that_cannot_be_trained_in_this_way(self, nodes):
+        import torch
+        from paceline.ray.ps import train
+
+        with pytest.raises(paceline.UserError, match=r"^rank \d: model: has no parameters"):
+            train(torch.nn.ReLU, work.optimizer, work.batch, steps=1, workers=2)
+        with pytest.raises(paceline.UserError, match=r"model: weight is torch\.float64 on cpu"):
+            half = functools.partial(torch.nn.Linear, 3, 3, dtype=torch.float64)
+            train(half, work.optimizer, work.batch, steps=1, workers=2)
+
     @pytest.mark.parametrize(
         ("how", "said"),
         [
