@@ -162,7 +162,7 @@ def nodes():
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[ray]'")
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     node = {"object_store_memory": 150_000_000}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 2, "include_dashboard": False})
     cluster.add_node(**node, num_cpus=2, num_gpus=2)
