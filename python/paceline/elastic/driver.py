@@ -243,12 +243,12 @@ class Driver:
             self._end(f"{why}; {left} left, and --min-np is {self.limits.least}")
         elif self._short_until is None:
             self._short_until = now + self.limits.start_s
-        if self._held and not self.intact and not self._in(State.PLACED):
-            if not any(worker.commits for worker in self._alive()):
-                self._end(
-                    f"all ranks that held the last commit have died, the last: {self._why}; commits live in their "
-                    "memory: start the job again from a checkpoint"
-                )
+        lost = self._held and not self.intact and not self._in(State.PLACED)
+        if lost and not any(worker.commits for worker in self._alive()):
+            self._end(
+                f"all ranks that held the last commit have died, the last: {self._why}; commits live in their "
+                "memory: start the job again from a checkpoint"
+            )
 
     def _form(self) -> None:
         waiting = [worker for worker in self._in(State.WAITING) if not worker.retired and not worker.killed]

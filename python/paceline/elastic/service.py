@@ -76,7 +76,7 @@ class Service:
 
     def fileno(self) -> int:
         """Readable when `pump` has something to do."""
-        return self._selector.fileno()  # type: ignore[attr-defined,no-any-return]
+        return self._selector.fileno()
 
     def patience(self) -> float | None:
         """Seconds until `pump` is due in any case."""

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def names(self) -> list[str]:
-        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`; if elastic, `slot 0`, …."""
+        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`; or `slot 0`, …."""
         if self.elastic is not None:
             return [f"slot {n}" for n in range(self.size)]
         ranks, servers = range(self.size), range(self.servers)

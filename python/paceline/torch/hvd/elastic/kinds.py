@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,6 @@ from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_p
 
 Kept = Any
 """What one kind needs to be as it was."""
-
-T = TypeVar("T")
 
 
 class Kind(Protocol):
@@ -35,14 +33,14 @@ class Kind(Protocol):
         """Be as on rank 0. All ranks call this."""
 
 
-def copied(tree: T) -> T:
-    """A state dict with tensors of its own; without what tensors hang on (graphs, hooks)."""
+def copied(tree: Any) -> Any:  # noqa: ANN401 - a state dict, or what stands in one
+    """The same with tensors of its own; without what tensors hang on (graphs, hooks)."""
     if isinstance(tree, Tensor):
-        return tree.detach().clone()  # type: ignore[return-value]
+        return tree.detach().clone()
     if isinstance(tree, dict):
-        return type(tree)((key, copied(value)) for key, value in tree.items())  # type: ignore[call-arg,return-value]
+        return type(tree)((key, copied(value)) for key, value in tree.items())
     if type(tree) in (list, tuple):
-        return type(tree)(copied(value) for value in tree)  # type: ignore[call-arg,attr-defined,return-value]
+        return type(tree)(copied(value) for value in tree)
     return copy.deepcopy(tree)
 
 

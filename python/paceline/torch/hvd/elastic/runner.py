@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from paceline._core import JobError, UserError
 from paceline.elastic.membership import Membership, membership
@@ -29,7 +30,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     Then ranks meet anew (`hvd.rank()` and `size()` may be others), the reset callbacks are called, the state is
     synchronized, and `func` is called. What it has to know of how far it is stands in the state.
 
-    Without `paceline run --elastic` (or another launcher that has a driver) `func` is called once, and its error raised.
+    Without `paceline run --elastic` (or another launcher that has a driver) `func` is called once; its error is raised.
     """
 
     @functools.wraps(func)
@@ -59,7 +60,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
             _leave(state, member, why)
             again = True
 
-    return wrapper
+    return cast(Callable[Concatenate[S, P], R], wrapper)
 
 
 def _synchronize(state: State, member: Membership | None) -> None:
@@ -85,6 +86,8 @@ def _leave(state: State, member: Membership, why: str) -> None:
     member.commits, member.why = state._commits.numbers, why
     optimizers.leave()
     shutdown()
+    # What failed is held by cycles of exceptions and their frames, with connections and memory of the old world.
+    gc.collect()
 
 
 def _go_on(state: State) -> None:

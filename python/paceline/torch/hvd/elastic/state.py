@@ -26,7 +26,7 @@ class State:
         self._commits = Commits()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Call these when a new world has begun, before the state is synchronized: to scale the learning rate to its size.
+        """Call these when a new world has begun, before `sync`: to scale the learning rate to its size.
 
         They are called on ranks that were in the world before, not on new ones, and are no place for operations.
         """

@@ -19,7 +19,7 @@ class TorchState(ObjectState):
     """
 
     def __init__(
-        self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
+        self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: object
     ) -> None:
         """Nothing is kept yet, and ranks may differ: `run` synchronizes them before the training function is called."""
         self._kinds: dict[str, Kind] = {}

@@ -10,7 +10,7 @@ from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.world import size
 
 
-class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - Horovod's name
+class HostsUpdatedInterrupt(RuntimeError):
     """There is to be another world; `run` catches it. Nothing is lost: all ranks are at the same point."""
 
     def __init__(self, skip_sync: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""Scripts for `paceline run --elastic`; pytest does not collect them."""

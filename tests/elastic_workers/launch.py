@@ -1,0 +1,46 @@
+"""Runs an elastic job and collects what its workers tell."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+TRAIN = str(TESTS / "elastic_workers" / "train.py")
+
+
+def start(*options, script=TRAIN, env=None, **asked):
+    """The launcher's process, with what it and the workers print in one pipe."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    environ |= {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **(env or {})}
+    command = [sys.executable, "-m", "paceline", "run", "--elastic", "--no-prefix", "--strategy", "ring", *options]
+    command += ["--", sys.executable, script, json.dumps(asked)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, start_new_session=True
+    )
+
+
+class Ran:
+    """A job that has ended."""
+
+    def __init__(self, code, text):
+        self.code, self.text = code, text
+        self.told = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        self.ends = [told for told in self.told if "ends" in told]
+        self.worlds = [told for told in self.told if "world" in told]
+        self.deaths = [told for told in self.told if "dies" in told]
+
+
+def finish(process, timeout=240):
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, _ = process.communicate()
+        raise AssertionError(f"the job did not end within {timeout} s:\n{text}") from None
+    return Ran(process.returncode, text)
+
+
+def run(*options, timeout=240, **asked):
+    return finish(start(*options, **asked), timeout)
