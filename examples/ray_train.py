@@ -7,13 +7,14 @@ RAY_ADDRESS=auto python examples/ray_train.py --workers 8 --servers 2
 import argparse
 import functools
 import os
+import signal
 import time
 from collections.abc import Callable
 
 import numpy as np
 import ray
 import torch
-from paceline.ray import RayExecutor
+from paceline.ray import ElasticRayExecutor, RayExecutor
 from paceline.ray import ps as object_store
 from torch import Tensor, nn
 
@@ -39,8 +40,11 @@ def batch(rank: int, step: int, size: int) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def train(steps: int, size: int) -> tuple[list[float], Weights]:
-    """What a rank does under the runtime: as with Horovod. Its losses, and its weights at the end."""
+def train(steps: int, size: int, *, kill: bool = False) -> tuple[float, Weights]:
+    """What a rank does under the runtime: as with Horovod. Its last loss, and its weights at the end.
+
+    kill: the last rank kills itself half way, once.
+    """
     import paceline.torch as hvd
 
     hvd.init()
@@ -49,30 +53,48 @@ def train(steps: int, size: int) -> tuple[list[float], Weights]:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9), named_parameters=net.named_parameters()
     )
-    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
-    losses = []
-    for step in range(steps):
-        images, labels = batch(hvd.rank(), step, size)
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(net(images), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    state = hvd.elastic.TorchState(model=net, optimizer=optimizer, step=0, loss=0.0)
+
+    @hvd.elastic.run
+    def go(state: hvd.elastic.TorchState) -> None:
+        first = state.step == 0
+        while state.step < steps:
+            if kill and first and state.step == steps // 2 and hvd.rank() == hvd.size() - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            images, labels = batch(hvd.rank(), state.step, size)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(images), labels)
+            loss.backward()
+            optimizer.step()
+            state.step, state.loss = state.step + 1, loss.item()
+            state.commit()
+
+    go(state)
     weights = {name: weight.detach().numpy() for name, weight in net.named_parameters()}
     hvd.shutdown()
-    return losses, weights
+    return state.loss, weights
 
 
 def by_runtime(options: argparse.Namespace, **job: object) -> tuple[float, Weights]:
     """Through the runtime: shared memory inside a machine, TCP between machines."""
     settings = RayExecutor.create_settings(timeout_s=120)
     with RayExecutor(settings, num_workers=options.workers, **job) as executor:
-        results = executor.run(train, args=[options.steps, options.batch])
+        return same(executor.run(train, args=[options.steps, options.batch]))
+
+
+def with_a_death(options: argparse.Namespace) -> tuple[float, Weights]:
+    """The same, and an actor is killed half way: another takes its place, and all go on from the last commit."""
+    with ElasticRayExecutor(min_workers=options.workers, max_workers=options.workers) as executor:
+        return same(executor.run(train, args=[options.steps, options.batch], kwargs={"kill": True}))
+
+
+def same(results: list[tuple[float, Weights]]) -> tuple[float, Weights]:
+    """The mean of all ranks' losses, and the weights of all, which are the same bits."""
     first = results[0][1]
     for rank, (_, weights) in enumerate(results):
         if any((weights[name] != first[name]).any() for name in first):
             raise SystemExit(f"rank {rank} has other weights than rank 0")
-    return float(np.mean([losses[-1] for losses, _ in results])), first
+    return float(np.mean([loss for loss, _ in results])), first
 
 
 def by_object_store(options: argparse.Namespace) -> tuple[float, Weights]:
@@ -92,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=1, help="parameter servers")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32, help="images for each rank and step")
     options = parser.parse_args()
 
@@ -105,6 +127,7 @@ def main() -> None:
         "ring": lambda: by_runtime(options, strategy="ring"),
         f"ps, servers: {options.servers}": lambda: by_runtime(options, strategy="ps", servers=options.servers),
         "ray-ps": lambda: by_object_store(options),
+        "one killed": lambda: with_a_death(options),
     }
     first: Weights = {}
     print(f"{options.workers} workers, {options.steps} steps of {options.batch} images each", flush=True)

@@ -1,5 +1,6 @@
 """Elastic jobs of real processes: whoever dies, wherever, the weights are those of a run in which nobody does."""
 
+import functools
 import json
 import os
 import random
@@ -14,12 +15,20 @@ from elastic_workers.launch import finish, run, start
 pytestmark = pytest.mark.timeout(400)
 
 
+@functools.cache
+def expected(steps, ranks):
+    """The weights without any deaths: computed for two ranks, whose sums have one order; of a run for more."""
+    if ranks == 2:
+        return model.expected(steps, ranks)
+    return run("-np", str(ranks), steps=steps).ends[0]["digest"]
+
+
 def trained(ran, steps, ranks):
     """All ranks have made all steps, once, and have the weights that they would have had anyway."""
     assert ran.code == 0, ran.text
     assert sorted(told["ends"] for told in ran.ends) == list(range(ranks)), ran.text
     assert {(told["step"], told["done"]) for told in ran.ends} == {(steps, steps)}, ran.text
-    assert {told["digest"] for told in ran.ends} == {model.expected(steps, ranks)}, ran.text
+    assert {told["digest"] for told in ran.ends} == {expected(steps, ranks)}, ran.text
 
 
 def test_a_rank_is_killed_and_the_weights_are_as_without():
@@ -107,7 +116,7 @@ def test_ten_kills_in_five_hundred_steps():
     told = [json.loads(line) for line in lines if line.startswith("{")]
     ends = [each for each in told if "ends" in each]
     assert process.returncode == 0 and text.count("was killed by SIGKILL; another is started") == 10, text
-    assert {(each["step"], each["done"], each["digest"]) for each in ends} == {(500, 500, model.expected(500, 3))}, text
+    assert {(each["step"], each["done"], each["digest"]) for each in ends} == {(500, 500, expected(500, 3))}, text
     for pid in {each["pid"] for each in told}:
         held = [(each["files"], each["threads"]) for each in told if each["pid"] == pid and "world" in each]
         assert len(set(held[1:])) <= 1, (pid, held)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,14 +19,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.cli import main
-from paceline.ray import MissingRayError, RayExecutor, RaySettings
+from paceline.ray import ElasticRayExecutor, MissingRayError, RayExecutor, RaySettings
 from paceline.ray.environment import World, by_node, checked_settings
 from paceline.ray.layout import Layout
 from paceline.ray.ps.shard import cuts
 from paceline.ray.worker import Place
 
 pytest.importorskip("torch")
-from ray_workers import work
+from ray_workers import elastic, work
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install 'paceline[ray]'")
@@ -70,6 +71,12 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
         (lambda: RayExecutor.create_settings(timeout_s=-1), "timeout_s: -1 is not a number of seconds"),
         (lambda: RaySettings(nics=["eth0", "eth1"]), "names 2 networks"),
         (lambda: RayExecutor(num_workers=2).run(print), "call start()"),
+        (lambda: ElasticRayExecutor(min_workers=0), "min_workers: 0 is not a number from 1 on"),
+        (lambda: ElasticRayExecutor(min_workers=3, max_workers=2), "max_workers: 2 is fewer than min_workers, 3"),
+        (lambda: ElasticRayExecutor(reset_limit=-1), "reset_limit: -1"),
+        (lambda: ElasticRayExecutor(timeline="run.json"), "timeline: "),
+        (lambda: ElasticRayExecutor(env_vars={"RANK": "1"}), "env_vars: RANK: the executor sets it itself"),
+        (lambda: ElasticRayExecutor().run(print), "call start()"),
     ],
 )
 def test_what_cannot_be_is_refused(make, said):
@@ -155,7 +162,7 @@ def nodes():
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[ray]'")
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     node = {"object_store_memory": 150_000_000}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 2, "include_dashboard": False})
     cluster.add_node(**node, num_cpus=2, num_gpus=2)
@@ -200,9 +207,8 @@ class TestExecutor:
         with executor:
             assert executor.execute("".join) == ["ab", "ab"]
             assert executor.execute_single(len) == 2
-            assert executor.run(os.environ.get, ["MINE"]) == ["5", "5"]
+            assert executor.run(os.getenv, ["MINE"]) == ["5", "5"]
             assert len({each.node for each in executor.world.workers}) == 2
-        assert nodes.list_all_nodes()
 
     def test_devices_of_the_node(self, nodes):
         with RayExecutor(num_workers=2, use_gpu=True) as executor:
@@ -325,6 +331,16 @@ class TestTraining:
             assert 0 < step.forward_s < 60
         self.compare(trained.weights, trained.workers)
 
+    def test_models_that_cannot_be_trained_in_this_way(self, nodes):
+        import torch
+        from paceline.ray.ps import train
+
+        with pytest.raises(paceline.UserError, match=r"^rank \d: model: has no parameters"):
+            train(torch.nn.ReLU, work.optimizer, work.batch, steps=1, workers=2)
+        with pytest.raises(paceline.UserError, match=r"model: weight is torch\.float64 on cpu"):
+            half = functools.partial(torch.nn.Linear, 3, 3, dtype=torch.float64)
+            train(half, work.optimizer, work.batch, steps=1, workers=2)
+
     @pytest.mark.parametrize(
         ("how", "said"),
         [
@@ -384,3 +400,81 @@ class TestSweeps:
         assert done[-1] == (4, 4)
         with pytest.raises(paceline.UserError, match="executor: 'dask' is unknown"):
             paceline.sweep("resnet-50", executor="dask", **asked)
+
+
+@needs_ray
+@pytest.mark.slow
+class TestElastic:
+    """Ranks that are replaced."""
+
+    STEPS = 60
+
+    def run(self, path, executor, at, do, pause_s=0.02):
+        """Train; when rank 0 has committed step `at`, do something."""
+
+        def wait():
+            step = path / "step"
+            while not (step.exists() and int(step.read_text() or 0) >= at):
+                time.sleep(0.02)
+            do()
+
+        threading.Thread(target=wait, daemon=True).start()
+        with executor:
+            return executor.run(elastic.train, [self.STEPS, path], {"pause_s": pause_s})
+
+    def check(self, told, size, at):
+        """All ends are the same, nothing from the last commit on was done again, and the weights are as without."""
+        alone = work.train_alone(size, self.STEPS)
+        assert [each for _, each, _ in told] == [size] * size
+        for _, _, weights in told:
+            for name, weight in weights.items():
+                np.testing.assert_array_equal(weight, told[0][2][name])
+                np.testing.assert_allclose(weight, alone[name], rtol=1e-4, atol=1e-5)
+        began = max((begins for begins, _, _ in told), key=len)
+        assert began[0] == 0
+        assert len(began) == 2
+        assert began[1] >= at
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_an_actor_that_is_killed_is_replaced(self, nodes, tmp_path, rank):
+        def kill():
+            os.kill(int((tmp_path / f"rank-{rank}").read_text().split()[0]), signal.SIGKILL)
+
+        executor = ElasticRayExecutor(min_workers=2, max_workers=2)
+        self.check(self.run(tmp_path, executor, 20, kill), 2, 20)
+
+    def test_the_actors_of_a_raylet_that_dies_go_to_another_node(self, nodes, tmp_path):
+        node = {"num_cpus": 2, "object_store_memory": 150_000_000}
+        extra = nodes.add_node(**node)
+        spare = nodes.add_node(**node)
+        nodes.wait_for_nodes()
+        try:
+            # One a node, on the first three.
+            executor = ElasticRayExecutor(min_workers=3, max_workers=3, cpus_per_worker=2)
+            told = self.run(tmp_path, executor, 20, lambda: nodes.remove_node(extra, allow_graceful=False), 0.1)
+        finally:
+            nodes.remove_node(spare)
+        self.check(told, 3, 20)
+
+    def test_a_function_that_raises_ends_the_job(self, nodes):
+        said = r"failed: LookupError: no pictures here; 1 slot left"
+        with (
+            ElasticRayExecutor(min_workers=2, max_workers=2) as executor,
+            pytest.raises(paceline.JobError, match=said),
+        ):
+            executor.run(work.raises, [1])
+
+    def test_no_more_resets_than_allowed(self, nodes, tmp_path):
+        def kill():
+            os.kill(int((tmp_path / "rank-1").read_text().split()[0]), signal.SIGKILL)
+
+        executor = ElasticRayExecutor(min_workers=2, max_workers=2, reset_limit=0)
+        with pytest.raises(paceline.JobError, match=r"died: its process was killed.*reset"):
+            self.run(tmp_path, executor, 10, kill)
+
+    def test_no_room(self, nodes):
+        with (
+            ElasticRayExecutor(RaySettings(timeout_s=2), min_workers=9) as executor,
+            pytest.raises(paceline.JobError, match="4 slots have been offered for 2 s"),
+        ):
+            executor.run(print)

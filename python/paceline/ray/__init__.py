@@ -8,6 +8,7 @@
 | module | holds |
 | --- | --- |
 | executor | RayExecutor: start, run, run_remote, execute, shutdown |
+| elastic, member, slots | ElasticRayExecutor: actors that die are replaced; which nodes have room |
 | settings, layout | limits and network; how many workers, and what each takes |
 | cluster | which Ray cluster |
 | bundles, group, environment | placement groups; actors in them; what they find in their environment |
@@ -19,7 +20,8 @@ Nothing here imports Ray before it is needed.
 """
 
 from paceline.ray.cluster import MissingRayError
+from paceline.ray.elastic import ElasticRayExecutor
 from paceline.ray.executor import RayExecutor
 from paceline.ray.settings import RaySettings
 
-__all__ = ["MissingRayError", "RayExecutor", "RaySettings"]
+__all__ = ["ElasticRayExecutor", "MissingRayError", "RayExecutor", "RaySettings"]

@@ -137,6 +137,7 @@ _SIGNS = (
     ("node has died", "its node (raylet) died"),
     ("node is dead", "its node (raylet) died"),
     ("node was terminated", "its node (raylet) was terminated"),
+    ("unavailable", "its node (raylet) died, or is not reached any more"),
     ("ray.kill", "ray.kill was called on it"),
     ("out of memory", "its node has no memory left"),
     ("placement group", "its placement group was removed"),

@@ -62,6 +62,8 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     if address == "local":
         # A cluster for this job alone reports nothing to anybody.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's workers have niceness 15 otherwise: on a busy machine they would wait for everything else.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         store = None if object_store_bytes is None else max(object_store_bytes, _SMALLEST_STORE)
         options = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": store}
     try:

@@ -29,7 +29,7 @@ class Layout:
         if self.num_workers_per_host is not None and self.num_hosts is None:
             raise UserError("num_workers_per_host: has no effect without num_hosts; leave it out")
         for name in ("num_workers", "num_hosts", "num_workers_per_host"):
-            _check(name, getattr(self, name), lambda value: isinstance(value, int) and value >= 1, "a number from 1 on")
+            check_count(name, getattr(self, name))
         for name in ("cpus_per_worker", "cpus_per_server"):
             _check(name, getattr(self, name), lambda value: value > 0, "a number of CPUs above 0")
         if self.gpus_per_worker is not None and not self.use_gpu:
@@ -65,6 +65,11 @@ class Layout:
         """Of parameter servers: spread over the nodes, for each takes in what all workers send."""
         what = f"{servers} parameter server{'s'[: servers != 1]}"
         return Room(what, [{"CPU": float(self.cpus_per_server)}] * servers, "SPREAD")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises UserError for what is neither None nor a whole number from 1 on."""
+    _check(name, value, lambda number: isinstance(number, int) and number >= 1, "a number from 1 on")
 
 
 def _check(name: str, value: object, good: Callable[[Any], bool], what: str) -> None:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Store
 
 from paceline import choices, timelines
 from paceline._core import Communicator, Engine, JobError, UserError
+from paceline.elastic.membership import ADDRESS
 from paceline.environment import rank_environment
 from paceline.meeting import share_secret
 from paceline.settings import Settings
@@ -56,6 +57,11 @@ class Job:
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
+        if os.environ.get(ADDRESS):
+            raise UserError(
+                "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run (docs/elastic.md), or "
+                "leave --elastic out"
+            )
         if settings.placed():
             raise UserError(
                 f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "

@@ -33,7 +33,7 @@ class Task:
 class Replica(Actor):
     """A worker. Ray makes an actor of it; its calls are executed in the order in which they are made."""
 
-    def __init__(self, task: Task) -> None:
+    def prepare(self, task: Task) -> None:
         """Make the model. Raises UserError for one that cannot be trained in this way."""
         import torch
 

@@ -94,7 +94,6 @@ class _Training:
         replicas.start(
             Replica,
             layout.room,
-            (self._task,),
             per_bundle=layout.per_bundle,
             cpus=layout.cpus_per_worker,
             sort=True,
@@ -103,6 +102,8 @@ class _Training:
         self._nodes = [[rank for rank, place in enumerate(replicas.places) if place.node == node] for node in nodes]
         count = servers or len(nodes)
         self._shards.start_on([nodes[number % len(nodes)] for number in range(count)], Shard, (layout.workers,))
+        task = self._ray.put(self._task)
+        replicas.all(lambda actor: actor.prepare.remote(task), "make the model")
         first = replicas.handles[0].state.remote()
         ranks = iter(range(layout.workers))
         replicas.all(lambda actor: actor.begin.remote(next(ranks), first), "take over rank 0's parameters")

@@ -1,0 +1,278 @@
+"""`ElasticRayExecutor`: a job that goes on from the last commit when an actor, or a node with its actors, has died."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from paceline._core import JobError, UserError
+from paceline.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
+from paceline.elastic.service import Service
+from paceline.failure import follows
+from paceline.ray.calls import cause_of, died_how, in_words, is_death
+from paceline.ray.cluster import Cluster, connect
+from paceline.ray.environment import checked_settings
+from paceline.ray.executor import checked_extra
+from paceline.ray.layout import Layout, check_count
+from paceline.ray.member import Left, Member
+from paceline.ray.settings import RaySettings, create_settings
+from paceline.ray.slots import Nodes
+from paceline.timelines import say
+
+_LOOK_S = 0.1
+"""How long workers' messages are waited for before Ray is asked again."""
+_DISCOVER_S = 1.0
+"""How often Ray is asked for its nodes."""
+_DOUBT_S = 20.0
+"""For Ray to find out that a node has died: it asks five times, every three seconds."""
+
+
+@dataclass
+class _Process:
+    """An actor."""
+
+    actor: Any
+    slot: Slot
+    place: Any
+    """Reference to where it is."""
+    call: Any
+    """Reference to what the function returns."""
+    doubt_until: float | None = None
+    """Its node is not reached; until then Ray may say that it has died."""
+
+
+class ElasticRayExecutor:
+    """Ranks on a Ray cluster whose nodes come and go.
+
+        executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(), min_workers=2, max_workers=4)
+        executor.start()
+        results = executor.run(train)
+
+    `train` calls a function that `hvd.elastic.run` has decorated (docs/elastic.md). An actor that is killed is
+    replaced, on the same node if that lives, else where there is room; all go back to the last commit. Nodes that come
+    are used, up to `max_workers`.
+    """
+
+    create_settings = staticmethod(create_settings)
+
+    def __init__(
+        self,
+        settings: RaySettings | None = None,
+        *,
+        min_workers: int = 1,
+        max_workers: int | None = None,
+        reset_limit: int | None = None,
+        cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: float | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        **job: object,
+    ) -> None:
+        """Go on while `min_workers` are there; never start more than `max_workers`: unless given, as many as have room.
+
+        reset_limit: so many times ranks may meet anew. `job`: as for `RayExecutor`; parameter servers are roles of the
+        workers here. Raises UserError for what cannot be.
+        """
+        self.settings = settings if settings is not None else RaySettings()
+        check_count("min_workers", min_workers)
+        check_count("max_workers", max_workers)
+        self.layout = Layout(
+            num_workers=min_workers, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu, gpus_per_worker=gpus_per_worker
+        )
+        if max_workers is not None and max_workers < min_workers:
+            raise UserError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
+        if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
+            raise UserError(f"reset_limit: {reset_limit} is no number from 0 on")
+        variables, self._checked = checked_settings(job)
+        if self._checked.timeline is not None:
+            raise UserError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
+        self._variables = {**variables, **checked_extra(env_vars or {}, "env_vars")}
+        self._limits = Limits(
+            least=min_workers,
+            most=max_workers or 1 << 16,
+            resets=reset_limit,
+            start_s=self.settings.timeout_s,
+            # A rank that waits for a silent one comes back when its own limit is over.
+            return_s=self._checked.timeout_s + 10.0,
+        )
+        self._cluster: Cluster | None = None
+
+    def start(self) -> None:
+        """Find the cluster: that of `ray.init()`, of RAY_ADDRESS, or one on this machine. Actors start with `run`.
+
+        Raises JobError, UserError, MissingRayError.
+        """
+        if self._cluster is not None:
+            raise UserError("start: the executor has been started; call shutdown() first")
+        self._cluster = connect()
+
+    def run(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Call `fn(*args, **kwargs)` in every worker: what those return that are there at the end, in rank order.
+
+        Raises JobError: why the job cannot go on.
+        """
+        if self._cluster is None:
+            raise UserError("the executor has not been started; call start()")
+        with _Run(self, self._cluster, fn, list(args or ()), dict(kwargs or {})) as job:
+            return job.results()
+
+    def shutdown(self) -> None:
+        """End what `start` began. May be called twice."""
+        if self._cluster is not None:
+            self._cluster.disconnect()
+            self._cluster = None
+
+    def __enter__(self) -> ElasticRayExecutor:
+        """Start, unless that has been done."""
+        if self._cluster is None:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut down."""
+        self.shutdown()
+
+
+class _Run:
+    """Carries out what the driver of the job decides, and tells it what becomes of the actors."""
+
+    def __init__(
+        self,
+        executor: ElasticRayExecutor,
+        cluster: Cluster,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self._ray, self._executor = cluster.ray, executor
+        # Nothing of a cluster of this machine alone is reached from others.
+        self._interface = executor.settings.interface or ("127.0.0.1" if cluster.own else None)
+        self._nodes = Nodes(cluster.ray, executor.layout)
+        secret, job = executor._checked.secret or secrets.token_hex(32), secrets.token_hex(8)
+        address = "127.0.0.1" if cluster.own else cluster.ray.util.get_node_ip_address()
+        self._service = Service(executor._limits, secret=secret, job=job, address=address)
+        self._call = cluster.ray.put((fn, args, kwargs))
+        self._kind = cluster.ray.remote(Member)
+        self._processes: dict[int, _Process] = {}
+        self._results: dict[int, Any] = {}
+        """By rank."""
+        self._end: End | None = None
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            self._kill(process)
+        self._service.close()
+
+    def results(self) -> list[Any]:
+        """When all have ended. Raises JobError."""
+        discover_at = 0.0
+        while self._end is None:
+            now = time.monotonic()
+            if now >= discover_at:
+                discover_at = now + _DISCOVER_S
+                self._carry_out(self._service.offer(self._nodes.slots()))
+            patience = self._service.patience()
+            wait_s = _LOOK_S if patience is None else min(_LOOK_S, patience)
+            select.select([self._service], [], [], wait_s)
+            self._carry_out(self._service.pump())
+            self._look()
+        if self._end.reason is not None:
+            raise JobError(self._end.reason)
+        return [self._results[rank] for rank in sorted(self._results)]
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(worker, slot):
+                    self._processes[worker] = self._started(worker, slot)
+                case Kill(worker) if worker in self._processes:
+                    self._kill(self._processes[worker])
+                case Say(text):
+                    say(text)
+                case End():
+                    self._end = self._end or action
+                case _:
+                    pass
+
+    def _started(self, worker: int, slot: Slot) -> _Process:
+        layout = self._executor.layout
+        there = self._nodes.affinity(slot)
+        options = {"num_cpus": layout.cpus_per_worker, "num_gpus": layout.gpus, "max_restarts": 0}
+        actor = self._kind.options(scheduling_strategy=there, **options).remote()
+        place = actor.place.remote()
+        variables = {
+            **self._executor._variables,
+            **self._service.environment(worker),
+            "PACELINE_SECRET": self._service.secret,
+        }
+        actor.join.remote(variables, self._interface)
+        return _Process(actor, slot, place, actor.run.remote(self._call))
+
+    def _kill(self, process: _Process) -> None:
+        with contextlib.suppress(Exception):  # it is dead already, or Ray is
+            self._ray.kill(process.actor, no_restart=True)
+
+    def _look(self) -> None:
+        """Whose calls have ended?"""
+        if not self._processes:
+            return
+        by_call = {process.call: worker for worker, process in self._processes.items()}
+        ended, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=0)
+        for ref in ended:
+            worker = by_call[ref]
+            process = self._processes[worker]
+            how = self._how(process)
+            if how is None:
+                continue
+            del self._processes[worker]
+            self._kill(process)
+            if how.host_lost:
+                # Other nodes may have room: they are offered before the driver asks whether enough is left.
+                say(f"{how.words}; nothing is started there any more")
+                self._carry_out(self._service.offer(self._nodes.slots()))
+            self._carry_out(self._service.exited(worker, how))
+
+    def _how(self, process: _Process) -> Exit | None:
+        """How its call has ended; None if that is not known yet."""
+        name = self._name(process)
+        try:
+            value = self._ray.get(process.call)
+        except Exception as error:  # whatever a user's function may raise
+            if is_death(self._ray, error):
+                lost = not self._nodes.lives(process.slot)
+                if not lost and isinstance(error, self._ray.exceptions.ActorUnavailableError):
+                    # Its node is not reached. Ray finds out whether it has died.
+                    process.doubt_until = process.doubt_until or time.monotonic() + _DOUBT_S
+                    if time.monotonic() < process.doubt_until:
+                        return None
+                how = "its node (raylet) died" if lost else died_how(error)
+                return Exit(code=-9, words=f"{name} died: {how}", host_lost=lost)
+            cause = cause_of(error)
+            words = f"{name} failed: {in_words(cause)}"
+            return Exit(code=1, words=words, follows=follows(cause))
+        if isinstance(value, Left):
+            return Exit(code=value.code, words=f"{name} has left")
+        rank, self_result = value
+        self._results[rank] = self_result
+        return Exit(code=0, words=f"{name} has finished")
+
+    def _name(self, process: _Process) -> str:
+        with contextlib.suppress(Exception):  # it died before it could tell
+            place = self._ray.get(process.place, timeout=0)
+            return f"the worker in {process.slot} ({place})"
+        return f"the worker in {process.slot}"
