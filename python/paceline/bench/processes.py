@@ -16,7 +16,7 @@ from typing import Any
 from paceline.bench.crew import Crew
 from paceline.bench.ranks.stopwatch import EVENTS
 
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 _GRACE_S = 3.0
 _LAST_WORDS = 400
 _OVERHEARD = ("Traceback", "warn", "WARNING", "I0000", "W0000", "E0000", "[W", "To enable the following")
@@ -81,8 +81,9 @@ def run(  # noqa: PLR0917
         while True:
             for event in events.new():
                 heard(event)
-            wrong = wrong or next((text for one in running if (text := one.complaint())), None)
+            # In this order: one that fails in between is still among those left, and is heard at the next look.
             left = [one.process.name for one in running if not one.process.serves and one.popen.poll() is None]
+            wrong = wrong or next((text for one in running if (text := one.complaint())), None)
             if wrong is None and left and time.monotonic() > until:
                 wrong = f"{', '.join(left)} had not ended after {limit_s:.0f} s{last_words(running[0].log)}"
             any_wrong, all_done = crew.agree(failed=wrong is not None, done=not left)
