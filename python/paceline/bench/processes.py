@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.crew import Crew
+from paceline.bench.ranks.start import PARENT
 from paceline.bench.ranks.stopwatch import EVENTS
 
 _LOOK_S = 0.2
@@ -104,7 +105,7 @@ def _start(process: Process, folder: Path) -> _Running:
     with log.open("wb") as output:
         popen = subprocess.Popen(
             list(process.words),
-            env={**process.environment, "PACELINE_RUN_BENCH_PARENT": str(os.getpid())},
+            env={**process.environment, PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -153,5 +154,7 @@ def last_words(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    telling = [line.strip() for line in lines if line.strip() and not any(word in line for word in _OVERHEARD)]
+    telling = [
+        line.strip() for line in lines if any(map(str.isalpha, line)) and not any(word in line for word in _OVERHEARD)
+    ]
     return f": {telling[-1][:_LAST_WORDS]}" if telling else ""

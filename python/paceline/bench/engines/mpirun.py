@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from paceline.bench.engines.base import environments, rank_words
+from paceline.bench.engines.base import environments, launcher_words, rank_words
 from paceline.bench.environments import OPEN_MPI, folder_of, install_line, python_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
@@ -35,7 +35,7 @@ def process(python: str, asked: Asked, places: Places, secret: str, settings: Ma
     # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
     how = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
     words = [mpirun, *how, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", asked)]
-    return Process("mpirun", words, environment)
+    return Process("mpirun", launcher_words(*words), environment)
 
 
 def _mpirun() -> str | None:
