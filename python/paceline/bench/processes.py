@@ -154,7 +154,6 @@ def last_words(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    telling = [
-        line.strip() for line in lines if any(map(str.isalpha, line)) and not any(word in line for word in _OVERHEARD)
-    ]
+    worded = [line.strip() for line in lines if any(map(str.isalpha, line))]
+    telling = [line for line in worded if not any(word in line for word in _OVERHEARD)]
     return f": {telling[-1][:_LAST_WORDS]}" if telling else ""
