@@ -119,7 +119,7 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     below = [one for one in read if one.sizes or not result.rows]
     if below:
         lines += [*([""] if lines else []), *shown(below)]
-    return lines
+    return lines[: len(lines) - (bool(lines) and not lines[-1])]
 
 
 def _of_log(one: Read, headers: list[str]) -> list[str]:
