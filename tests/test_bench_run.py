@@ -14,6 +14,7 @@ from paceline.bench.engines import Options, chosen
 from paceline.bench.engines.tensorflow import Mirrored
 from paceline.bench.environments import TENSORFLOW, install_line
 from paceline.bench.logs import read_log
+from paceline.bench.report import ALIKE
 
 pytest.importorskip("torchvision")
 
@@ -68,7 +69,8 @@ def test_one_engine_prints_what_tf_cnn_benchmarks_prints(tmp_path):
     lines = done.stdout.splitlines()
     at = lines.index("Step\tImg/sec\ttotal_loss")
     assert [line.split("\t")[0] for line in lines[at + 1 : at + 4]] == ["1", "2", "4"]
-    assert lines[at + 4] == lines[at + 6] == "-" * 64
+    assert lines[-1] == lines[-3] == "-" * 64
+    assert lines[-2].startswith("total images/sec: ")
     log = tmp_path / "log"
     log.write_text(done.stdout)
     found = read_log(log)
@@ -197,8 +199,8 @@ def test_tensorflow_trains_the_same_model(model):
     for row in found.values():
         assert row["ranks_alike"]
     for name in ("tensorflow-ps", "tensorflow-mwm"):
-        # float32 through some dozens of layers and three steps; a wrong padding or layout gives 0.1 and more.
-        assert found[name]["weights_difference"] < 1e-3
+        # `report.ALIKE` says how rounding grows in a ResNet.
+        assert found[name]["weights_difference"] < (ALIKE if model == "resnet18" else 1e-3)
 
 
 @pytest.mark.slow

@@ -152,12 +152,11 @@ def _print(
     if as_json:
         say([text])
         return
-    if live is not None and result.rows:
-        say(closing(result.rows[0]))
-        say([])
-    say(report.table(plan, result, read, width()))
+    say(["", *report.table(plan, result, read, width()), ""])
     if live is None:
-        say(["", *report.totals(result)] if result.rows else [])
+        say(report.totals(result))
+    elif result.rows:
+        say(closing(result.rows[0]))
 
 
 def _write(text: str, output: Path | None) -> None:

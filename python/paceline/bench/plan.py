@@ -10,7 +10,7 @@ from paceline._core import UserError
 from paceline.bench.engines import Engine
 
 WEAK, STRONG = "weak", "strong"
-SHORTEST_ALONE, LONGEST_ALONE = 2, 5
+SHORTEST_ALONE, LONGEST_ALONE = 2, 3
 _LONGEST_WAIT_S = 300.0
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+_MEASURED = "#44AA99"
 _PARTS = (("forward", "#88CCEE"), ("backward", "#332288"), ("input", "#DDCC77"), ("exposed communication", "#CC6677"))
 
 
@@ -66,7 +67,7 @@ def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
     names = [row.engine for row in result.rows]
     logs = [one for one in read if one.total_images_per_s is not None]
     for place, row in enumerate(result.rows):
-        axes.barh(place, row.total, color=COLOURS[place % len(COLOURS)], height=0.6)
+        axes.barh(place, row.total, color=_MEASURED, height=0.6)
         axes.errorbar(row.total, place, xerr=_around(row.total, row.interval), color="black", capsize=3)
         if row.forecast_images_per_s is not None:
             label = "forecast" if not axes.get_legend_handles_labels()[1] else None
@@ -77,7 +78,7 @@ def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("images/s, with 95 % interval")
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def _parts(axes: Axes, result: Result) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.crew import Crew
+from paceline.bench.ranks.start import PARENT
 from paceline.bench.ranks.stopwatch import EVENTS
 
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 _GRACE_S = 3.0
 _LAST_WORDS = 400
 _OVERHEARD = ("Traceback", "warn", "WARNING", "I0000", "W0000", "E0000", "[W", "To enable the following")
@@ -81,8 +82,9 @@ def run(  # noqa: PLR0917
         while True:
             for event in events.new():
                 heard(event)
-            wrong = wrong or next((text for one in running if (text := one.complaint())), None)
+            # In this order: one that fails in between is still among those left, and is heard at the next look.
             left = [one.process.name for one in running if not one.process.serves and one.popen.poll() is None]
+            wrong = wrong or next((text for one in running if (text := one.complaint())), None)
             if wrong is None and left and time.monotonic() > until:
                 wrong = f"{', '.join(left)} had not ended after {limit_s:.0f} s{last_words(running[0].log)}"
             any_wrong, all_done = crew.agree(failed=wrong is not None, done=not left)
@@ -103,7 +105,7 @@ def _start(process: Process, folder: Path) -> _Running:
     with log.open("wb") as output:
         popen = subprocess.Popen(
             list(process.words),
-            env={**process.environment, "PACELINE_RUN_BENCH_PARENT": str(os.getpid())},
+            env={**process.environment, PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -152,5 +154,6 @@ def last_words(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    telling = [line.strip() for line in lines if line.strip() and not any(word in line for word in _OVERHEARD)]
+    worded = [line.strip() for line in lines if any(map(str.isalpha, line))]
+    telling = [line for line in worded if not any(word in line for word in _OVERHEARD)]
     return f": {telling[-1][:_LAST_WORDS]}" if telling else ""

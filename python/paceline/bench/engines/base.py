@@ -84,6 +84,11 @@ def rank_words(python: str, module: str, asked: Asked) -> list[str]:
     return [python, start.__file__, module, str(Path(asked.folder) / "asked.json")]
 
 
+def launcher_words(*words: str) -> list[str]:
+    """The command of a launcher that starts ranks itself."""
+    return [sys.executable, start.__file__, "exec", *words]
+
+
 def environments(places: Places, secret: str, more: dict[str, str] | None = None) -> list[tuple[Slot, dict[str, str]]]:
     """Of every rank of this host: what `paceline run` would give it, the network's card, and `more`."""
     job, go = job_of(places)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.engines.base import Engine, environments, rank_words
+from paceline.bench.engines.base import Engine, environments, launcher_words, rank_words
 from paceline.bench.environments import folder_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
@@ -62,6 +62,5 @@ class Horovod(Engine):
         if asked.fusion_bytes is not None:
             environment["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
         words = [str(binaries / "horovodrun"), "-np", str(size), "--gloo", "-H", f"localhost:{size}"]
-        return [
-            Process("horovodrun", [*words, *rank_words(str(binaries / "python"), "torch_rank", asked)], environment)
-        ]
+        words += rank_words(str(binaries / "python"), "torch_rank", asked)
+        return [Process("horovodrun", launcher_words(*words), environment)]

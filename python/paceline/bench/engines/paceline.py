@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
 from paceline.bench.places import Places, job_of
 from paceline.bench.processes import Process
@@ -38,6 +39,7 @@ class Paceline(Engine):
             if value is not None
         }
         Settings.from_environment({**_without_own(), **self._settings})
+        self.own_launcher = "mpi" in (options.transport or "")
 
     @property
     def label(self) -> str:
@@ -45,12 +47,14 @@ class Paceline(Engine):
         return self.name if self._strategy is None else f"{self.name} {self._strategy}"
 
     def missing(self) -> str | None:
-        """Nothing."""
-        return None
+        """Over MPI, an mpirun."""
+        return mpirun.missing() if self.own_launcher else None
 
     @property
     def servers(self) -> int:
-        """Parameter servers."""
+        """Parameter servers that are processes of their own; under mpirun, ranks are servers as well."""
+        if self.own_launcher:
+            return 0
         has = self._strategy is not None and "servers" in find_strategy(self._strategy).knobs
         return self.options.servers if has else 0
 
@@ -75,6 +79,8 @@ class Paceline(Engine):
             settings["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
         if places.servers:
             settings |= {"PACELINE_SERVERS": str(len(places.servers)), "PACELINE_RUN_SERVERS": str(len(places.servers))}
+        if self.own_launcher:
+            return [mpirun.process(self.options.python, asked, places, self.secret, settings)]
         words = rank_words(self.options.python, "torch_rank", asked)
         found = [
             Process(f"rank {slot.number}", words, environment)

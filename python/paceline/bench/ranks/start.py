@@ -1,4 +1,4 @@
-"""Starts a module of this folder: `python start.py MODULE asked.json`.
+"""Starts a module of this folder: `python start.py MODULE asked.json`; or a launcher: `python start.py exec mpirun …`.
 
 An engine may live in an environment that has neither paceline nor what paceline imports (TensorFlow's, Horovod's). So
 this file is run by its path, and `paceline` becomes a package that holds nothing but its modules, unless it is there.
@@ -15,17 +15,21 @@ import sys
 import types
 from pathlib import Path
 
+PARENT = "PACELINE_RUN_BENCH_PARENT"
+"""The environment variable with the process id of the bench."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h: PR_SET_PDEATHSIG
 
 
+def end_with_the_bench(number: signal.Signals) -> None:
+    """Have the kernel send this process the signal when the bench is killed; not below a launcher, which does so."""
+    if sys.platform.startswith("linux") and os.environ.get(PARENT) == str(os.getppid()):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, number)
+
+
 def main(module: str) -> None:
     """Become the module."""
-    if sys.platform.startswith("linux"):
-        parent = int(os.environ.get("PACELINE_RUN_BENCH_PARENT", "0"))
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # the bench may be killed by SIGKILL
-        if parent and os.getppid() != parent:
-            sys.exit(1)
+    end_with_the_bench(signal.SIGKILL)
     sys.path.pop(0)  # this folder
     if importlib.util.find_spec("paceline") is None:
         package = types.ModuleType("paceline")
@@ -36,4 +40,7 @@ def main(module: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "exec":
+        end_with_the_bench(signal.SIGTERM)  # at which launchers end their ranks
+        os.execvp(sys.argv[2], sys.argv[2:])
     main(sys.argv[1])

@@ -41,8 +41,10 @@ def main() -> None:
 def serve(asked: Asked, index: int) -> None:
     """Until the folder says that the workers have ended, telling what CPU time that took."""
     folder = Path(asked.folder)
+    new = folder / f".server-{index}"
     while not (folder / ENDED).exists():
-        (folder / f"server-{index}.json").write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
+        new.write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
+        new.replace(folder / f"server-{index}.json")  # whole at any time: this process is ended by a signal
         time.sleep(0.2)
 
 

@@ -38,7 +38,7 @@ def main() -> None:
         loss = criterion(job.model(batch[0]), batch[1])
         loss.backward()
         job.optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     stopwatch = Stopwatch(asked, rank, synchroniser(device))
     stopwatch.run(load, train, checker(stopwatch, model))

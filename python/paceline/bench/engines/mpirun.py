@@ -1,0 +1,52 @@
+"""Ranks that talk over MPI: started by the library's own mpirun."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from paceline.bench.engines.base import environments, launcher_words, rank_words
+from paceline.bench.environments import OPEN_MPI, folder_of, install_line, python_of
+from paceline.bench.places import Places
+from paceline.bench.processes import Process
+from paceline.bench.ranks.asked import Asked
+
+# What our launcher would say is for the processes that mpirun starts not true.
+_NOT_MPIS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("PACELINE_RUN_ID", "PACELINE_RUN_SERVERS", "PACELINE_RENDEZVOUS", "HOROVOD_FUSION_THRESHOLD"),
+)
+
+
+def missing() -> str | None:
+    """An mpirun, and what to do about that."""
+    return None if _mpirun() else f"there is no mpirun on PATH: {install_line(OPEN_MPI)}"
+
+
+def process(python: str, asked: Asked, places: Places, secret: str, settings: Mapping[str, str]) -> Process:
+    """mpirun with all ranks. `settings`: variables of the ranks."""
+    mpirun = _mpirun()
+    assert mpirun is not None
+    (_, environment), *_ = environments(places, secret)
+    environment = {name: value for name, value in environment.items() if name not in _NOT_MPIS}
+    # Open MPI refuses root, unless told.
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **settings}
+    # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
+    how = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
+    words = [mpirun, *how, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", asked)]
+    return Process("mpirun", launcher_words(*words), environment)
+
+
+def _mpirun() -> str | None:
+    """That of PATH, or of an environment that `--install` has made."""
+    own = folder_of(OPEN_MPI) / "bin" / "mpirun"
+    return shutil.which("mpirun") or (str(own) if python_of(OPEN_MPI) and own.exists() else None)
+
+
+def _is_open_mpi(mpirun: str) -> bool:
+    try:
+        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "Open MPI" in said.stdout
