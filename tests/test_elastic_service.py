@@ -1,5 +1,6 @@
 """The driver's socket against strangers, and a worker against launchers that are none."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -153,7 +154,7 @@ def test_a_stranger_who_says_nothing_is_dropped_in_time(running, monkeypatch):
 
 def test_the_secret_is_proved_both_ways(running):
     job = running(1)
-    with pytest.raises(JobError, match="the launcher at .* is gone"):
+    with pytest.raises(JobError, match=r"the launcher at .* is gone"):
         job.member(job.workers[0], secret="another secret of somebody")
     with pytest.raises(JobError, match="is gone"):
         job.member(77)
@@ -265,7 +266,5 @@ def test_options_that_cannot_be(options, message, tmp_path, monkeypatch):
 def test_random_bytes_are_no_message():
     for _ in range(200):
         decoder = Decoder(100)
-        try:
+        with contextlib.suppress(ValueError):
             assert all(isinstance(found, dict) for found in decoder.feed(secrets.token_bytes(50)))
-        except ValueError:
-            pass
