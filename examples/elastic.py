@@ -2,8 +2,8 @@
 
     paceline run --elastic -np 2 -- python examples/elastic.py
 
-While it runs, kill a rank: `kill -9 PID`, by the numbers that it prints; or let it do so itself: `--kill-every 100`. The
-last line, a checksum of the weights, is the same in any case.
+While it runs, kill a rank: `kill -9 PID`, by the numbers that it prints; or let it do so itself: `--kill-every 100`.
+The last line, a checksum of the weights, is the same in any case.
 """
 
 import argparse
@@ -11,10 +11,9 @@ import hashlib
 import os
 import signal
 
+import paceline.torch as hvd
 import torch
 from torch.nn import functional
-
-import paceline.torch as hvd
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=300)

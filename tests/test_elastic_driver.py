@@ -337,6 +337,15 @@ def test_a_lost_host_gets_nothing_any_more():
     assert [action.place.size for action in given] == [2, 2]
 
 
+def test_a_spare_slot_is_taken_when_another_is_closed():
+    driver = Driver(Limits(least=2, most=2))
+    assert started(driver, 3) == [0, 1]
+    ready(driver, [0, 1])
+    driver.synced(0)
+    actions = driver.exited(1, RAISED, 1.0)
+    assert [action.slot for action in actions if isinstance(action, Start)] == [Slot("a", 2)]
+
+
 def test_the_end():
     driver = Driver(Limits(least=2, most=2))
     started(driver, 2)

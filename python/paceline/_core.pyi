@@ -105,8 +105,8 @@ class Engine:
 
     `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
     interface, secret, rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s,
-    strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an all-gather of small blobs,
-    by torch's store for example).
+    strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an
+    all-gather of small blobs, by torch's store for example).
     """
 
     rank: int

@@ -90,7 +90,7 @@ class Wanted:
                 return_s=settings.timeout_s + _SLACK_S,
             )
             discovery = Discovery(self.script) if self.script is not None else None
-            return Elastic(limits=limits, slots=most, discovery=discovery, port=port or 0)
+            return Elastic(limits=limits, discovery=discovery, port=port or 0)
 
         return of
 

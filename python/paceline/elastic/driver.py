@@ -71,8 +71,8 @@ class Driver:
     # Events
 
     def offer(self, slots: Iterable[Slot], now: float) -> list[Action]:
-        """Processes may run in these slots, and in no others any more."""
-        self._slots = list(slots)[: self.limits.most]
+        """Processes may run in these slots, in `most` of them at once, and in no others any more."""
+        self._slots = list(slots)
         for worker in list(self._alive()):
             if worker.slot not in self._slots and not worker.retired:
                 worker.retired = True

@@ -14,6 +14,7 @@
 | `host` | the launcher's side of one agent |
 | `reach` | by which address other hosts reach the first |
 | `supervisor` | the launcher: all agents of a job, from the start to its exit code |
+| `elastic` | the same for a job whose ranks may be replaced |
 | `output` | what the ranks print: prefixes, log files |
 | `outcomes` | how ranks ended, in words |
 | `recordings` | what ranks record (`--record`), on its way to the launcher |

@@ -70,7 +70,7 @@ class ElasticSupervisor(Supervisor):
         self._note(f"workers ask for their places at {self.service.endpoint}")
         self.selector.register(self.service, selectors.EVENT_READ, lambda: None)  # each turn pumps
         if self.elastic.discovery is None:
-            self._offer(list(self._slots.values())[: self.elastic.slots])
+            self._offer(list(self._slots.values()))
 
     def _address(self) -> str:
         """By which all hosts reach this process."""

@@ -19,8 +19,6 @@ class Elastic:
     """How the ranks of a job may change."""
 
     limits: Limits
-    slots: int
-    """Of those of the hosts, so many are taken."""
     discovery: Discovery | None = None
     """Says how many slots each host has now; otherwise all that it was given."""
     port: int = 0

@@ -17,7 +17,8 @@ Ranks ask for named tensors in any order. What all have asked for begins, small 
 | optimizer, distributed, gradients, grouping, pull | DistributedOptimizer |
 | sync_batch_norm | SyncBatchNorm |
 | timeline | of what ranks do |
-| elastic, built | what is not there |
+| elastic, optimizers | worlds that follow each other (`paceline run --elastic`) |
+| built | what is not there |
 """
 
 from paceline.torch.hvd import elastic

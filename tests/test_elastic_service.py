@@ -1,0 +1,270 @@
+"""The driver's socket against strangers, and a worker against launchers that are none."""
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from click.testing import CliRunner
+from paceline._core import JobError, UserError
+from paceline.cli import main
+from paceline.elastic.discovery import Discovery
+from paceline.elastic.frames import Decoder, encode, proof, proves, world_secret
+from paceline.elastic.membership import Membership, WorldEndedError, membership
+from paceline.elastic.roster import End, Exit, Limits, Slot, Start
+from paceline.elastic.service import Service
+
+SECRET = "a secret of the job"
+
+
+class Running:
+    """A service that a thread pumps, as a launcher would."""
+
+    def __init__(self, count):
+        self.service = Service(Limits(least=count, most=count), secret=SECRET, job="job")
+        self.lock = threading.Lock()
+        self.over = False
+        self.actions = []
+        self.workers = []
+        for action in self.service.offer([Slot("a", number) for number in range(count)]):
+            assert isinstance(action, Start)
+            self.workers.append(action.worker)
+        self.thread = threading.Thread(target=self._pump)
+        self.thread.start()
+
+    def _pump(self):
+        while not self.over:
+            select.select([self.service.fileno()], [], [], 0.02)
+            with self.lock:
+                self.actions += self.service.pump()
+
+    def exited(self, worker, how):
+        with self.lock:
+            self.actions += self.service.exited(worker, how)
+
+    def connect(self):
+        host, port = self.service.endpoint.split(":")
+        return socket.create_connection((host, int(port)), 5)
+
+    def member(self, worker, secret=SECRET):
+        return Membership(self.service.endpoint, worker, secret, "job")
+
+    def close(self):
+        self.over = True
+        self.thread.join()
+        self.service.close()
+
+
+@pytest.fixture
+def running():
+    made = []
+
+    def make(count):
+        made.append(Running(count))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def together(*calls):
+    """All at the same time: what they give, or raise."""
+    results = [None] * len(calls)
+
+    def run(at):
+        try:
+            results[at] = calls[at]()
+        except BaseException as error:
+            results[at] = error
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+def test_workers_meet_in_a_world_with_a_secret_of_its_own(running):
+    job = running(2)
+    members = [job.member(worker) for worker in job.workers]
+    places = together(*[member.ask for member in members])
+    assert sorted(place.rank for place in places) == [0, 1] and {place.size for place in places} == {2}
+    blobs = together(*[lambda member=member: member.exchange(b"I am %d" % member.worker) for member in members])
+    assert blobs[0] == blobs[1] and sorted(blobs[0]) == [b"I am 0", b"I am 1"]
+    assert (
+        members[0].secret() == members[1].secret() == world_secret(SECRET, "job", 1) != world_secret(SECRET, "job", 2)
+    )
+
+
+def test_a_round_is_void_when_a_rank_dies_in_it(running):
+    job = running(2)
+    members = [job.member(worker) for worker in job.workers]
+    together(*[member.ask for member in members])
+    killed = Exit(code=-9, words="rank 1 was killed")
+    (first, _) = together(
+        lambda: members[0].exchange(b"here"), lambda: (time.sleep(0.3), job.exited(job.workers[1], killed))
+    )
+    assert isinstance(first, WorldEndedError)
+    assert any(isinstance(action, Start) for action in job.actions)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        struct.pack(">I", 0xFFFFFFFF),
+        struct.pack(">I", 2000) + b"x" * 2000,
+        struct.pack(">I", 3) + b"\xff\xfe\xfd",
+        struct.pack(">I", 2) + b"[]",
+        encode({"ask": [1], "why": ""}),
+        encode({"finished": True}),
+        encode({"worker": 0, "nonce": "0", "proof": "0" * 64}),
+        encode({"worker": "0", "nonce": "0", "proof": None}),
+        encode({"worker": 0}),
+        struct.pack(">I", 900) + b"[" * 900,
+    ],
+    ids=lambda words: repr(words[:24]),
+)
+def test_strangers_are_dropped_and_change_nothing(running, words):
+    job = running(1)
+    with job.connect() as stranger:
+        stranger.settimeout(10)
+        stranger.sendall(words)
+        while stranger.recv(1 << 16):  # its own greeting, and then the end
+            pass
+    assert job.member(job.workers[0]).ask().size == 1, "the worker still comes in"
+
+
+def test_a_stranger_who_says_nothing_is_dropped_in_time(running, monkeypatch):
+    monkeypatch.setattr("paceline.elastic.service._PROVE_S", 0.2)
+    job = running(1)
+    with job.connect() as stranger:
+        stranger.settimeout(10)
+        while stranger.recv(1 << 16):
+            pass
+
+
+def test_the_secret_is_proved_both_ways(running):
+    job = running(1)
+    with pytest.raises(JobError, match=r"the launcher at .* is gone"):
+        job.member(job.workers[0], secret="another secret of somebody")
+    with pytest.raises(JobError, match="is gone"):
+        job.member(77)
+    with socket.create_server(("127.0.0.1", 0)) as false:
+
+        def answer():
+            connection, _ = false.accept()
+            with connection:
+                connection.sendall(encode({"driver": "0"}))
+                connection.recv(4096)
+                connection.sendall(encode({"proof": "0" * 64}))
+                connection.recv(4096)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(JobError, match="does not know the job's secret"):
+            Membership(f"127.0.0.1:{false.getsockname()[1]}", 0, SECRET, "job")
+        thread.join(10)
+    assert not proves("é", proof(SECRET, "driver", "a", "b")) and not proves(None, "")
+
+
+def test_a_launcher_that_is_silent_or_gone_is_an_error(running, monkeypatch):
+    job = running(2)
+    member = job.member(job.workers[0])
+    monkeypatch.setattr("paceline.elastic.membership._SILENT_S", 0.5)
+    with job.lock, pytest.raises(JobError, match=r"has been silent for 0 s|silent"):
+        member.ask()
+    monkeypatch.setattr("paceline.elastic.membership._SILENT_S", 30)
+    (failed, _) = together(member.ask, lambda: (time.sleep(0.2), job.close()))
+    assert isinstance(failed, JobError) and "is gone" in str(failed)
+    with pytest.raises(JobError, match="does not answer"):
+        job.member(0)
+    job.service = Service(Limits(least=1, most=1), secret=SECRET, job="job")  # for the fixture to close
+
+
+def test_the_last_to_finish_ends_the_job(running):
+    job = running(1)
+    job.member(job.workers[0]).finished()
+    job.exited(job.workers[0], Exit(code=0, words="ended"))
+    assert End(None) in job.actions
+
+
+def test_variables_that_contradict_each_other():
+    assert membership({}) is None
+    with pytest.raises(UserError, match="PACELINE_RUN_ELASTIC is set, but not PACELINE_RUN_WORKER"):
+        membership({"PACELINE_RUN_ELASTIC": "127.0.0.1:1"})
+
+
+def test_messages_come_back_in_any_pieces():
+    message = {"text": "é", "numbers": list(range(100))}
+    data = encode(message) * 3
+    decoder = Decoder(10_000)
+    assert [found for byte in data for found in decoder.feed(bytes([byte]))] == [message] * 3
+    assert json.loads(data[4 : 4 + len(data) // 3 - 4]) == message
+
+
+def looked(discovery, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = discovery.look(time.monotonic())
+        if found is not None:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("the script has not ended")
+
+
+def test_what_a_discovery_script_says(tmp_path):
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho node1:4; echo node2\n")
+    script.chmod(0o755)
+    discovery = Discovery(str(script), every_s=0.05)
+    assert looked(discovery) == {"node1": 4, "node2": 1}
+    script.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(Exception, match="ended with exit code 3; 5 times in a row"):
+        looked(discovery)
+    discovery.close()
+    missing = Discovery(str(tmp_path / "none"))
+    with pytest.raises(UserError, match="No such file"):
+        looked(missing)
+    missing.close()
+    with pytest.raises(UserError, match="is empty"):
+        Discovery("")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-np", "2", "--min-np", "1"], "--min-np has no effect without --elastic"),
+        (["-np", "2", "--reset-limit", "1"], "--reset-limit has no effect without --elastic"),
+        (["--elastic"], "how many ranks"),
+        (["--elastic", "-np", "2", "--max-np", "4"], "--max-np has no effect without --host-discovery-script"),
+        (["--elastic", "-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
+        (["--elastic", "-np", "4", "--max-np", "2", "--host-discovery-script", "x"], "--max-np 2 is less than -np 4"),
+        (["--elastic", "-np", "2", "--timeline", "t.json"], "--timeline is not for --elastic"),
+        (["--elastic", "-np", "2", "--record", "t.json"], "--record is not for --elastic"),
+        (["--elastic", "-np", "2", "--switch", "--strategy", "ps-aggregation"], "--switch is not for --elastic"),
+        (["--elastic", "-np", "9", "--hosts", "a:2,b:2"], "the hosts have 4 slots"),
+    ],
+)
+def test_options_that_cannot_be(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+    result = CliRunner().invoke(main, ["run", *options, "--", "true"], standalone_mode=True)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split()), result.output
+
+
+def test_random_bytes_are_no_message():
+    for _ in range(200):
+        decoder = Decoder(100)
+        with contextlib.suppress(ValueError):
+            assert all(isinstance(found, dict) for found in decoder.feed(secrets.token_bytes(50)))
