@@ -20,7 +20,7 @@ pytest.importorskip("torchvision")
 
 BENCH = (sys.executable, "-m", "paceline.cli", "bench")
 SMALL = ("--model", "mlp", "--batch-size", "2", "-np", "2", "--rounds", "1", "--num-warmup-batches", "1")
-LIMIT_S = 240
+LIMIT_S = 280
 
 
 def bench(*words, cwd=None):
