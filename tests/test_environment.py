@@ -170,6 +170,7 @@ def test_tasks_per_node():
 def test_settings_by_default():
     assert json.loads(Settings.from_environment({}).to_json()) == {
         "transport": "auto",
+        "mpi_library": None,
         "interface": "127.0.0.1",
         "secret": None,
         "rendezvous": None,
