@@ -12,7 +12,10 @@ import pytest
 from elastic_workers import model
 from elastic_workers.launch import finish, run, start
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
+
+# In a ring of three the order of additions depends on what is fused; the default's plan begins steps after a world.
+SAME_ORDER = ("--coordinator", "negotiate")
 
 
 @functools.cache
@@ -20,7 +23,7 @@ def expected(steps, ranks):
     """The weights without any deaths: computed for two ranks, whose sums have one order; of a run for more."""
     if ranks == 2:
         return model.expected(steps, ranks)
-    return run("-np", str(ranks), steps=steps).ends[0]["digest"]
+    return run("-np", str(ranks), *SAME_ORDER, steps=steps).ends[0]["digest"]
 
 
 def trained(ran, steps, ranks):
@@ -68,7 +71,7 @@ def test_an_exception_of_the_script_ends_the_job():
     ids=lambda deaths: ", ".join(f"{death['worker']} {death['at']}" for death in deaths),
 )
 def test_kills_at_any_point(deaths):
-    trained(run("-np", "3", steps=20, deaths=deaths), 20, 3)
+    trained(run("-np", "3", *SAME_ORDER, steps=20, deaths=deaths), 20, 3)
 
 
 @pytest.mark.slow
@@ -81,7 +84,7 @@ def test_commits_that_are_rare_lose_the_steps_since_the_last():
 @pytest.mark.slow
 def test_ten_kills_in_five_hundred_steps():
     """At moments that nobody has chosen; nothing is left in those that survive."""
-    process = start("-np", "3", steps=500, pause=0.05)
+    process = start("-np", "3", *SAME_ORDER, steps=500, pause=0.05)
     random_source = random.Random(8)
     seen, lines, killed = {}, [], []
     changed = threading.Condition()

@@ -14,8 +14,7 @@ def start(*options, script=TRAIN, env=None, **asked):
     """The launcher's process, with what it and the workers print in one pipe."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     environ |= {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **(env or {})}
-    # The first steps of a world fuse what happens to be ready, and in a ring of three the order of additions depends
-    # on what lies beside what.
+    # Else what happens to be ready is fused, and in a ring of three the order of additions depends on it.
     environ["HOROVOD_FUSION_THRESHOLD"] = "0"
     command = [sys.executable, "-m", "paceline", "run", "--elastic", "--no-prefix", "--strategy", "ring", *options]
     command += ["--", sys.executable, script, json.dumps(asked)]
