@@ -20,8 +20,13 @@ use pyo3::exceptions::{PyException, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
 
-create_exception!(_core, UserError, PyValueError, "What was asked cannot be done; the message names the remedy.");
-create_exception!(_core, InternalError, PyException, "A defect of paceline.");
+create_exception!(
+    paceline._core,
+    UserError,
+    PyValueError,
+    "What was asked cannot be done; the message names the remedy."
+);
+create_exception!(paceline._core, InternalError, PyException, "A defect of paceline.");
 
 fn user_error(error: impl std::fmt::Display) -> PyErr {
     UserError::new_err(error.to_string())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ import click
 from paceline._core import JobError, UserError, __version__
 
 ADDRESS = "RAY_ADDRESS"
+_ANSWER_S = 10.0
+"""For whoever listens at an address to take a connection."""
 _SMALLEST_STORE = 80_000_000  # bytes; Ray refuses less than 75 MiB
 
 
@@ -66,6 +69,8 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
         os.environ.setdefault("RAY_worker_niceness", "0")
         store = None if object_store_bytes is None else max(object_store_bytes, _SMALLEST_STORE)
         options = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": store}
+    else:
+        _refuse_silent(address)
     try:
         ray.init(address=address, log_to_driver=output, logging_level="ERROR", **options)
     except ValueError as error:
@@ -73,10 +78,7 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     except (OSError, RuntimeError) as error:  # ConnectionError is an OSError
         if address == "local":
             raise JobError(f"Ray cannot be started on this machine: {_first_line(error)}") from None
-        raise JobError(
-            f"{ADDRESS}={address[:80]}: no Ray cluster answers there ({_first_line(error)}); "
-            "run ray start --head, or unset it"
-        ) from None
+        raise _silent(address, error) from None
     return Cluster(ray, own=address == "local", joined=True)
 
 
@@ -94,6 +96,24 @@ def check_version(version: str, where: str) -> None:
     """Refuse another version of Paceline than this one. Raises UserError."""
     if version != __version__:
         raise UserError(f"{where} has paceline {version}, and this is {__version__}; install the same everywhere")
+
+
+def _refuse_silent(address: str) -> None:
+    """Raises JobError if nobody listens at host:port: Ray would end this process after a while, without an error."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdecimal():
+        return  # auto, ray://…: of these Ray tells itself
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise _silent(address, error) from None
+
+
+def _silent(address: str, error: Exception) -> JobError:
+    why = _first_line(error)
+    return JobError(
+        f"{ADDRESS}={address[:80]}: no Ray cluster answers there ({why}); run ray start --head, or unset it"
+    )
 
 
 def _first_line(error: BaseException) -> str:
