@@ -98,9 +98,9 @@ class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
     `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp, grpc, grpc+tcp), interface, secret,
-    rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s, strategy, chunk, inside,
-    servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an all-gather of small blobs,
-    by torch's store for example).
+    rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s, strategy, chunk,
+    inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an all-gather of
+    small blobs, by torch's store for example).
     """
 
     rank: int

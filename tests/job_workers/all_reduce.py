@@ -1,7 +1,7 @@
 """Every strategy, dtype and op over the transports named, one job after the other, each rank against numpy.
 
-Words: transports separated by commas (`copied` is shm without single copies, `tls` gRPC encrypted), lengths likewise, and `async` to have
-all of a strategy's operations in flight.
+Words: transports separated by commas (`copied` is shm without single copies, `tls` gRPC encrypted), lengths likewise,
+and `async` to have all of a strategy's operations in flight.
 """
 
 import sys
