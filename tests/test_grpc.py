@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from os import kill
 
 import pytest
-from job_workers.launch import TESTS, Ranks, clean, run
+from job_workers.launch import TESTS, Ranks, clean, left_over, run
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
@@ -130,11 +131,17 @@ def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
         for rank in (0, 2):
             ranks.wait_for(rank, '"error"')
         outcomes = ranks.outcomes(40)
+        # The second child sleeps on.
+        end = time.monotonic() + 10
+        while left_over(ranks.mark, 0):
+            assert time.monotonic() < end
+            time.sleep(0.1)
     for rank in (0, 2):
         errors = [said["error"] for said in outcomes[rank].said if said.get("error")]
         assert errors and re.match(r"rank 1 \(.*\) died", errors[0]), outcomes[rank]
 
 
+@slow
 def test_ranks_of_another_secret_are_told_so(tmp_path):
     """The exchange is torch's there, so that gRPC is the first to see the secret."""
     script = tmp_path / "join.py"
@@ -172,7 +179,7 @@ def test_weights_have_the_bits_that_they_have_over_tcp():
     from hvd_workers.launch import run
 
     weights = set()
-    for transport in ("tcp", "grpc", "grpc+tcp"):
+    for transport in ("tcp", "grpc"):
         env = {"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2", "PACELINE_TRANSPORT": transport}
         weights |= set(run(2, pulling.digest, env={**env, "PACELINE_SECRET": secrets.token_hex(16)}))
     assert len(weights) == 1

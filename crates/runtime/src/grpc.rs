@@ -25,6 +25,7 @@ mod channel;
 mod door;
 mod fragment;
 #[allow(missing_docs, clippy::pedantic, reason = "written by a program")]
+#[rustfmt::skip]
 mod generated;
 mod link;
 mod meeting;

@@ -57,9 +57,15 @@ pub struct Note {
 }
 /// Generated client implementations.
 pub mod rank_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     /// A rank of a job. Parameter servers are ranks whom the workers call; of two equals the lower is called. Each call
     /// carries metadata: `authorization: Bearer` and a token made of the job's secret, `paceline-rank` (who calls) and
     /// `paceline-to` (who is called). The answer carries `paceline-proof`, by which the called rank proves itself.
@@ -82,16 +88,22 @@ pub mod rank_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> RankClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> RankClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             RankClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -130,11 +142,18 @@ pub mod rank_client {
         pub async fn tensors(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Fragment>,
-        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::Fragment>>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Fragment>>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/paceline.v1.Rank/Tensors");
             let mut req = request.into_streaming_request();
@@ -145,11 +164,18 @@ pub mod rank_client {
         pub async fn control(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Note>,
-        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::Note>>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Note>>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/paceline.v1.Rank/Control");
             let mut req = request.into_streaming_request();
@@ -160,13 +186,21 @@ pub mod rank_client {
 }
 /// Generated server implementations.
 pub mod rank_server {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with RankServer.
     #[async_trait]
     pub trait Rank: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Tensors method.
-        type TensorsStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::Fragment, tonic::Status>>
+        type TensorsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Fragment, tonic::Status>,
+            >
             + std::marker::Send
             + 'static;
         /// Tensors, in fragments, both ways. Ends when either rank leaves.
@@ -175,7 +209,9 @@ pub mod rank_server {
             request: tonic::Request<tonic::Streaming<super::Fragment>>,
         ) -> std::result::Result<tonic::Response<Self::TensorsStream>, tonic::Status>;
         /// Server streaming response type for the Control method.
-        type ControlStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::Note, tonic::Status>>
+        type ControlStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Note, tonic::Status>,
+            >
             + std::marker::Send
             + 'static;
         /// What ranks tell each other about the job: who leaves, what failed, what servers are to add up.
@@ -208,7 +244,10 @@ pub mod rank_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -252,7 +291,10 @@ pub mod rank_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -260,13 +302,22 @@ pub mod rank_server {
                 "/paceline.v1.Rank/Tensors" => {
                     #[allow(non_camel_case_types)]
                     struct TensorsSvc<T: Rank>(pub Arc<T>);
-                    impl<T: Rank> tonic::server::StreamingService<super::Fragment> for TensorsSvc<T> {
+                    impl<T: Rank> tonic::server::StreamingService<super::Fragment>
+                    for TensorsSvc<T> {
                         type Response = super::Fragment;
                         type ResponseStream = T::TensorsStream;
-                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
-                        fn call(&mut self, request: tonic::Request<tonic::Streaming<super::Fragment>>) -> Self::Future {
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::Fragment>>,
+                        ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Rank>::tensors(&inner, request).await };
+                            let fut = async move {
+                                <T as Rank>::tensors(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -279,8 +330,14 @@ pub mod rank_server {
                         let method = TensorsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
-                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
                         let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
@@ -289,13 +346,22 @@ pub mod rank_server {
                 "/paceline.v1.Rank/Control" => {
                     #[allow(non_camel_case_types)]
                     struct ControlSvc<T: Rank>(pub Arc<T>);
-                    impl<T: Rank> tonic::server::StreamingService<super::Note> for ControlSvc<T> {
+                    impl<T: Rank> tonic::server::StreamingService<super::Note>
+                    for ControlSvc<T> {
                         type Response = super::Note;
                         type ResponseStream = T::ControlStream;
-                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
-                        fn call(&mut self, request: tonic::Request<tonic::Streaming<super::Note>>) -> Self::Future {
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::Note>>,
+                        ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Rank>::control(&inner, request).await };
+                            let fut = async move {
+                                <T as Rank>::control(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -308,20 +374,38 @@ pub mod rank_server {
                         let method = ControlSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
-                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
                         let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => Box::pin(async move {
-                    let mut response = http::Response::new(tonic::body::Body::default());
-                    let headers = response.headers_mut();
-                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
-                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
-                    Ok(response)
-                }),
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
             }
         }
     }

@@ -39,7 +39,7 @@ pub struct Plan {
     pub rank: u32,
     /// Ranks that train: behind them come those that help, whom they call.
     pub workers: u32,
-    /// What each rank offers, this one included.
+    /// What each rank offers. Of this one, that of its door counts.
     pub offers: Vec<Offer>,
     /// Of the job's tokens ([`grpc_key`](crate::rendezvous::grpc_key)).
     pub key: [u8; 32],
@@ -93,7 +93,9 @@ fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
 /// Ranks that were not reached or did not call until the deadline, or that know another secret; the message names them.
 pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
     let (events, heard) = unbounded_channel();
-    let Plan { rank, workers, offers, key, tensors, deadline } = plan;
+    let Plan { rank, workers, mut offers, key, tensors, deadline } = plan;
+    // Not as it came back from where all were told: tokens must prove what this rank has, whoever changed what is told.
+    offers[rank as usize] = door.offer().clone();
     let meeting = Meeting::new(rank, workers, offers, key, events);
     let (mut places, mut wanted) = (Places::default(), Vec::new());
     let (mut channels, mut controls) = (Vec::new(), Vec::new());

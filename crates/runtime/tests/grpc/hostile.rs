@@ -16,14 +16,14 @@ use crate::channels::{LIMIT, end};
 
 pub const KEY: [u8; 32] = [9; 32];
 
-/// Rank 0 of two, waiting for rank 1, and what both offer.
-pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>) {
+/// Rank 0 of two, waiting for rank 1; what both offer, and rank 1's door.
+pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>, Door) {
     let doors = [Door::open("127.0.0.1", None).unwrap(), Door::open("127.0.0.1", None).unwrap()];
     let offers: Vec<Offer> = doors.iter().map(|door| door.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let plan = Plan { rank: 0, workers: 2, offers: offers.clone(), key: KEY, tensors: true, deadline };
-    let [door, _] = doors;
-    (std::thread::spawn(move || grpc::connect(door, plan)), offers)
+    let [door, other] = doors;
+    (std::thread::spawn(move || grpc::connect(door, plan)), offers, other)
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -68,7 +68,7 @@ fn whole(message: &[u8]) -> Bytes {
 
 /// What rank 0 says of rank 1, which has sent this. The control stream stays as it is.
 fn said_of(message: Bytes, and_ends: bool) -> String {
-    let (host, offers) = host(20);
+    let (host, offers, _door) = host(20);
     block_on(async {
         let mut client = dial(offers[0].address).await;
         let (answer, control) = call(&mut client, Kind::Control, &offers);

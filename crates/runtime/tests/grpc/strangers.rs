@@ -14,9 +14,9 @@ fn plan(rank: u32, offers: &[Offer], key: [u8; 32], seconds: u64) -> Plan {
     Plan { rank, workers: 2, offers: offers.to_vec(), key, tensors: true, deadline }
 }
 
-/// Rank 1 as it should be. Nobody calls it, so that its own door does not matter.
-fn joins(offers: &[Offer]) -> grpc::Connected {
-    grpc::connect(Door::open("127.0.0.1", None).unwrap(), plan(1, offers, KEY, 20)).unwrap()
+/// Rank 1 as it should be.
+fn joins(door: Door, offers: &[Offer]) -> grpc::Connected {
+    grpc::connect(door, plan(1, offers, KEY, 20)).unwrap()
 }
 
 fn failure(result: Result<grpc::Connected, RunError>) -> String {
@@ -42,7 +42,7 @@ fn status(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (String,
 
 #[test]
 fn without_the_token_nobody_is_let_in() {
-    let (host, offers) = host(20);
+    let (host, offers, door) = host(20);
     let (address, genuine) = (offers[0].address, token(Kind::Tensors, &offers));
     let of = |rank: &'static str, authorization: &'static str| {
         [("paceline-rank", rank), ("paceline-to", "0"), ("authorization", authorization)]
@@ -63,7 +63,7 @@ fn without_the_token_nobody_is_let_in() {
     }
     // UNIMPLEMENTED
     assert_eq!(status(address, "Shutdown", &of("1", "Bearer 00")).0, "12");
-    let connected = joins(&offers);
+    let connected = joins(door, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
     // All have come: nothing listens any more.
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -85,7 +85,7 @@ fn closed(mut stream: TcpStream, since: Instant) -> Duration {
 
 #[test]
 fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
-    let (host, offers) = host(20);
+    let (host, offers, door) = host(20);
     let (address, began) = (offers[0].address, Instant::now());
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frame = |length: [u8; 3], kind: u8| [&preface[..], &length, &[kind, 0, 0, 0, 0, 1], &[0xff; 40]].concat();
@@ -113,7 +113,7 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
         (0..4000).try_for_each(|_| much.write_all(&[&[0, 16, 0, 0x10, 0, 0, 0, 0, 0], &[0; 4096][..]].concat()));
     assert!(flood.is_err(), "16 MB of a stranger were taken");
     // The rank is there before the strangers have been given up.
-    let connected = joins(&offers);
+    let connected = joins(door, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
     drop(connected);
     for stream in held {
@@ -123,8 +123,7 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
 
 #[test]
 fn ranks_of_another_secret_say_so() {
-    let (host, offers) = host(1);
-    let door = Door::open("127.0.0.1", None).unwrap();
+    let (host, offers, door) = host(1);
     let said = failure(grpc::connect(door, plan(1, &offers, [8; 32], 20)));
     assert!(
         said.starts_with("rank 1: rank 0 (127.0.0.1) refused the call") && said.contains("PACELINE_SECRET"),
@@ -149,21 +148,30 @@ fn only_the_certificate_that_was_told_is_believed() {
 }
 
 #[test]
-fn a_certificate_of_somebody_between_is_seen_by_the_token() {
-    // Who can change what ranks tell each other gives rank 1 the certificate, or the lack of one, that suits him.
-    let host = Door::open("127.0.0.1", Some(false)).unwrap();
-    let door = Door::open("127.0.0.1", Some(true)).unwrap();
-    let genuine = vec![host.offer().clone(), door.offer().clone()];
-    let mut told = genuine.clone();
-    told[0].nonce = [0; 16];
-    let hosting = std::thread::spawn(move || grpc::connect(host, plan(0, &genuine, KEY, 1)));
-    assert!(failure(grpc::connect(door, plan(1, &told, KEY, 5))).contains("refused the call"));
-    assert!(hosting.join().unwrap().is_err());
+fn who_changes_what_ranks_are_told_is_seen_by_the_token() {
+    // Somebody between the two tells rank 1 of random numbers, and of a lack of encryption, that suit him, and tells both
+    // of them the same: each goes by what it offers itself.
+    for strips_tls in [false, true] {
+        let doors = [strips_tls, false].map(|tls| Door::open("127.0.0.1", Some(tls)).unwrap());
+        let mut told: Vec<Offer> = doors.iter().map(|door| door.offer().clone()).collect();
+        if strips_tls {
+            told[0].certificate = None;
+        } else {
+            told[0].nonce = [0; 16];
+        }
+        let [host, door] = doors;
+        let plans = [plan(0, &told, KEY, 2), plan(1, &told, KEY, 1)];
+        let [to_host, to_call] = plans;
+        let hosting = std::thread::spawn(move || grpc::connect(host, to_host));
+        let said = failure(grpc::connect(door, to_call));
+        assert!(said.contains(if strips_tls { "could not call rank 0" } else { "refused the call" }), "{said}");
+        assert!(failure(hosting.join().unwrap()).contains("was not called by rank 1"));
+    }
 }
 
 #[test]
 fn a_rank_that_comes_twice_or_leaves_is_named() {
-    let (host, offers) = host(20);
+    let (host, offers, _door) = host(20);
     let headers =
         |kind| [("authorization", token(kind, &offers)), ("paceline-rank", "1".into()), ("paceline-to", "0".into())];
     block_on(async {
