@@ -2,12 +2,13 @@
 
 torchrun --nproc-per-node 2 examples/ddp.py
 paceline run -np 4 --strategy ring -- python examples/ddp.py
+mpirun -n 2 python examples/ddp.py --transport mpi
 """
 
 import argparse
+import os
 import time
 
-import paceline.torch  # noqa: F401 - registers the backend; torch 2.15 finds it without
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -48,7 +49,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="images for each rank and step")
     parser.add_argument("--backend", default="paceline", choices=["paceline", "gloo"])
+    parser.add_argument("--transport", help="as PACELINE_TRANSPORT")
     options = parser.parse_args()
+
+    if options.transport:
+        os.environ["PACELINE_TRANSPORT"] = options.transport
+    import paceline.torch  # noqa: F401 - registers the backend, by what the environment says; torch 2.15 finds it without
 
     dist.init_process_group(options.backend)
     rank, size = dist.get_rank(), dist.get_world_size()

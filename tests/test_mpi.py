@@ -72,10 +72,11 @@ def test_a_slow_receiver_holds_back_its_sender(mpirun):
 
 
 @pytest.mark.slow
-def test_ddp_needs_no_address(mpirun):
+@pytest.mark.parametrize("transport", ["mpi", "grpc+mpi"])
+def test_ddp_needs_no_address(mpirun, transport):
     pytest.importorskip("torch")
-    env = {"PACELINE_TRANSPORT": "mpi"}
-    result = mpirun.run(2, sys.executable, str(EXAMPLES / "ddp.py"), "--steps", "3", env=env)
+    script = str(EXAMPLES / "ddp.py")
+    result = mpirun.run(2, sys.executable, script, "--steps", "3", "--transport", transport)
     assert result.returncode == 0, result.stderr
     assert "2 ranks; all weights are the same" in result.stdout, result.stdout
 
@@ -104,9 +105,16 @@ def test_waiting_does_not_burn_cores(mpirun, ranks):
 # What goes wrong.
 
 
-@pytest.mark.parametrize("strategy", ["ring", pytest.param("native", marks=pytest.mark.slow)])
-def test_a_killed_rank_is_named(mpirun, strategy):
-    result = mpirun.worker(3, "fails", "kill", strategy, options=RECOVERS[mpirun.name])
+@pytest.mark.parametrize(
+    ("strategy", "transport"),
+    [
+        ("ring", "grpc+mpi"),
+        pytest.param("ring", "mpi", marks=pytest.mark.slow),
+        pytest.param("native", "mpi", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_rank_is_named(mpirun, strategy, transport):
+    result = mpirun.worker(3, "fails", "kill", strategy, transport, options=RECOVERS[mpirun.name])
     assert result.returncode != 0
     told = {rank["rank"]: rank for rank in said(result) if "rank" in rank}
     assert sorted(told) == [0, 2], result.stdout + result.stderr
