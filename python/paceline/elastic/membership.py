@@ -52,7 +52,12 @@ class Membership:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._connection, selectors.EVENT_READ)
         os.register_at_fork(after_in_child=self._connection.close)
-        self._prove()
+        try:
+            self._prove()
+        except BaseException:
+            self._selector.close()
+            self._connection.close()
+            raise
 
     def _prove(self) -> None:
         theirs, mine = str(self._next("driver")["driver"]), secrets.token_hex(16)

@@ -348,7 +348,8 @@ impl Watch {
             }
         }
         let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
-        if stalled < waiting.timeout && stalled < report_after {
+        let limit = self.limit(waiting, others, stalled, shared, now);
+        if stalled < limit && stalled < report_after {
             let due = waiting.asked.is_some_and(|at| now - at >= ASK_EVERY);
             if due {
                 waiting.asked = Some(now);
@@ -358,15 +359,24 @@ impl Watch {
         }
         let who = self.blame(waiting, others, peers, now);
         let text = format!("rank {}: {what} has waited {:.0} s for {who}", shared.rank, stalled.as_secs_f64());
-        if stalled < waiting.timeout {
+        if stalled < limit {
             waiting.reported = Some(stalled);
             return Finding::Report(text);
         }
         Finding::Fail(RunError::Failed(format!(
             "{text}. The limit is {:.0} s without progress; PACELINE_TIMEOUT or the timeout of the process group sets \
              another",
-            waiting.timeout.as_secs_f64()
+            limit.as_secs_f64()
         )))
+    }
+
+    /// How long an operation may stall. One that waits longer than others do, for ranks that are busy elsewhere (a planned
+    /// gradient), does not for a rank that has not answered either: that is stopped.
+    fn limit(&self, waiting: &Waiting, others: &[u32], stalled: Duration, shared: &Shared, now: Instant) -> Duration {
+        let usual = shared.settings.timeout();
+        let mute = |rank: &&u32| self.heard[**rank as usize].is_none_or(|at| now - at >= usual);
+        let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|rank| mute(&rank));
+        if stopped { usual } else { waiting.timeout }
     }
 
     /// Why some ranks cannot go on when one of them has left: whoever of them went first.
