@@ -233,9 +233,9 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     [
         ("PACELINE_STRATEGY", "rnig", ["did you mean 'ring'"]),
         ("PACELINE_TRANSPORT", "tpc", ["did you mean tcp"]),
-        ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp, grpc, grpc+tcp"]),
+        ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi"]),
         ("PACELINE_TRANSPORT", "grcp", ["did you mean grpc?"]),
-        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp, not over 'verbs'", "write grpc+tcp"]),
+        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp or mpi, not over 'verbs'", "write grpc+tcp"]),
         ("PACELINE_TLS", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),
