@@ -117,7 +117,7 @@ def test_a_killed_rank_is_named(mpirun, strategy, transport):
     result = mpirun.worker(3, "fails", "kill", strategy, transport, options=RECOVERS[mpirun.name])
     assert result.returncode != 0
     told = {rank["rank"]: rank for rank in said(result) if "rank" in rank}
-    # MPICH's launcher kills what it has left within a moment, with -disable-auto-cleanup more often after it than before.
+    # MPICH kills what it has left within a moment, with -disable-auto-cleanup more often after it than before.
     assert told if mpirun.name == "mpich" else sorted(told) == [0, 2], result.stdout + result.stderr
     for rank in told.values():
         assert rank["rank"] in (0, 2), rank
