@@ -91,6 +91,7 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
             save_summaries_steps=None,
             log_step_count_steps=None,
             max_wait_secs=int(asked.limit_s),
+            stop_grace_period_secs=1,  # of the chief's thread that hands out tokens, which waits for a further step
         ) as session,
     ):
 
