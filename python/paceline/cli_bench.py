@@ -11,10 +11,11 @@ import click
 from paceline import _core
 from paceline import cli_types as types
 from paceline._core import UserError
+from paceline.cli_job import COORDINATOR, SERVERS
 from paceline.files import check_writable, replaced
 from paceline.launch.hosts import MOST_RANKS
-from paceline.library import find_coordinator, find_strategy
-from paceline.settings import MOST_SERVERS, TRANSPORTS
+from paceline.library import find_strategy
+from paceline.settings import TRANSPORTS
 from paceline.terminal import say, width
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ _COUNT_OR_NONE = types.Value("N", types.whole(0, 100_000))
 _PATH = click.Path(path_type=Path)
 _RANKS = types.Value("N,…", types.several(types.whole(1, MOST_RANKS)))
 _STRATEGIES = types.Value("NAME,…", types.several(lambda text: find_strategy(text).name))
-_COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
-_SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
 _FUSION = types.Value("SIZE", _core.parse_size)
 _TRANSPORT = click.Choice(TRANSPORTS)
 _SCALING = click.Choice(("weak", "strong"))
@@ -49,8 +48,8 @@ _CANNOT = 77
 @click.option("--scaling", type=_SCALING, help="With -np 1,2,4, --batch-size is of a rank or of all.  [default: weak]")
 @click.option("--strategy", type=_STRATEGIES, help="Of paceline, a row for each.  [default: chosen by size]")
 @click.option("--transport", type=_TRANSPORT, help="Of paceline.  [default: auto]")
-@click.option("--coordinator", type=_COORDINATOR, help="Of paceline, under its DistributedOptimizer.  [default: DDP]")
-@click.option("--servers", type=_SERVERS, help="Parameter servers, on the first ranks' hosts.  [default: 1]")
+@click.option("--coordinator", type=COORDINATOR, help="Of paceline, under its DistributedOptimizer.  [default: DDP]")
+@click.option("--servers", type=SERVERS, help="Parameter servers, on the first ranks' hosts.  [default: 1]")
 @click.option("--fusion", type=_FUSION, help="Gradients that travel together.  [default: each engine's own]")
 @click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, a folder for each class.  [default: synthetic]")
 @click.option("--num-workers", type=_COUNT_OR_NONE, help="Of a rank, that load --data-dir.  [default: 2]")

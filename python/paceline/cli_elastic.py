@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import cli_types as types
-from paceline.cli_job import together
-from paceline.launch.hosts import MOST_RANKS, Host, Place, place
+from paceline.cli_job import RANKS, together
+from paceline.launch.hosts import Host, Place, place
 
 if TYPE_CHECKING:
     from paceline.launch.job import Elastic
     from paceline.settings import Settings
 
-_RANKS = types.Value("N", types.whole(1, MOST_RANKS))
 _RESETS = types.Value("N", types.whole(0, 1_000_000))
 _SLACK_S = 10.0
 """Beyond the time in which every rank notices that another is silent."""
@@ -25,8 +24,8 @@ options = together(
     click.option(
         "--elastic", is_flag=True, help="Replace ranks that die; go on from the last commit (docs/elastic.md)."
     ),
-    click.option("--min-np", "least", type=_RANKS, help="Go on with so few, until others come.  [default: -np]"),
-    click.option("--max-np", "most", type=_RANKS, help="Ranks at most, if the script finds more.  [default: -np]"),
+    click.option("--min-np", "least", type=RANKS, help="Go on with so few, until others come.  [default: -np]"),
+    click.option("--max-np", "most", type=RANKS, help="Ranks at most, if the script finds more.  [default: -np]"),
     click.option("--reset-limit", "resets", type=_RESETS, help="End the job after so many.  [default: no limit]"),
     click.option("--host-discovery-script", "script", metavar="COMMAND", help="Prints HOST:N lines, every second."),
 )

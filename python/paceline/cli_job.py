@@ -11,12 +11,14 @@ import click
 
 from paceline import cli_types as types
 from paceline._core import UserError
+from paceline.launch.hosts import MOST_RANKS
 from paceline.library import find_coordinator, find_strategy
 from paceline.settings import (
     BAIDU_RING,
     DISTRIBUTIONS,
     INSIDE,
     LONGEST_TIMEOUT_S,
+    MOST_SERVERS,
     MOST_STREAMS,
     PULLS,
     TRANSPORTS,
@@ -40,7 +42,9 @@ def _grace(text: str) -> float:
 _GRACE = types.Value("SECONDS", _grace)
 _STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
 _STRATEGY = types.Value("NAME", lambda text: text if text == BAIDU_RING else find_strategy(text).name)
-_COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
+COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
+RANKS = types.Value("N", types.whole(1, MOST_RANKS))
+SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
 _CHUNK = types.Value("SIZE", types.checked(types.chunk))
 _STEPS = types.Value("N", types.whole(1, 100_000))
 _WARMUP = types.Value("N", types.whole(0, 100_000))
@@ -72,7 +76,7 @@ knobs = together(
     click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what."),
     click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]"),
     click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]"),
-    click.option("--coordinator", type=_COORDINATOR, help="How ranks of hvd jobs agree on an order.  [default: graph]"),
+    click.option("--coordinator", type=COORDINATOR, help="How ranks of hvd jobs agree on an order.  [default: graph]"),
     click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]"),
     click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]"),
     click.option(

@@ -11,13 +11,10 @@ import click
 from paceline import cli_elastic, cli_job
 from paceline import cli_types as types
 from paceline.interfaces import check_interface
-from paceline.launch.hosts import MOST_RANKS, Host, Place, parse_hosts, place, read_hostfile, spread
+from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.remote import DEFAULT_RSH, parse_rsh
-from paceline.settings import MOST_SERVERS
 
-_RANKS = types.Value("N", types.whole(1, MOST_RANKS))
 _PORT = types.Value("PORT", types.whole(1, 65_535))
-_SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
 _PATH = click.Path(path_type=Path)
 
 
@@ -28,13 +25,15 @@ class CannotDoHereError(click.ClickException):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-np", "-n", "--np", "ranks", type=_RANKS, help="Processes to start.  [default: all slots of the hosts]")
+@click.option(
+    "-np", "-n", "--np", "ranks", type=cli_job.RANKS, help="Processes to start.  [default: all slots of the hosts]"
+)
 @click.option("--hosts", metavar="HOST:N,…", help="Hosts, and how many ranks each takes.  [default: this machine]")
 @click.option("--hostfile", type=_PATH, metavar="FILE", help="Lines such as: node1 slots=2")
 @click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
 @cli_job.env
 @cli_job.strategy
-@click.option("--servers", type=_SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
+@click.option("--servers", type=cli_job.SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
 @cli_job.switch
 @cli_job.knobs
 @click.option("--interface", metavar="NAME|NETWORK", help="For connections between ranks: eth0 or 10.0.0.0/24.")

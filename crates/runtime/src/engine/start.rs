@@ -189,7 +189,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
 
     let Doors { listener, grpc: door, multicast: port } = doors;
     let job = introductions[0].job;
-    let mesh = if matches!(settings.transport, Transport::Grpc | Transport::GrpcMpi) {
+    let mesh = if by_grpc && !settings.transport.tensors_by_sockets() {
         drop(listener);
         Mesh::of_none(size)
     } else {
