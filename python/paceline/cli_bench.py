@@ -15,7 +15,7 @@ from paceline.cli_job import COORDINATOR, SERVERS
 from paceline.files import check_writable, replaced
 from paceline.launch.hosts import MOST_RANKS
 from paceline.library import find_strategy
-from paceline.settings import TRANSPORTS
+from paceline.setting_values import TRANSPORTS
 from paceline.terminal import say, width
 
 if TYPE_CHECKING:

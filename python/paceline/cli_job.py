@@ -13,7 +13,7 @@ from paceline import cli_types as types
 from paceline._core import UserError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.library import find_coordinator, find_strategy
-from paceline.settings import (
+from paceline.setting_values import (
     BAIDU_RING,
     DISTRIBUTIONS,
     INSIDE,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from paceline._core import UserError
 from paceline.interfaces import endpoint
-from paceline.settings import check_rendezvous
+from paceline.setting_values import check_rendezvous
 from paceline.slurm import nodes, tasks_per_node
 
 _MOST = 1 << 20

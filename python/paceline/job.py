@@ -35,7 +35,8 @@ from paceline.failure import tell_launcher
 from paceline.job_exchange import Exchanges
 from paceline.job_group import Collectives, Handle
 from paceline.meeting import MpiExchange, share_secret
-from paceline.settings import OVER_MPI, Settings
+from paceline.setting_values import OVER_MPI
+from paceline.settings import Settings
 
 _MEET_S = 20.0
 """For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""

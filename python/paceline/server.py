@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from paceline import timelines
 from paceline._core import Engine, JobError, UserError
-from paceline.settings import LONGEST_TIMEOUT_S, Settings
+from paceline.setting_values import LONGEST_TIMEOUT_S
+from paceline.settings import Settings
 
 
 def main() -> int:

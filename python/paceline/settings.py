@@ -34,36 +34,18 @@ misspelt one.
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import math
 import os
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from paceline import _core
 from paceline._core import UserError
-from paceline.files import read_small
-from paceline.interfaces import address_of, check_interface
-from paceline.library import GRAPH, find_coordinator, find_strategy
+from paceline.interfaces import address_of
+from paceline.library import GRAPH, find_strategy
+from paceline.setting_values import BAIDU_RING, CHECKS, MOST_SERVERS, OVER_MPI, PLACEMENTS, check_whole, read_secret
 from paceline.sweeps import check_knobs
-
-TRANSPORTS = ("auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi")
-OVER_MPI = ("mpi", "grpc+mpi")
-"""Transports whose tensors are messages of an MPI library."""
-INSIDE = ("root", "ring")
-PLACEMENTS = ("round-robin", "even")
-DISTRIBUTIONS = ("round-robin", "block")
-PULLS = ("layer", "step")
-BAIDU_RING = "baidu-ring"
-"""A preset: the ring over MPI, every tensor by itself, no coordinator that negotiates."""
-MOST_SERVERS = 60_000
-MOST_STREAMS = 64
-LONGEST_TIMEOUT_S = 30 * 86_400.0
-SHORTEST_SECRET = 16
 
 VARIABLES = {
     "PACELINE_STRATEGY": "strategy",
@@ -136,57 +118,20 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
-        values: dict[str, object] = {}
-        sources: dict[str, str] = {}
-        for variable, name in VARIABLES.items():
-            if environ.get(variable, ""):
-                values[name], sources[name] = environ[variable], variable
-        if "secret" in values and "secret_file" in values and not _said(overrides, "secret"):
-            raise UserError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
-        known = [entry.name for entry in fields(cls)] + ["secret_file"]
-        for name, value in overrides.items():
-            if name not in known:
-                near = _core.nearest(name, known)
-                raise UserError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
-            if value is not None:
-                values[name], sources[name] = value, name
-                if name in ("secret", "secret_file"):
-                    values.pop({"secret": "secret_file", "secret_file": "secret"}[name], None)
-        if "secret_file" in values:
-            values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
-            sources["secret"] = "the secret"
-        if values.get("strategy") == BAIDU_RING:
-            _preset(values, sources)
-        checked = {name: _CHECKS[name](value, sources[name]) for name, value in values.items()}
-        servers = _server_processes(environ)
-        switch = servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1"
+        values, sources = _gather(environ, overrides, [entry.name for entry in fields(cls)])
         unfused = values.get("strategy") == BAIDU_RING
+        if unfused:
+            _preset(values, sources)
+        checked = {name: CHECKS[name](value, sources[name]) for name, value in values.items()}
+        servers = _server_processes(environ)
         settings = cls(
             **checked,
             unfused=unfused,
             server_processes=servers,
-            switch_process=switch,
+            switch_process=servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1",
             disturbance=_disturbance(environ),
         )
-        for name, transports in _WITHOUT_EFFECT.items():
-            if name in checked and settings.transport in transports:
-                raise UserError(
-                    f"{sources[name]}: has no effect with transport {settings.transport}; leave one of them out"
-                )
-        if settings.strategy is not None:
-            _check_library(settings, sources["strategy"])
-        if settings.strategy is not None:
-            knobs = ("servers", "chunk", "inside", "placement", "distribution", "pull", "multicast")
-            given = [name for name in knobs if name in checked]
-            for name in given:
-                _check_knob(settings.strategy, name, sources[name])
-        if settings.coordinator == GRAPH and settings.has_servers():
-            raise UserError(
-                f"{sources['coordinator']}: {GRAPH} plans all-reduces among ranks, and {settings.strategy} has "
-                "servers; take negotiate, or leave one of them out"
-            )
-        if settings.strategy is None and "pull" in checked:
-            raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
+        _check_together(settings, sources)
         return settings
 
     def placed(self) -> dict[str, int]:
@@ -231,9 +176,56 @@ class Settings:
         return json.dumps(values)
 
 
+def _gather(
+    environ: Mapping[str, str], overrides: Mapping[str, object], known: Sequence[str]
+) -> tuple[dict[str, object], dict[str, str]]:
+    """By field what was given for it, unchecked, and what an error calls it."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for variable, name in VARIABLES.items():
+        if environ.get(variable, ""):
+            values[name], sources[name] = environ[variable], variable
+    if "secret" in values and "secret_file" in values and not _said(overrides, "secret"):
+        raise UserError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
+    known = [*known, "secret_file"]
+    for name, value in overrides.items():
+        if name not in known:
+            near = _core.nearest(name, known)
+            raise UserError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+        if value is not None:
+            values[name], sources[name] = value, name
+            if name in ("secret", "secret_file"):
+                values.pop({"secret": "secret_file", "secret_file": "secret"}[name], None)
+    if "secret_file" in values:
+        values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
+        sources["secret"] = "the secret"
+    return values, sources
+
+
+def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Raises UserError for what was given (is in `sources`) and contradicts something else, or has no effect."""
+    for name, transports in _WITHOUT_EFFECT.items():
+        if name in sources and settings.transport in transports:
+            raise UserError(
+                f"{sources[name]}: has no effect with transport {settings.transport}; leave one of them out"
+            )
+    if settings.strategy is not None:
+        _check_library(settings, sources["strategy"])
+        for name in ("servers", "chunk", "inside", "placement", "distribution", "pull", "multicast"):
+            if name in sources:
+                _check_knob(settings.strategy, name, sources[name])
+    if settings.coordinator == GRAPH and settings.has_servers():
+        raise UserError(
+            f"{sources['coordinator']}: {GRAPH} plans all-reduces among ranks, and {settings.strategy} has "
+            "servers; take negotiate, or leave one of them out"
+        )
+    if settings.strategy is None and "pull" in sources:
+        raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
+
+
 def _server_processes(environ: Mapping[str, str]) -> int:
     text = environ.get("PACELINE_RUN_SERVERS", "") if "PACELINE_RUN_ID" in environ else ""
-    return _whole(MOST_SERVERS)(text, "PACELINE_RUN_SERVERS") if text else 0
+    return check_whole(MOST_SERVERS)(text, "PACELINE_RUN_SERVERS") if text else 0
 
 
 def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
@@ -263,36 +255,11 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         raise UserError(f"{variable[:80]}: nothing reads this environment variable; {remedy}")
 
 
-def read_secret(path: object, source: str) -> str:
-    """The secret in a file that none but its owner may read. Raises UserError."""
-    if not isinstance(path, str | Path):
-        raise UserError(f"{source}: {path!r:.80} is not a path")
-    try:
-        mode = stat.S_IMODE(Path(path).stat().st_mode)
-        if mode & 0o077:
-            raise UserError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
-        text = read_small(Path(path)).strip()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise UserError(f"{source} {path}: {reason}; make one with: openssl rand -hex 32") from None
-    return _secret(text, f"{source} {path}")
-
-
 def _check_knob(strategy: str, name: str, source: str) -> None:
     try:
         check_knobs([find_strategy(strategy)], [name])
     except UserError as error:
         raise UserError(f"{source}{str(error).removeprefix(name)}") from None
-
-
-def _strategy(value: object, source: str) -> str:
-    try:
-        strategy = find_strategy(_text(value, source))
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    return strategy.name
 
 
 def _preset(values: dict[str, object], sources: dict[str, str]) -> None:
@@ -315,162 +282,6 @@ def _check_library(settings: Settings, source: str) -> None:
             f"{source}: {settings.strategy} is a library's all-reduce, and shared memory and TCP have none underneath; "
             "choose ring or tree (simulate forecasts it), or transport mpi under mpirun"
         )
-
-
-def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
-    def check(value: object, source: str) -> str:
-        if value in choices:
-            return str(value)
-        near = _core.nearest(str(value)[:80], list(choices))
-        hint = f"; did you mean {near}?" if near else f"; it is one of {', '.join(choices)}"
-        raise UserError(f"{source}: '{value!s:.80}' is unknown{hint}")
-
-    return check
-
-
-def _transport(value: object, source: str) -> str:
-    kind, plus, tensors = str(value)[:80].partition("+")
-    if plus and kind == "grpc" and value not in TRANSPORTS:
-        carriers = [name.removeprefix("grpc+") for name in TRANSPORTS if name.startswith("grpc+")]
-        raise UserError(
-            f"{source}: control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
-            f"write grpc+{carriers[0]}, or grpc for both"
-        )
-    return _choice(TRANSPORTS)(value, source)
-
-
-def _whole(most: int) -> Callable[[object, str], int]:
-    def check(value: object, source: str) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{source}: '{value!s:.80}' is not a whole number; write one between 1 and {most}")
-        if not 1 <= value <= most:
-            raise UserError(f"{source}: {value} is not between 1 and {most}")
-        return value
-
-    return check
-
-
-def _seconds(value: object, source: str) -> float:
-    try:
-        seconds = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        seconds = math.nan
-    if not 0 < seconds <= LONGEST_TIMEOUT_S:
-        raise UserError(
-            f"{source}: '{value!s:.80}' is not a number of seconds above 0 and up to {LONGEST_TIMEOUT_S:.0f}; write 30"
-        )
-    return seconds
-
-
-def _chunk(value: object, source: str) -> str | int:
-    if isinstance(value, str):
-        if value in ("whole", "per-worker"):
-            return value
-        try:
-            return _core.parse_size(value)
-        except UserError as error:
-            raise UserError(f"{source}: {error}, or whole, or per-worker") from None
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise UserError(f"{source}: {value!s:.80} is not whole, per-worker, or a size above 0 bytes such as 512KiB")
-
-
-def _interface(value: object, source: str) -> str:
-    text = _text(value, source)
-    check_interface(text, source)
-    return text
-
-
-def _secret(value: object, source: str) -> str:
-    text = _text(value, source)
-    if len(text) < SHORTEST_SECRET:
-        raise UserError(
-            f"{source}: holds {len(text)} characters, at least {SHORTEST_SECRET} are needed; "
-            "make one with: openssl rand -hex 32"
-        )
-    return text
-
-
-def check_rendezvous(value: object, source: str) -> str:
-    """`host:port`. Raises UserError that names `source`."""
-    text = _text(value, source)
-    host, colon, port = text.rpartition(":")
-    bare = host.strip("[]")
-    bracketed = host.startswith("[") and host.endswith("]")
-    numeric = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
-    if not colon or not bare or not numeric or (":" in bare and not bracketed) or any(map(str.isspace, host)):
-        raise UserError(f"{source}: '{text[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
-    return text
-
-
-def check_multicast(value: object, source: str) -> str:
-    """`group:port`, an IPv4 one. Raises UserError that names `source`."""
-    text = _text(value, source)
-    group, _, port = text.rpartition(":")
-    try:
-        multicast = ipaddress.IPv4Address(group).is_multicast
-    except ValueError:
-        multicast = False
-    if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
-        raise UserError(
-            f"{source}: '{text[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
-            "239.77.0.0:47700, another group for each job"
-        )
-    return f"{group}:{int(port)}"
-
-
-def _placement(value: object, source: str) -> str:
-    text = _text(value, source)
-    if text in PLACEMENTS:
-        return text
-    if not Path(text).is_file():
-        near = _core.nearest(text[:80], list(PLACEMENTS))
-        hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
-        raise UserError(f"{source}: there is no file '{text[:80]}'; {hint}")
-    return str(Path(text).absolute())
-
-
-def check_timeline(value: object, source: str) -> str:
-    """An absolute path in a folder that exists. Raises UserError that names `source`."""
-    path = Path(value) if isinstance(value, Path) else Path(_text(value, source))
-    try:
-        path = path.absolute()
-        if not path.parent.is_dir():
-            raise UserError(f"{source} {path}: there is no folder {path.parent}; make it first")
-        if path.is_dir():
-            raise UserError(f"{source} {path}: is a folder; name a file in it")
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{source}: '{value!s:.80}' is no path: {error}") from None
-    return str(path)
-
-
-def _path(value: object, source: str) -> str:
-    text = str(value) if isinstance(value, Path) else _text(value, source)
-    if not Path(text).exists():
-        raise UserError(f"{source}: there is no file or folder '{text[:200]}'; name libmpi_abi.so.1 or libmpi.so.40")
-    return text
-
-
-def _flag(value: object, source: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    word = str(value).lower()
-    if word not in words:
-        raise UserError(f"{source}: '{value!s:.80}' is neither 1 nor 0")
-    return words[word]
-
-
-def _text(value: object, source: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{source}: {value!r:.80} is not text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{source}: is not UTF-8 text") from None
-    return value
 
 
 # By setting: transports with which it has no effect.
@@ -497,27 +308,3 @@ _ELSEWHERE = frozenset(
         "disturbance",
     )
 )
-
-_CHECKS: dict[str, Callable[[object, str], Any]] = {
-    "strategy": _strategy,
-    "transport": _transport,
-    "chunk": _chunk,
-    "servers": _whole(MOST_SERVERS),
-    "placement": _placement,
-    "distribution": _choice(DISTRIBUTIONS),
-    "pull": _choice(PULLS),
-    "coordinator": lambda value, source: find_coordinator(_text(value, source), source),
-    "inside": _choice(INSIDE),
-    "streams": _whole(MOST_STREAMS),
-    "multicast": check_multicast,
-    "tls": _flag,
-    "single_copy": _flag,
-    "mpi_library": _path,
-    "timeout_s": _seconds,
-    "start_timeout_s": _seconds,
-    "interface": _interface,
-    "secret": _secret,
-    "rendezvous": check_rendezvous,
-    "timeline": check_timeline,
-    "verbose": _flag,
-}

@@ -15,7 +15,7 @@ from paceline._core import JobError, UserError
 from paceline.elastic.frames import MOST_BLOB, Decoder, Message, encode, proof, proves, world_secret
 from paceline.elastic.roster import Place
 from paceline.environment import RankEnvironment
-from paceline.settings import check_rendezvous
+from paceline.setting_values import check_rendezvous
 
 ADDRESS, WORKER = "PACELINE_RUN_ELASTIC", "PACELINE_RUN_WORKER"
 _SILENT_S = 60.0

@@ -21,7 +21,8 @@ from paceline.launch.hosts import Place
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
-from paceline.settings import OVER_MPI, Settings, check_timeline
+from paceline.setting_values import OVER_MPI, check_timeline
+from paceline.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

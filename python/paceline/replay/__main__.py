@@ -18,7 +18,7 @@ from paceline.library import load_trace
 from paceline.replay import traces
 from paceline.replay.play import Asked, gather, play
 from paceline.replay.result import Played, measured
-from paceline.settings import PULLS
+from paceline.setting_values import PULLS
 
 
 @click.command()

@@ -23,7 +23,8 @@ from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
 from paceline.interfaces import address_of
 from paceline.meeting import MpiExchange
-from paceline.settings import BAIDU_RING, OVER_MPI, Settings
+from paceline.setting_values import BAIDU_RING, OVER_MPI
+from paceline.settings import Settings
 from paceline.torch.job import Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup

@@ -15,7 +15,8 @@ from paceline.library import Strategy, load_cluster, load_trace
 from paceline.probe.layout import Layout
 from paceline.replay.play import Asked, gather, play
 from paceline.replay.result import Played
-from paceline.settings import PLACEMENTS, Settings
+from paceline.setting_values import PLACEMENTS
+from paceline.settings import Settings
 from paceline.validate.cells import Cell, Skipped, chosen
 from paceline.validate.compare import Progress, in_short, too_long
 from paceline.validate.forecasts import Forecast, forecast

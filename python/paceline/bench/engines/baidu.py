@@ -14,7 +14,7 @@ from paceline.bench.places import Places
 from paceline.bench.processes import Process
 from paceline.bench.ranks.asked import Asked
 from paceline.library import find_strategy
-from paceline.settings import TRANSPORTS
+from paceline.setting_values import TRANSPORTS
 
 
 class BaiduRing(Engine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from paceline import timelines
-from paceline.settings import check_timeline
+from paceline.setting_values import check_timeline
 from paceline.torch.hvd.world import current
 from paceline.torch.marks import Marks
 
