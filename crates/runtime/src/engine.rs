@@ -15,10 +15,14 @@
 //! | `peers` | who the other ranks are |
 //! | `listeners` | coordinators, which hear what befalls their group |
 //! | `placement` | two ranks that wait on one core |
+mod assemble;
 mod book;
+mod checks;
 mod control;
 mod drive;
+mod introduction;
 mod listeners;
+mod memory;
 mod monitor;
 mod peers;
 mod placement;
@@ -31,13 +35,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) use control::LONGEST as LONGEST_MESSAGE;
+pub use introduction::Exchange;
 use listeners::Listeners;
 pub(crate) use listeners::{Listener, News};
 pub use peers::Peer;
 pub(crate) use placement::pin;
 pub use serve::Groups;
 pub(crate) use serve::Order;
-pub use start::{Exchange, exchange_over_mpi};
+
+pub use start::exchange_over_mpi;
 
 use paceline_schedule::Topology;
 
