@@ -1,10 +1,12 @@
 //! A group of ranks and the operations between them.
+mod asked;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+pub use asked::{Memory, Request};
 use paceline_schedule::{Bucket, Topology};
 
 use crate::channel::LARGEST_FRAGMENT;
@@ -13,7 +15,7 @@ use crate::digest::digest;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::engine::{Order, Shared, Submission, lock};
 use crate::error::{Result, RunError};
-use crate::executor::{Begin, Finish, InStep};
+use crate::executor::{Begin, Finish};
 use crate::handle::Handle;
 use crate::program::{Barrier, Native, Scheduled, Underneath};
 use crate::request::{self, Prepared};
@@ -29,77 +31,6 @@ const MOST_SERVED: u64 = 1 << 40;
 /// Groups of the same ranks that can be made of one without waiting and have the library's all-reduce: plans of
 /// coordinators.
 const HEIRS: usize = 4;
-
-/// Memory of the caller: an address and elements.
-pub type Memory = (usize, u64);
-
-/// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
-pub struct Request<'a> {
-    /// Which.
-    pub call: Call,
-    /// Of the elements.
-    pub dtype: Dtype,
-    /// How they are combined.
-    pub op: ReduceOp,
-    /// What goes in; for all-reduce, broadcast and reduce also what comes out.
-    pub inputs: &'a [Memory],
-    /// What comes out.
-    pub outputs: &'a [Memory],
-    /// The root; of a transfer the other rank.
-    pub root: u32,
-    /// Of a transfer.
-    pub tag: u32,
-    /// Of a transfer: this rank sends.
-    pub sends: bool,
-    /// Of a transfer: receives from whoever comes first.
-    pub from_anybody: bool,
-    /// Elements of each rank; none: all alike.
-    pub counts: Option<&'a [u64]>,
-    /// Of an all-to-all: elements from each rank.
-    pub out_counts: Option<&'a [u64]>,
-    /// Multiplies every contribution.
-    pub prescale: f64,
-    /// Multiplies the result.
-    pub postscale: f64,
-    /// Of an all-reduce; none: the job's, or by size.
-    pub strategy: Option<&'a str>,
-    /// Of an all-reduce by parameter servers: the number by which buckets are placed; none: they are counted.
-    pub bucket: Option<u32>,
-    /// Of an all-reduce by parameter servers: its place in a training step; none: it is one by itself.
-    pub step: Option<InStep>,
-    /// Of an all-reduce by parameter servers: nothing is sent to them, for there is no gradient; what they send is zeros.
-    pub pull_only: bool,
-    /// The user's name of the tensors, for messages.
-    pub label: &'a str,
-    /// The caller wants to be told by [`Engine::next_notice`](crate::engine::Engine::next_notice).
-    pub notify: Option<u64>,
-}
-
-impl Default for Request<'_> {
-    fn default() -> Self {
-        Request {
-            call: Call::Barrier,
-            dtype: Dtype::Uint8,
-            op: ReduceOp::Sum,
-            inputs: &[],
-            outputs: &[],
-            root: 0,
-            tag: 0,
-            sends: false,
-            from_anybody: false,
-            counts: None,
-            out_counts: None,
-            prescale: 1.0,
-            postscale: 1.0,
-            strategy: None,
-            bucket: None,
-            step: None,
-            pull_only: false,
-            label: "",
-            notify: None,
-        }
-    }
-}
 
 /// A group of ranks. Each of them calls the same operations in the same order; transfers are outside of that order.
 pub struct Communicator {

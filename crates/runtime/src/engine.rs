@@ -10,7 +10,11 @@
 //! | `book` | operations not yet begun, and a ledger of those in flight, under one short lock |
 //! | `drive` | progress, spinning, sleeping; the progress thread |
 //! | `monitor` | the control connections: deaths, departures, stalls |
-//! | `start` | rendezvous, shared memory, connections, threads |
+//! | `start` | joining a job: rendezvous, connections |
+//! | `introduction` | what the ranks tell each other first |
+//! | `memory` | the shared memory of a host's ranks |
+//! | `checks` | settings that contradict each other, or the job |
+//! | `assemble` | channels and threads of a rank that has met the others |
 //! | `serve` | a process that is a parameter server and nothing else |
 //! | `peers` | who the other ranks are |
 //! | `listeners` | coordinators, which hear what befalls their group |
@@ -42,7 +46,6 @@ pub use peers::Peer;
 pub(crate) use placement::pin;
 pub use serve::Groups;
 pub(crate) use serve::Order;
-
 pub use start::exchange_over_mpi;
 
 use paceline_schedule::Topology;
