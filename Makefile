@@ -6,6 +6,7 @@ UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python
 OUT    := demo-output
 # Python compiles torch's sources once, not at every start.
 unexport PYTHONDONTWRITEBYTECODE
+FUZZ   := documents handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: setup demo test test-all bench lint format clean study
@@ -47,7 +48,7 @@ test-all: setup
 	@$(UV) --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
-		cd fuzz && cargo +nightly fuzz run documents -- -max_total_time=60; \
+		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
 
 bench: setup
