@@ -35,7 +35,7 @@ def test_nccl():
 def test_nccl_counts_wrong_results(tmp_path):
     log = tmp_path / "log"
     log.write_text((LOGS / "nccl.log").read_text().replace("  13.11   19.66      0", "  13.11   19.66      7"))
-    assert read_log(log).notes == ["1 sizes had wrong results"]
+    assert read_log(log).notes == ["1 size had wrong results"]
 
 
 def test_osu_latency_and_bandwidth():
@@ -68,6 +68,58 @@ def test_errors_name_the_line(tmp_path, name, old, new, line, says):  # noqa: PL
         read_log(log)
     assert f"{log}:{line}: " in str(caught.value)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tf_cnn.log", "nccl.log", "osu.log"])
+def test_a_log_of_two_runs_is_refused(tmp_path, name):
+    log, text = tmp_path / name, (LOGS / name).read_text()
+    log.write_text(text + text)
+    with pytest.raises(UserError, match="a second run"):
+        read_log(log)
+
+
+@pytest.mark.parametrize(("name", "last"), [("tf_cnn.log", "1187.52"), ("nccl.log", "199.10"), ("osu.log", "512.00")])
+def test_a_log_that_is_cut_within_a_number_is_refused(tmp_path, name, last):
+    log, text = tmp_path / name, (LOGS / name).read_text()
+    log.write_text(text[: text.index(last) + 3])
+    with pytest.raises(UserError, match="the log is cut"):
+        read_log(log)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("nccl.log", " 32768 ", " 1024 "), ("osu.log", "1048576", "1024")])
+def test_a_size_that_stands_twice_is_refused(tmp_path, name, old, new):
+    log, text = tmp_path / name, (LOGS / name).read_text()
+    log.write_text(text.replace(old, new))
+    with pytest.raises(UserError, match="stands here again"):
+        read_log(log)
+
+
+def test_numbers_that_only_python_writes_are_refused(tmp_path):
+    log = tmp_path / "log"
+    log.write_text((LOGS / "tf_cnn.log").read_text().replace("1187.52", "1187_52"))
+    with pytest.raises(UserError, match="'1187_52' is not a number"):
+        read_log(log)
+
+
+def test_nccl_says_what_its_last_lines_say(tmp_path):
+    log, text = tmp_path / "log", (LOGS / "nccl.log").read_text()
+    log.write_text(text.replace("values : 0 OK", "values : 3 FAILED"))
+    assert read_log(log).notes == ["3 values out of bounds: the benchmark failed"]
+    log.write_text(text[: text.index("# Out of")])
+    assert "was the benchmark ended?" in read_log(log).notes[0]
+    log.write_text(
+        text.replace("#wrong", " error").replace("     0  ", " 2e-07 ")
+    )  # the greatest error, in old versions
+    assert read_log(log).notes == []
+
+
+def test_osu_without_what_was_computed_meanwhile(tmp_path):
+    log = tmp_path / "log"
+    heading = "# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)"
+    log.write_text(
+        f"# OSU MPI Non-blocking Allreduce Latency Test v7.3\n{heading}\n8    9.00    4.00    5.00    80.0\n"
+    )
+    assert read_log(log).sizes[0].seconds == pytest.approx(5e-6)
 
 
 def test_other_files_are_refused(tmp_path):

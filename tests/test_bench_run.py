@@ -137,6 +137,30 @@ def test_nothing_outlives_a_bench_that_is_ended(number):
 
 
 @pytest.mark.slow
+def test_what_was_measured_before_ctrl_c_is_kept(tmp_path):
+    words = ("--model", "mlp", "--batch-size", "2", "-np", "2", "--rounds", "2", "--num-batches", "100")
+    file = tmp_path / "kept.json"
+    command = [*BENCH, *words, "--engine", "ddp-gloo", "-o", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert "1/2" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "ended early: after 1 of 2 runs" in out
+    (row,) = json.loads(file.read_text())["rows"]
+    assert len(row["step_seconds"]) == 1
+
+
+@pytest.mark.slow
+def test_training_that_diverges_is_said():
+    warm = ("--num-warmup-batches", "3")  # weights are compared after three steps: by then they are no numbers
+    done = bench(*SMALL, "--engine", "paceline,ddp-gloo", "--num-batches", "2", "--lr", "1e30", "--json", *warm)
+    _, told = rows(done)
+    assert "training diverged" in told["notes"][0]
+    assert not done.stderr.count("Warning")
+
+
+@pytest.mark.slow
 def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
     process = begun("--json", "--limit", "20")
     ranks = waiting_for_ranks(process)
@@ -161,15 +185,31 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--scaling", "strong", "--batch-size", "3", "-np", "1,2"], "take a multiple of 2"),
         (["--num-batches", "2", "--rounds", "3", "-np", "2"], "is less than --rounds 3"),
         (["--data-dir", "/nowhere", "-np", "2"], "--data-dir /nowhere"),
+        (
+            ["--data-dir", "few", "-np", "1,2", "--batch-size", "2"],
+            "has 3 images; 2 ranks with 2 each in a step need 4",
+        ),
+        (["--data-dir", "few/cats", "-np", "2"], "has 0 folders"),
+        (["--engine", ",", "-np", "2"], "has no name"),
+        (["--engine", "ddp-gloo,ddp-gloo", "-np", "2"], "ddp-gloo is listed twice"),
+        (["--engine", "all,ddp-gloo", "-np", "2"], "name each once"),
+        (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every: has no effect"),
+        (["--read", "log", "-o", "log"], "--output log: would overwrite --read log"),
+        (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
         (["--install", "pytorch"], "none of tensorflow, openmpi"),
         (["--install", "tensorflow", "-np", "2"], "leave the other options out"),
         (["--plot", "x.txt", "-np", "2"], "name a file that ends with"),
     ],
 )
-def test_mistakes_are_named(words, says, tmp_path):
+def test_mistakes_are_named(words, says, tmp_path, monkeypatch):
     from click.testing import CliRunner
     from paceline.cli import main
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few" / "cats").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "few" / "cats" / f"{number}.jpg").touch()
+    (tmp_path / "log").write_text("total images/sec: 5\n")
     done = CliRunner().invoke(main, ["bench", *words])
     assert done.exit_code == 2
     assert says in done.output

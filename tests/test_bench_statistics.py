@@ -92,6 +92,17 @@ def test_efficiency_and_slope_of_perfect_and_of_no_scaling():
     assert result.lines["none"].slope == pytest.approx(0, abs=1e-9)
 
 
+def test_intervals_are_of_the_median_of_the_rounds():
+    rows = [a_row("any", workers, 0.1, rounds=3) for workers in (1, 2)]
+    for row in rows:  # one round was disturbed: the mean of all steps is far from the median of the rounds
+        row.runs[2].ranks[0].update(seconds=[1.0] * 4)
+        for rank in row.runs[2].ranks:
+            rank["lasted_s"] = 4.0
+    scale(Result(rows=rows))
+    assert rows[1].interval.low == rows[1].interval.high == pytest.approx(rows[1].total) == pytest.approx(80)
+    assert rows[1].efficiency_interval.low == pytest.approx(rows[1].efficiency) == pytest.approx(1)
+
+
 def test_exposed_communication_is_what_a_step_takes_beyond_computing():
     row = a_row("any", 2, 0.1)
     assert row.exposed_s == pytest.approx(0.05)

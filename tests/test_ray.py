@@ -58,11 +58,16 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
     [
         (RayExecutor, "num_workers, num_hosts: give one"),
         (lambda: RayExecutor(num_workers=2, num_hosts=1), "num_workers, num_hosts: give one"),
-        (lambda: RayExecutor(num_workers=0), "num_workers: 0 is not a number from 1 on"),
+        (lambda: RayExecutor(num_workers=0), "num_workers: 0 is not a number from 1 to 4096"),
         (lambda: RayExecutor(num_workers=2.5), "num_workers: 2.5 is not"),
         (lambda: RayExecutor(num_workers=2, num_workers_per_host=2), "num_workers_per_host: has no effect"),
         (lambda: RayExecutor(num_workers=2, gpus_per_worker=1), "gpus_per_worker: has no effect without use_gpu"),
         (lambda: RayExecutor(num_workers=2, cpus_per_worker=0), "cpus_per_worker: 0 is not"),
+        (lambda: RayExecutor(num_workers=10**9), "num_workers: 1000000000 is not a number from 1 to 4096"),
+        (lambda: RayExecutor(num_workers=2, cpus_per_worker=float("inf")), "cpus_per_worker: inf is not"),
+        (lambda: RayExecutor(num_workers=2, cpus_per_worker=1e-9), "cpus_per_worker: 1e-09 is not"),
+        (lambda: RayExecutor(300, num_workers=2), "settings: 300 is none"),
+        (lambda: RaySettings(nics=5), "nics: 5 is no list"),
         (lambda: RayExecutor(num_workers=2, strategy="rings"), "strategy: "),
         (lambda: RayExecutor(num_workers=2, strategy="ring", servers=2), "servers: has no effect on ring"),
         (lambda: RayExecutor(num_workers=2, stratgy="ring"), "stratgy"),
@@ -71,7 +76,7 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
         (lambda: RayExecutor.create_settings(timeout_s=-1), "timeout_s: -1 is not a number of seconds"),
         (lambda: RaySettings(nics=["eth0", "eth1"]), "names 2 networks"),
         (lambda: RayExecutor(num_workers=2).run(print), "call start()"),
-        (lambda: ElasticRayExecutor(min_workers=0), "min_workers: 0 is not a number from 1 on"),
+        (lambda: ElasticRayExecutor(min_workers=0), "min_workers: 0 is not a number from 1 to 4096"),
         (lambda: ElasticRayExecutor(min_workers=3, max_workers=2), "max_workers: 2 is fewer than min_workers, 3"),
         (lambda: ElasticRayExecutor(reset_limit=-1), "reset_limit: -1"),
         (lambda: ElasticRayExecutor(timeline="run.json"), "timeline: "),
@@ -239,6 +244,9 @@ class TestExecutor:
                 paceline.JobError, match=r"^rank 1 \(host .*, pid \d+\) failed: LookupError: no pictures"
             ):
                 executor.run(work.raises, [1])
+            lock = threading.Lock()
+            with pytest.raises(paceline.UserError, match=r"sent to the ranks: cannot pickle '_thread\.lock'"):
+                executor.run(lambda: lock)
             assert {value for _, _, value, _ in executor.run(work.total, [1.0])} == {6.0}
 
     @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

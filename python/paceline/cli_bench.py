@@ -91,6 +91,7 @@ def bench(
     for option, path in (("--plot", plot), ("--output", output)):
         if path is not None:
             check_writable(option, path)
+            _apart(option, path, [("--read", log) for log in logs] + [("--plot", plot)] * (option == "--output"))
     if plot is not None:
         from paceline.bench.plot import check
 
@@ -115,8 +116,16 @@ def bench(
             from paceline.bench.plot import draw
 
             draw(plan, result, read, plot)
+        if result.ended is not None:
+            return result.ended
         failed = any(one.failed for one in result.skipped)
         return 1 if failed else 0 if result.rows else _CANNOT
+
+
+def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
+    for name, other in others:
+        if other is not None and path.resolve() == other.resolve() and (path.is_file() or not path.exists()):
+            raise UserError(f"{option} {path}: would overwrite {name} {other}; name another file")
 
 
 def _install(name: str, given: list[str]) -> None:
@@ -144,11 +153,19 @@ def _print(
     plan: Plan, result: Result, read: list[Read], *, live: Engine | None, as_json: bool, output: Path | None
 ) -> None:
     from paceline.bench import report
-    from paceline.bench.classic import closing
 
     text = report.to_json(plan, result, read)
-    _write(text, output)
-    if as_json:
+    try:
+        _write(text, output)
+    finally:  # a full disk does not take the table with it, nor a reader that has seen enough the file
+        _say(plan, result, read, live=live, text=text if as_json else None)
+
+
+def _say(plan: Plan, result: Result, read: list[Read], *, live: Engine | None, text: str | None) -> None:
+    from paceline.bench import report
+    from paceline.bench.classic import closing
+
+    if text is not None:
         say([text])
         return
     say(["", *report.table(plan, result, read, width()), ""])

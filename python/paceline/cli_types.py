@@ -109,6 +109,14 @@ def bucket_size(text: str) -> int | None:
     return None if text == "none" else _core.parse_size(text)
 
 
+def words(text: str) -> list[str]:
+    """Names, at least one."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise UserError(f"'{text[:80]}' has no name; leave the option out for its default")
+    return found
+
+
 def checked(check: Callable[[str], object]) -> Callable[[str], str]:
     """A parser that leaves the text as it is, once `check` accepts it."""
 
@@ -128,7 +136,7 @@ SEED = Value("N", whole(0, 2**64 - 1))
 FACTORS = Value("FACTOR,…", several(factor))
 SCALE = Value("FACTOR", factor_of("4 means four times as long"))
 SHRINK = Value("FACTOR", factor_of("4 means a quarter of the bytes"))
-WORDS = Value("NAME,…", lambda text: [word.strip() for word in text.split(",") if word.strip()])
+WORDS = Value("NAME,…", words)
 TIME = Value("TIME", checked(_core.parse_time))
 SECONDS = Value("TIME", _core.parse_time)
 RATE = Value("RATE", checked(_core.parse_rate))

@@ -68,7 +68,10 @@ def replaced(path: Path) -> Iterator[Path]:
     """A path to write to that takes the file's place when the block ends well, and is removed when it does not."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
-        yield target
+        try:
+            yield target
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         return
     new = target.with_name(f".{target.name[:100]}.{os.getpid()}.new")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,21 +48,35 @@ class Conductor:
         self._skipped: set[tuple[str, int]] = set()
 
     def conduct(self) -> Result:
-        """All rounds. Engines that lack something, or fail, are listed in `skipped`. Raises JobError."""
+        """All rounds. Engines that lack something, or fail, are listed in `skipped`. Raises JobError.
+
+        Ctrl-C and SIGTERM end it; what has been measured until then is the result.
+        """
         with self._stack:
             able = [engine for engine in self.plan.engines if self._able(engine)]
             cells = [(engine, workers) for workers in self.plan.workers for engine in able]
-            for number in range(self.plan.rounds):
-                turn = number % max(1, len(cells))
-                for engine, workers in cells[turn:] + cells[:turn]:
-                    if (engine.label, workers) not in self._skipped:
-                        self._once(engine, workers, number)
+            try:
+                self._rounds(cells)
+            except (KeyboardInterrupt, SystemExit) as end:
+                if self.crew.host or not self.result.rows:
+                    raise
+                self.result.ended = end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
+                runs = sum(len(row.runs) for row in self.result.rows)
+                self.result.notes.append(f"ended early: after {runs} of {self.plan.rounds * len(cells)} runs")
             order = [(engine.label, workers) for engine, workers in cells]
             self.result.rows.sort(key=lambda row: order.index((row.engine, row.workers)))
             compare(self.result.rows)
             if self.crew.host == 0:
                 self._compare_weights()
         return self.result
+
+    def _rounds(self, cells: Sequence[tuple[Engine, int]]) -> None:
+        """Every engine with every number of ranks, each round beginning with another."""
+        for number in range(self.plan.rounds):
+            turn = number % max(1, len(cells))
+            for engine, workers in [*cells[turn:], *cells[:turn]]:
+                if (engine.label, workers) not in self._skipped:
+                    self._once(engine, workers, number)
 
     def _able(self, engine: Engine) -> bool:
         """On all hosts."""
@@ -179,4 +194,7 @@ class Conductor:
             first = next(one for one in self.result.rows if one.workers == row.workers)
             if row is not first:
                 ours, theirs = self._kept[row.engine, row.workers], self._kept[first.engine, first.workers]
-                row.weights_difference = weights.difference(ours, theirs, initial)
+                apart = weights.difference(ours, theirs, initial)
+                if apart is None:
+                    self.result.notes.append(f"weights of {row.engine} are not compared: training diverged; lower --lr")
+                row.weights_difference = apart

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from paceline._core import UserError
@@ -12,6 +14,8 @@ from paceline.bench.engines import Engine
 WEAK, STRONG = "weak", "strong"
 SHORTEST_ALONE, LONGEST_ALONE = 2, 3
 _LONGEST_WAIT_S = 300.0
+_IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""As torchvision's ImageFolder has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,28 @@ class Plan:
                 )
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise UserError(f"--data-dir {self.data_dir}: there is no such folder; it has a folder for each class")
+        if self.data_dir is not None:
+            self._check_images(self.data_dir)
+
+    def _check_images(self, folder: Path) -> None:
+        """With fewer than a batch for each rank, loaders would look for one for ever. Raises UserError."""
+        try:
+            kinds = [each for each in folder.iterdir() if each.is_dir()]
+            if not 1 <= len(kinds) <= self.classes:
+                raise UserError(
+                    f"--data-dir {folder}: has {len(kinds)} folders; 1 to {self.classes} are expected, a class each"
+                )
+            workers = max(self.workers, key=lambda workers: workers * self.batch_of(workers))
+            batch = self.batch_of(workers)
+            need = workers * batch
+            files = (name for kind in kinds for _, _, names in os.walk(kind, followlinks=True) for name in names)
+            found = sum(1 for _ in islice((name for name in files if name.lower().endswith(_IMAGES)), need))
+        except OSError as error:
+            raise UserError(f"--data-dir {error.filename or folder}: {error.strerror}") from None
+        if found < need:
+            raise UserError(
+                f"--data-dir {folder}: has {found} images; {workers} ranks with {batch} each in a step need {need}"
+            )
 
     def batch_of(self, workers: int) -> int:
         """Images of each rank in a step."""

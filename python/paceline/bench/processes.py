@@ -116,17 +116,21 @@ def _start(process: Process, folder: Path) -> _Running:
 
 def end(running: Sequence[_Running]) -> None:
     """Nobody is left afterwards."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for one in running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(one.popen.pid, number)
+    try:
+        _signal(running, signal.SIGTERM)
         until = time.monotonic() + _GRACE_S
-        while number == signal.SIGTERM and time.monotonic() < until:
-            if all(one.popen.poll() is not None for one in running):
-                break
+        while time.monotonic() < until and any(one.popen.poll() is None for one in running):
             time.sleep(0.02)
+    finally:  # at a second Ctrl-C as well
+        _signal(running, signal.SIGKILL)
+        for one in running:
+            one.popen.wait()
+
+
+def _signal(running: Sequence[_Running], number: signal.Signals) -> None:
     for one in running:
-        one.popen.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(one.popen.pid, number)
 
 
 class _Events:

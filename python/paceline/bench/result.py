@@ -86,8 +86,8 @@ class Row:
 
     @property
     def interval(self) -> Interval:
-        """Of images/s, by resampling steps."""
-        return bootstrap([self.seconds], lambda drawn: self.images / statistics.fmean(drawn[0]))
+        """Of the total, the median of the rounds, by resampling the steps of each."""
+        return bootstrap([run.seconds for run in self.runs], lambda drawn: self.images / middle(drawn))
 
     @property
     def step_s(self) -> float:
@@ -212,10 +212,17 @@ class Result:
     lines: dict[str, Line] = field(default_factory=dict)
     """Images/s over ranks, by engine."""
     notes: list[str] = field(default_factory=list)
+    ended: int | None = None
+    """The exit code, if Ctrl-C or SIGTERM ended it before all was measured."""
 
     def row(self, engine: str, workers: int) -> Row | None:
         """That of an engine with so many ranks."""
         return next((row for row in self.rows if (row.engine, row.workers) == (engine, workers)), None)
+
+
+def middle(rounds: Sequence[Sequence[float]]) -> float:
+    """Seconds of a step: the median of the rounds' means."""
+    return 1 / statistics.median(1 / statistics.fmean(each) for each in rounds)
 
 
 def compare(rows: Sequence[Row]) -> None:

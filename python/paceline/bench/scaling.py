@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
-from paceline.bench.result import Result, Row
+from paceline.bench.result import Result, Row, middle
 from paceline.bench.statistics import bootstrap, line
 
 
@@ -22,7 +21,9 @@ def scale(result: Result) -> None:
         for row in rows:
             row.efficiency = (row.total / row.workers) / (fewest.total / fewest.workers)
             if row is not fewest:
-                row.efficiency_interval = bootstrap([row.seconds, fewest.seconds], _efficiency(row, fewest))
+                row.efficiency_interval = bootstrap(
+                    [run.seconds for one in (row, fewest) for run in one.runs], _efficiency(row, fewest)
+                )
         found = line([(row.workers, total) for row in rows for total in row.totals])
         if found is not None:
             result.lines[engine] = found
@@ -30,7 +31,7 @@ def scale(result: Result) -> None:
 
 def _efficiency(row: Row, fewest: Row) -> Callable[[list[list[float]]], float]:
     def of(drawn: list[list[float]]) -> float:
-        ours, theirs = (statistics.fmean(one) for one in drawn)
+        ours, theirs = middle(drawn[: len(row.runs)]), middle(drawn[len(row.runs) :])
         return row.batch / ours / (fewest.batch / theirs)
 
     return of

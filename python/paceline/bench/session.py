@@ -41,9 +41,7 @@ class Session:
         """`quiet`: stdout is for JSON alone."""
         self.plan, self.crew, self.network = plan, crew, network
         self.result = Result()
-        self.live = (
-            plan.engines[0] if not quiet and len(plan.engines) == len(plan.workers) == plan.rounds == 1 else None
-        )
+        self.live = plan.engines[0] if not quiet and _one_run(plan) else None
         """The engine whose steps are printed as they come."""
         self._every = every
 
@@ -87,8 +85,10 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     _compute_fairly()
     signal.signal(signal.SIGTERM, _end)
     every = options["display_every"] or 10
-    if options["display_every"] is not None and (len(plan.engines) > 1 or quiet):
-        raise UserError("--display-every: has no effect on a table or JSON; name one engine, or leave it out")
+    if options["display_every"] is not None and (quiet or not _one_run(plan)):
+        raise UserError(
+            "--display-every: has no effect on a table or JSON; name one engine, one -np and one round, or leave it out"
+        )
     if hosts == 1:
         yield Session(plan, Alone(), network, quiet=quiet, every=every)
         return
@@ -97,6 +97,10 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     # A strategy is named, so that none is measured; what the hosts tell each other is short.
     with job.join(strategy="recursive-doubling", timeout_s=max(given.timeout_s, _PATIENCE_S)) as ranks:
         yield Session(plan, Ranks(ranks), network, quiet=quiet, every=every)
+
+
+def _one_run(plan: Plan) -> bool:
+    return len(plan.engines) == len(plan.workers) == plan.rounds == 1
 
 
 def _end(number: int, _: FrameType | None) -> None:

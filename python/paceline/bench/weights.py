@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,20 @@ def read(folder: Path) -> Weights:
         return {name: kept[name] for name in kept.files}
 
 
-def difference(ours: Weights, theirs: Weights, initial: Weights) -> float:
-    """The 2-norm of the difference over that of what training has changed. Raises ValueError for other names."""
+def difference(ours: Weights, theirs: Weights, initial: Weights) -> float | None:
+    """The 2-norm of the difference over that of what training has changed. Raises ValueError for other names.
+
+    None where training diverged: weights that are no numbers can be neither alike nor apart.
+    """
     if set(ours) != set(theirs) or set(ours) != set(initial):
         raise ValueError(f"the weights have other names: {', '.join(sorted(set(ours) ^ set(theirs))[:3])}")
-    moved = _norm({name: theirs[name] - initial[name] for name in theirs})
-    apart = _norm({name: ours[name] - theirs[name] for name in theirs})
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        moved = _norm({name: theirs[name] - initial[name] for name in theirs})
+        apart = _norm({name: ours[name] - theirs[name] for name in theirs})
+    if not (math.isfinite(moved) and math.isfinite(apart)):
+        return None
     return apart / moved if moved else float(apart > 0)
 
 

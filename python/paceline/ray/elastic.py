@@ -18,10 +18,10 @@ from paceline.failure import follows
 from paceline.ray.calls import cause_of, died_how, in_words, is_death
 from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import checked_settings
-from paceline.ray.executor import checked_extra
+from paceline.ray.executor import checked_extra, sendable
 from paceline.ray.layout import Layout, check_count
 from paceline.ray.member import Left, Member
-from paceline.ray.settings import RaySettings, create_settings
+from paceline.ray.settings import RaySettings, checked, create_settings
 from paceline.ray.slots import Nodes
 from paceline.timelines import say
 
@@ -79,7 +79,7 @@ class ElasticRayExecutor:
         reset_limit: so many times ranks may meet anew. `job`: as for `RayExecutor`; parameter servers are roles of the
         workers here. Raises UserError for what cannot be.
         """
-        self.settings = settings if settings is not None else RaySettings()
+        self.settings = checked(settings)
         check_count("min_workers", min_workers)
         check_count("max_workers", max_workers)
         self.layout = Layout(
@@ -158,10 +158,11 @@ class _Run:
         # Nothing of a cluster of this machine alone is reached from others.
         self._interface = executor.settings.interface or ("127.0.0.1" if cluster.own else None)
         self._nodes = Nodes(cluster.ray, executor.layout)
+        with sendable(fn):
+            self._call = cluster.ray.put((fn, args, kwargs))
         secret, job = executor._checked.secret or secrets.token_hex(32), secrets.token_hex(8)
         address = "127.0.0.1" if cluster.own else cluster.ray.util.get_node_ip_address()
         self._service = Service(executor._limits, secret=secret, job=job, address=address)
-        self._call = cluster.ray.put((fn, args, kwargs))
         self._kind = cluster.ray.remote(Member)
         self._processes: dict[int, _Process] = {}
         self._results: dict[int, Any] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import World, checked_settings
 from paceline.ray.group import Actors, meet
 from paceline.ray.layout import Layout
-from paceline.ray.settings import RaySettings, create_settings
+from paceline.ray.settings import RaySettings, checked, create_settings
 from paceline.ray.worker import Server, Worker
 
 
@@ -49,7 +50,7 @@ class RayExecutor:
         coordinator, …; they win over this process's PACELINE_ variables. With a strategy that has parameter servers,
         these are actors, too. Raises UserError for what cannot be.
         """
-        self.settings = settings if settings is not None else RaySettings()
+        self.settings = checked(settings)
         self.layout = Layout(
             num_workers=num_workers,
             num_hosts=num_hosts,
@@ -126,15 +127,23 @@ class RayExecutor:
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """As `run`, without waiting: Ray's references, in rank order, for `ray.get`."""
-        return [actor.call.remote(fn, list(args or ()), dict(kwargs or {})) for actor in self._started().handles]
+        workers = self._started().handles
+        with sendable(fn):
+            return [actor.call.remote(fn, list(args or ()), dict(kwargs or {})) for actor in workers]
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Call `fn(executable)` on every rank; otherwise as `run`."""
-        return self._gathered([actor.execute.remote(fn) for actor in self._started().handles])
+        workers = self._started().handles
+        with sendable(fn):
+            asked = [actor.execute.remote(fn) for actor in workers]
+        return self._gathered(asked)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         """Call `fn(executable)` on rank 0 alone: what it returns."""
-        return self._gathered([self._started().handles[0].execute.remote(fn)])[0]
+        first = self._started().handles[0]
+        with sendable(fn):
+            asked = [first.execute.remote(fn)]
+        return self._gathered(asked)[0]
 
     def shutdown(self) -> None:
         """End the actors, give back their room; a cluster that `start` has started ends, too. May be called twice."""
@@ -181,6 +190,22 @@ class RayExecutor:
             if calls.lost or calls.silent:
                 self._broken = f"the executor cannot go on: {error}"
             raise
+
+
+@contextmanager
+def sendable(function: Callable[..., Any]) -> Iterator[None]:
+    """Ray's screen about what cannot be pickled, in a line. Raises UserError."""
+    try:
+        yield
+    except TypeError as error:
+        if "serialize" not in str(error):
+            raise
+        name = getattr(function, "__qualname__", repr(function))
+        said = next((line for line in str(error).splitlines() if "cannot pickle" in line), "")
+        why = f": {said[said.index('cannot pickle') :]}" if said else ""
+        raise UserError(
+            f"{name:.80} cannot be sent to the ranks{why}; make what cannot be pickled inside the function"
+        ) from error
 
 
 def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") -> dict[str, str]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core import UserError
+from paceline.launch.hosts import MOST_RANKS
 from paceline.ray.bundles import Room
+
+_MOST_CPUS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Layout:
         for name in ("num_workers", "num_hosts", "num_workers_per_host"):
             check_count(name, getattr(self, name))
         for name in ("cpus_per_worker", "cpus_per_server"):
-            _check(name, getattr(self, name), lambda value: value > 0, "a number of CPUs above 0")
+            _check(name, getattr(self, name), _in_ten_thousandths, "a number of CPUs above 0, in steps of 0.0001")
         if self.gpus_per_worker is not None and not self.use_gpu:
             raise UserError("gpus_per_worker: has no effect without use_gpu=True; add that, or leave it out")
         _check("gpus_per_worker", self.gpus_per_worker, lambda value: value > 0, "a number of GPUs above 0")
@@ -67,9 +70,19 @@ class Layout:
         return Room(what, [{"CPU": float(self.cpus_per_server)}] * servers, "SPREAD")
 
 
+def _in_ten_thousandths(value: float) -> bool:
+    """What Ray can count, of what a node may have."""
+    return 0 < value <= _MOST_CPUS and round(value, 4) == value
+
+
 def check_count(name: str, value: object) -> None:
-    """Raises UserError for what is neither None nor a whole number from 1 on."""
-    _check(name, value, lambda number: isinstance(number, int) and number >= 1, "a number from 1 on")
+    """Raises UserError for what is neither None nor a whole number of ranks."""
+    _check(
+        name,
+        value,
+        lambda number: isinstance(number, int) and 1 <= number <= MOST_RANKS,
+        f"a number from 1 to {MOST_RANKS}",
+    )
 
 
 def _check(name: str, value: object, good: Callable[[Any], bool], what: str) -> None:

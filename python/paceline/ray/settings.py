@@ -31,6 +31,8 @@ class RaySettings:
             if not good:
                 raise UserError(f"{name}: {value!r:.80} is not a number of seconds above 0; write 300")
         if self.nics is not None:
+            if not isinstance(self.nics, Iterable):
+                raise UserError(f"nics: {self.nics!r:.80} is no list of networks; write ['10.0.0.0/24']")
             nics = [self.nics] if isinstance(self.nics, str) else list(self.nics)
             if len(nics) != 1:
                 raise UserError(f"nics: {nics!r:.80} names {len(nics)} networks; name the one that all nodes have")
@@ -40,6 +42,13 @@ class RaySettings:
     def interface(self) -> str | None:
         """The network's name; None: what Ray uses."""
         return next(iter(self.nics), None) if self.nics is not None else None
+
+
+def checked(settings: RaySettings | None) -> RaySettings:
+    """Those of the caller, or the defaults. Raises UserError for something else."""
+    if settings is not None and not isinstance(settings, RaySettings):
+        raise UserError(f"settings: {settings!r:.80} is none; RayExecutor.create_settings() makes them")
+    return settings if settings is not None else RaySettings()
 
 
 def create_settings(

@@ -32,6 +32,9 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | No
             near = nearest(name[:80], [*NAMES, ALL])
             hint = f"did you mean {near}? " if near else ""
             raise UserError(f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all")
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None or (ALL in names and len(names) > 1):
+        raise UserError(f"--engine: {f'{twice} is listed twice' if twice else 'all has every engine'}; name each once")
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:
         if name == "paceline":

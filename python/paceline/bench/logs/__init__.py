@@ -21,6 +21,8 @@ from paceline.files import read_small
 __all__ = ["Read", "read_log"]
 
 _MOST = 64 << 20
+_LONGEST_LINE = 4096
+"""Of what can be a result; the rest of a longer line is not looked at."""
 _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]], ...] = (
     (tf_cnn.recognised, tf_cnn.read),
     (nccl.recognised, nccl.read),
@@ -31,14 +33,17 @@ _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]],
 def read_log(path: Path) -> Read:
     """What a log says. Raises UserError: the file, the line, and what is wrong there."""
     try:
-        lines = read_small(path, _MOST).splitlines()
+        text = read_small(path, _MOST)
     except UnicodeDecodeError:
         raise UserError(f"--read {path}: is not UTF-8 text") from None
     except OSError as error:
         raise UserError(f"--read {path}: {error.strerror}") from None
+    lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
     for recognised, read in _FORMATS:
         if recognised(lines):
             try:
+                if text[-1] not in "\r\n" and any(letter.isdigit() for letter in lines[-1]):
+                    raise ReadError(len(lines), "has no line end: the log is cut; end the line if it is whole")
                 found = read(lines)
             except ReadError as error:
                 raise UserError(f"--read {path}:{error.line}: {error}") from None

@@ -69,12 +69,19 @@ class Read:
 def number(text: str, line: int, what: str) -> float:
     """A finite number that is not negative. Raises ReadError."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
     return value
+
+
+def once(seen: set[int], size_bytes: int, line: int) -> None:
+    """A size that stands twice is of another type, root or cycle: which of them counts? Raises ReadError."""
+    if size_bytes in seen:
+        raise ReadError(line, f"size {size_bytes} stands here again; give each type, root and run a log of its own")
+    seen.add(size_bytes)
 
 
 def whole(text: str, line: int, what: str) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from paceline.bench.logs.found import Read, ReadError, Size, number, whole
+from paceline.bench.logs.found import Read, ReadError, Size, number, once, whole
+from paceline.human import count
 
 _COLUMNS = re.compile(r"^#\s+size\s+count\s+type")
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
 _TOOL = re.compile(r"\b(\w+)_perf\b")
+_OUT_OF_BOUNDS = re.compile(r"^#\s*Out of bounds values\s*:\s*(\d+)")
+_END = re.compile(r"^#\s*Avg bus bandwidth")
 _COLLECTIVE = re.compile(r"^# Collective test starting: (\w+)_perf")
 
 
@@ -20,15 +23,24 @@ def recognised(lines: list[str]) -> bool:
 def read(lines: list[str]) -> Read:
     """Sizes, times, bandwidths. Raises ReadError."""
     found, ranks, columns = Read("nccl-tests", "all_reduce"), 0, 0
+    checks: list[int] = []
+    seen: set[int] = set()
     named = next((match for line in lines if (match := _COLLECTIVE.match(line) or _TOOL.search(line))), None)
     if named is not None:
         found.what = named[1]
-    wrong = 0
+    wrong = outside = 0
+    ended = False
     for at, line in enumerate(lines, 1):
         if _RANK.match(line):
             ranks += 1
         elif _COLUMNS.match(line):
-            columns = _before_time(line, at)
+            if columns:
+                raise ReadError(at, "a second run begins here; give each run a log of its own")
+            columns, checks = _before_time(line, at), _checks(line)
+        elif match := _OUT_OF_BOUNDS.match(line):
+            outside = int(match[1][:18])
+        elif _END.match(line):
+            ended = True
         elif columns and (words := line.split()) and words[0].isdigit():
             if len(words) < columns + 3:
                 raise ReadError(at, f"has {len(words)} columns; size, count, type, … time, algbw, busbw are expected")
@@ -36,16 +48,27 @@ def read(lines: list[str]) -> Read:
             time, algorithm, bus = (
                 number(words[columns + place], at, name) for place, name in enumerate(("time", "algbw", "busbw"))
             )
+            once(seen, size, at)
             found.sizes.append(Size(size, time * 1e-6, algorithm * 1e9, bus * 1e9))
-            if len(words) > columns + 3 and words[columns + 3] not in ("0", "N/A"):
+            if any(place < len(words) and words[place] not in ("0", "N/A") for place in checks):
                 wrong += 1
     if not found.sizes:
         raise ReadError(len(lines), "there are no sizes below the heading; did the benchmark fail?")
     found.devices = ranks or None
     if wrong:
-        found.notes.append(f"{wrong} sizes had wrong results")
+        found.notes.append(f"{count(wrong, 'size')} had wrong results")
+    if outside and not wrong:
+        found.notes.append(f"{count(outside, 'value')} out of bounds: the benchmark failed")
+    if not ended:
+        found.notes.append("ends without '# Avg bus bandwidth'; sizes may be missing: was the benchmark ended?")
     found.sizes.sort(key=lambda one: one.size_bytes)
     return found
+
+
+def _checks(line: str) -> list[int]:
+    """Columns of wrong results, out of place and in place; older versions have the greatest error there instead."""
+    words = [word.strip("#") for word in line.split()]
+    return [at for at, word in enumerate(word for word in words if word) if word == "wrong"]
 
 
 def _before_time(line: str, at: int) -> int:

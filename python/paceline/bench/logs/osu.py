@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-from paceline.bench.logs.found import Read, ReadError, Size, number, whole
+from paceline.bench.logs.found import Read, ReadError, Size, number, once, whole
+from paceline.human import count
 
 _TITLE = re.compile(
-    r"^#\s*OSU\s+(?:MPI|NCCL|OpenSHMEM|UPC|UPC\+\+)?\S*\s*(.*?)\s+(?:Latency |Bandwidth )?Test\b", re.IGNORECASE
+    r"^# ?OSU (?:MPI|NCCL|OpenSHMEM|UPC|UPC\+\+)?\S* ?(.*?) (?:Latency |Bandwidth )?Test\b", re.IGNORECASE
 )
 _HEADING = re.compile(r"^#\s*Size\b")
+_COUNTED = {1: "the second column", 3: "the fourth column"}
 _PROCESSES = re.compile(r"\b(\d+) processes\b")
 
 
@@ -20,25 +22,37 @@ def recognised(lines: list[str]) -> bool:
 
 def read(lines: list[str]) -> Read:
     """Sizes, and times or bandwidths. Raises ReadError."""
-    found, bandwidth, heading = Read("osu", "?"), False, False
+    found, bandwidth, heading, place, failed = Read("osu", "?"), False, False, 1, 0
+    seen: set[int] = set()
     for at, line in enumerate(lines, 1):
-        if match := _TITLE.match(line):
+        if match := _TITLE.match(" ".join(line.split())):
             found.what = match[1].strip() or "point-to-point"
         if match := _PROCESSES.search(line):
             found.devices = int(match[1])
         if _HEADING.match(line):
-            heading, bandwidth = True, "MB/s" in line
+            if heading:
+                raise ReadError(at, "a second run begins here; give each run a log of its own")
+            heading, bandwidth, place = True, "MB/s" in line, _place(line)
             if not bandwidth and "us" not in line:
                 raise ReadError(at, "the heading names neither a latency in us nor a bandwidth in MB/s")
         elif heading and (words := line.split()) and not line.startswith("#"):
-            if len(words) < 2:
+            if len(words) <= place:
                 raise ReadError(at, f"'{line.strip()[:60]}' is no size and value")
             size = whole(words[0], at, "Size")
-            value = number(words[1], at, "the second column")
+            value = number(words[place], at, _COUNTED[place])
             seconds = None if bandwidth else value * 1e-6
             rate = value * 1e6 if bandwidth else (size / seconds if seconds else None)
+            once(seen, size, at)
             found.sizes.append(Size(size, seconds, rate, None))
+            failed += "Fail" in words
     if not found.sizes:
         raise ReadError(len(lines), "there are no sizes below the heading; did the benchmark fail?")
+    if failed:
+        found.notes.append(f"{count(failed, 'size')} had wrong results")
     found.sizes.sort(key=lambda one: one.size_bytes)
     return found
+
+
+def _place(heading: str) -> int:
+    """The column to read: of non-blocking collectives, that without what was computed meanwhile."""
+    return 3 if re.search(r"Overall\(us\)\s+Compute\(us\)\s+Pure Comm", heading) else 1

@@ -9,7 +9,7 @@ from paceline.bench.logs.found import Read, ReadError, number, whole
 _STEP = re.compile(r"^(\d+)\s+images/sec: (\S+)(?: \+/- (\S+) \(jitter = ([^)]*)\))?(?:\s+[-+.\dnaife]+)*\s*$")
 _TOTAL = re.compile(r"total images/sec: (\S+)")
 _GLOBAL, _EACH = re.compile(r"^Batch size:\s+(\S+) global"), re.compile(r"^\s+(\S+) per device")
-_FIELD = re.compile(r"^(Model|Num batches|Devices|Variables|Dataset):\s+(.*\S)")
+_FIELD = re.compile(r"^(Model|Variables):\s(.*)")
 
 
 def recognised(lines: list[str]) -> bool:
@@ -18,17 +18,21 @@ def recognised(lines: list[str]) -> bool:
 
 
 def read(lines: list[str]) -> Read:
-    """The last total, and the last step's uncertainty and jitter. Raises ReadError."""
+    """The total, and the last step's uncertainty and jitter. Raises ReadError."""
     found = Read("tf_cnn_benchmarks", "?")
     globally: int | None = None
+    sizes = 0
     for at, line in enumerate(lines, 1):
+        if found.total_images_per_s is not None and ("images/sec:" in line or _FIELD.match(line)):
+            raise ReadError(at, "comes after a total: a second run; give each run a log of its own")
         if match := _FIELD.match(line):
-            name, value = match.groups()
+            name, value = match[1], match[2].strip()
             found.what = value if name == "Model" else found.what
             found.way = value if name == "Variables" else found.way
         elif match := _GLOBAL.match(line):
             globally = round(number(match[1], at, "Batch size"))
         elif match := _EACH.match(line):
+            sizes = at
             found.batch = round(number(match[1], at, "Batch size per device"))
         elif match := _TOTAL.search(line):
             found.total_images_per_s = number(match[1], at, "total images/sec")
@@ -45,5 +49,7 @@ def read(lines: list[str]) -> Read:
     if found.total_images_per_s is None:
         raise ReadError(len(lines), "the log ends without 'total images/sec:'; was the benchmark ended?")
     if globally and found.batch:
+        if globally % found.batch:
+            raise ReadError(sizes, f"{globally} images cannot be {found.batch} on each device")
         found.devices = globally // found.batch
     return found
