@@ -122,6 +122,23 @@ def test_a_killed_rank_is_named_and_the_others_are_ended():
 
 
 @pytest.mark.slow
+def test_a_failure_in_a_later_round_leaves_the_row_of_those_before():
+    process = begun("--json", "--num-batches", "4", "--rounds", "2")
+    first = waiting_for_ranks(process)
+    until = time.monotonic() + LIMIT_S
+    while not (second := set(ranks_of(process.pid)) - set(first)):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(min(second), signal.SIGKILL)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    told = json.loads(out)
+    assert [len(row["step_seconds"]) for row in told["rows"]] == [1]
+    assert told["skipped"][0]["reason"].startswith("in round 2 (its row is of the rounds before): ")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_a_bench_that_is_ended(number):
     process = begun()

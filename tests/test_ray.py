@@ -247,6 +247,8 @@ class TestExecutor:
             lock = threading.Lock()
             with pytest.raises(paceline.UserError, match=r"sent to the ranks: cannot pickle '_thread\.lock'"):
                 executor.run(lambda: lock)
+            with pytest.raises(paceline.JobError, match=r"called sys\.exit\(3\); return instead"):
+                executor.run(lambda: sys.exit(3))
             assert {value for _, _, value, _ in executor.run(work.total, [1.0])} == {6.0}
 
     @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

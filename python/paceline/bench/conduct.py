@@ -145,10 +145,9 @@ class Conductor:
                 measured = self._gather(folder, workers)
             except EngineFailedError as error:
                 self._skipped.add((engine.label, workers))
-                self.result.rows = [
-                    row for row in self.result.rows if (row.engine, row.workers) != (engine.label, workers)
-                ]
-                self.result.skipped.append(Skipped(engine.label, workers, str(error), failed=True))
+                kept = self.result.row(engine.label, workers)
+                before = f"in round {number + 1} (its row is of the rounds before): " if kept is not None else ""
+                self.result.skipped.append(Skipped(engine.label, workers, before + str(error), failed=True))
                 self.watcher.ended(str(error))
                 return
             row = self.result.row(engine.label, workers)

@@ -61,6 +61,7 @@ def install(name: str, say: Callable[[str], None]) -> Path:
     for words in make:
         _run(words)
     (folder / ".complete").touch()
+    say(f"{folder} is ready")
     return folder
 
 

@@ -31,8 +31,8 @@ class Member(Worker):
         from paceline.elastic.membership import membership
 
         try:
-            result = self.call(*call)
-        except SystemExit as leaving:  # to Ray it would be the end of the process
+            result = self.attempt(*call)
+        except SystemExit as leaving:
             return Left(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
         member = membership()
         place = member.place if member is not None else None

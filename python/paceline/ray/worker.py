@@ -110,6 +110,13 @@ class Worker(Actor):
         self.executable = kind(*args, **kwargs)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """What the function returns. Raises what it raises, and RuntimeError if it calls `sys.exit`."""
+        try:
+            return self.attempt(function, args, kwargs)
+        except SystemExit as leaving:  # to Ray it would be the end of the process
+            raise RuntimeError(f"the function called sys.exit({leaving.code!r:.80}); return instead") from None
+
+    def attempt(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """What the function returns; if it raises, this rank leaves its jobs, so that others do not wait for it."""
         try:
             return function(*args, **kwargs)
