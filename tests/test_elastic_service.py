@@ -230,6 +230,9 @@ def test_what_a_discovery_script_says(tmp_path):
     script.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(Exception, match="ended with exit code 3; 5 times in a row"):
         looked(discovery)
+    script.write_text("#!/bin/sh\nseq -f node%g:16 10000\n")
+    with pytest.raises(Exception, match="printed more than 64 KiB"):
+        looked(discovery)
     discovery.close()
     missing = Discovery(str(tmp_path / "none"))
     with pytest.raises(UserError, match="No such file"):

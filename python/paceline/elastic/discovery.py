@@ -67,8 +67,11 @@ class Discovery:
             code = self._running.wait()
         self._running = None
         self._output.seek(0)
-        text = self._output.read(_MOST).decode(errors="replace")
+        data = self._output.read(_MOST + 1)
+        text = data.decode(errors="replace")
         try:
+            if len(data) > _MOST:  # its end could be half a line
+                raise UserError(f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host")
             if code:
                 raise UserError(f"ended with exit code {code}")
             found = {host.name: host.slots for host in parse_hosts(",".join(text.split()))} if text.split() else {}
