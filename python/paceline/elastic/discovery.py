@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -63,8 +65,7 @@ class Discovery:
         if code is None:
             if now < self._give_up_at:
                 return None
-            self._running.kill()
-            code = self._running.wait()
+            code = self._kill(self._running)
         self._running = None
         self._output.seek(0)
         data = self._output.read(_MOST + 1)
@@ -102,6 +103,11 @@ class Discovery:
     def close(self) -> None:
         """End a run that has not ended."""
         if self._running is not None:
-            self._running.kill()
-            self._running.wait()
+            self._kill(self._running)
         self._output.close()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> int:
+        """With what it has started: its session is its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
