@@ -277,9 +277,10 @@ def test_when_all_that_held_the_state_are_gone_the_job_has_failed():
     started(driver, 2)
     ready(driver, [0, 1])
     driver.synced(0)
-    assert not ends(driver.exited(0, KILLED, 1.0))
+    first = Exit(code=-9, words="rank 0 was killed")
+    assert not ends(driver.exited(0, first, 1.0))
     (reason,) = ends(driver.exited(1, KILLED, 1.0))
-    assert "all ranks that held the last commit have died" in reason
+    assert f"all ranks that held the last commit have died, the last: {KILLED.words}; commits" in reason
 
 
 def test_before_anybody_had_a_state_all_may_die():

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -230,6 +231,9 @@ def test_what_a_discovery_script_says(tmp_path):
     script.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(Exception, match="ended with exit code 3; 5 times in a row"):
         looked(discovery)
+    script.write_text("#!/bin/sh\nseq -f node%g:16 10000\n")
+    with pytest.raises(Exception, match="printed more than 64 KiB"):
+        looked(discovery)
     discovery.close()
     missing = Discovery(str(tmp_path / "none"))
     with pytest.raises(UserError, match="No such file"):
@@ -237,6 +241,25 @@ def test_what_a_discovery_script_says(tmp_path):
     missing.close()
     with pytest.raises(UserError, match="is empty"):
         Discovery("")
+
+
+def test_a_discovery_script_that_hangs_ends_with_what_it_has_started(tmp_path):
+    script = tmp_path / "hosts.sh"
+    script.write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; wait\n"
+    )
+    script.chmod(0o755)
+    discovery = Discovery(str(script))
+    discovery.look(time.monotonic())
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    started = Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline"
+    discovery.close()
+    deadline = time.monotonic() + 10
+    while started.exists() and started.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not (started.exists() and started.read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,21 @@ def test_mpi_that_others_have_initialised(mpirun):
     assert all("MPI_THREAD_MULTIPLE" in rank["error"] for rank in told), told
 
 
+DIFFERS = """
+import numpy, paceline
+with paceline.job.join(transport="mpi") as job:
+    job.all_reduce(numpy.ones(1000 + job.rank, "float32"))
+"""
+
+
+def test_a_job_that_failed_leaves_no_memory_of_mpich():
+    mpirun, shared = Mpirun("mpich"), Path("/dev/shm")
+    before = set(shared.glob("mpich_shm_*"))
+    result = mpirun.run(2, sys.executable, "-c", DIFFERS, options=RECOVERS["mpich"])
+    assert result.returncode != 0 and "differs between ranks" in result.stderr
+    assert set(shared.glob("mpich_shm_*")) <= before
+
+
 # Settings.
 
 
@@ -209,6 +224,13 @@ def test_mpi_that_others_have_initialised(mpirun):
 def test_settings_that_cannot_be(given, says):
     with pytest.raises(paceline.UserError, match=says):
         Settings.from_environment({}, **given)
+
+
+def test_a_script_that_chooses_mpi_under_paceline_run_is_told_of_mpirun():
+    run = {"PACELINE_RUN_ID": "1"}
+    for launched in ({"PACELINE_RENDEZVOUS": "a:1"}, {"PACELINE_RUN_ELASTIC": "a:1"}):
+        with pytest.raises(paceline.UserError, match="mpirun -n N python"):
+            Settings.from_environment(run | launched, transport="mpi")
 
 
 def test_baidu_ring_is_a_preset():

@@ -131,6 +131,7 @@ class Settings:
             switch_process=servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1",
             disturbance=_disturbance(environ),
         )
+        _check_launcher(settings, environ)
         _check_together(settings, sources)
         return settings
 
@@ -200,6 +201,18 @@ def _gather(
         values["secret"] = read_secret(values.pop("secret_file"), sources.pop("secret_file"))
         sources["secret"] = "the secret"
     return values, sources
+
+
+def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Raises UserError if a script chose MPI that `paceline run` started, which sees what was chosen before alone."""
+    launched = environ.get("PACELINE_RUN_ID") and (
+        environ.get("PACELINE_RENDEZVOUS") or environ.get("PACELINE_RUN_ELASTIC")
+    )
+    if launched and settings.transport in OVER_MPI:
+        raise UserError(
+            f"transport {settings.transport}: MPI's own mpirun starts its ranks, and paceline run has started this "
+            "one: mpirun -n N python … (docs/mpi.md); or take another transport"
+        )
 
 
 def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:

@@ -2,13 +2,13 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, RunError};
 use crate::multicast::Disturbance;
 
 /// Over what ranks talk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Shared memory inside a host, TCP between hosts.
@@ -71,7 +71,7 @@ impl Transport {
 }
 
 /// How an all-reduce is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cut {
     /// Into pieces of so many bytes.
@@ -81,7 +81,7 @@ pub enum Cut {
 }
 
 /// Cuts that have a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamedCut {
     /// Not at all.
@@ -91,7 +91,7 @@ pub enum NamedCut {
 }
 
 /// How ranks of a host reduce among themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Inside {
     /// The first rank gathers.
@@ -102,7 +102,7 @@ pub enum Inside {
 }
 
 /// Which server adds up which elements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Whole buckets in turn.
@@ -113,7 +113,7 @@ pub enum Placement {
 }
 
 /// In which order servers send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
     /// For each piece, for each worker.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -63,12 +65,14 @@ class Discovery:
         if code is None:
             if now < self._give_up_at:
                 return None
-            self._running.kill()
-            code = self._running.wait()
+            code = self._kill(self._running)
         self._running = None
         self._output.seek(0)
-        text = self._output.read(_MOST).decode(errors="replace")
+        data = self._output.read(_MOST + 1)
+        text = data.decode(errors="replace")
         try:
+            if len(data) > _MOST:  # its end could be half a line
+                raise UserError(f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host")
             if code:
                 raise UserError(f"ended with exit code {code}")
             found = {host.name: host.slots for host in parse_hosts(",".join(text.split()))} if text.split() else {}
@@ -99,6 +103,11 @@ class Discovery:
     def close(self) -> None:
         """End a run that has not ended."""
         if self._running is not None:
-            self._running.kill()
-            self._running.wait()
+            self._kill(self._running)
         self._output.close()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> int:
+        """With what it has started: its session is its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()

@@ -66,6 +66,8 @@ class Driver:
         self._finished = False
         self._why = ""
         """Of the end of the last world."""
+        self._death = ""
+        """The last."""
         self._actions: list[Action] = []
 
     # Events
@@ -195,6 +197,7 @@ class Driver:
 
     def _died(self, worker: Worker, how: Exit) -> None:
         slot = worker.slot
+        self._death = how.words
         self._deaths[slot] += 1
         if self._finished:
             self._end(f"{how.words}, after other ranks had finished")
@@ -246,8 +249,8 @@ class Driver:
         lost = self._held and not self.intact and not self._in(State.PLACED)
         if lost and not any(worker.commits for worker in self._alive()):
             self._end(
-                f"all ranks that held the last commit have died, the last: {self._why}; commits live in their "
-                "memory: start the job again from a checkpoint"
+                f"all ranks that held the last commit have died, the last: {self._death or self._why}; "
+                "commits live in their memory: start the job again from a checkpoint"
             )
 
     def _form(self) -> None:

@@ -18,6 +18,9 @@ from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import KILL_AFTER_S, Supervisor
 
+_MOST_NOTES = 5
+"""Of hosts that one run of a discovery script offers in vain."""
+
 
 class ElasticSupervisor(Supervisor):
     """Runs one job whose ranks may be replaced. Agents know slots, by number over all hosts, and no ranks."""
@@ -101,13 +104,19 @@ class ElasticSupervisor(Supervisor):
     def _found(self, hosts: dict[str, int]) -> list[Slot]:
         """The slots that a discovery script means. A host that is none of the job's is told of once."""
         known = {host.name: host.place.count for host in self.hosts}
-        for name, count in hosts.items():
+        new = [
+            (name, count)
+            for name, count in hosts.items()
+            if count > known.get(name, 0)
+            and self.elastic.discovery is not None
+            and self.elastic.discovery.first_time(name)
+        ]
+        for name, count in new[:_MOST_NOTES]:
             most = known.get(name, 0)
-            if count > most and self.elastic.discovery is not None and self.elastic.discovery.first_time(name):
-                what = f"takes {most} ranks at most; name more by --hosts" if most else "is not one of --hosts"
-                click.echo(
-                    f"paceline: note: the discovery script offers {count} slots of {name}, which {what}", err=True
-                )
+            what = f"takes {most} ranks at most; name more by --hosts" if most else "is not one of --hosts"
+            click.echo(f"paceline: note: the discovery script offers {count} slots of {name}, which {what}", err=True)
+        if len(new) > _MOST_NOTES:
+            click.echo(f"paceline: note: and of {len(new) - _MOST_NOTES} more such hosts", err=True)
         return [slot for slot in self._slots.values() if slot.number < hosts.get(slot.host, 0)]
 
     def _patience(self) -> float | None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import weakref
 from datetime import timedelta
 
@@ -19,13 +20,14 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from paceline._core import UserError
+from paceline.elastic.membership import ADDRESS
 from paceline.environment import RankEnvironment, rank_environment
 from paceline.failure import tell_launcher
 from paceline.interfaces import address_of
 from paceline.meeting import MpiExchange
 from paceline.setting_values import BAIDU_RING, OVER_MPI
 from paceline.settings import Settings
-from paceline.torch.job import Job
+from paceline.torch.job import NOT_ELASTIC, Job
 from paceline.torch.opaque import keep_out
 from paceline.torch.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
@@ -38,10 +40,26 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        if os.environ.get(ADDRESS):
+            _refuse_rendezvous()
         with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
             _tell_torch(rank_environment())
         if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
+
+
+def _refuse_rendezvous() -> None:
+    """In an elastic job, which has no address for torch's store: torch itself would ask for variables to be set."""
+    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    torchs = handlers["env"]
+
+    def meet(url: str, **options: object) -> object:
+        if os.environ.get("MASTER_ADDR"):
+            return torchs(url, **options)
+        tell_launcher()
+        raise UserError(NOT_ELASTIC)
+
+    handlers["env"] = meet
 
 
 def _tell_torch(place: RankEnvironment) -> None:

@@ -24,6 +24,10 @@ from paceline.torch.marks import Marks
 if TYPE_CHECKING:
     from paceline.torch.work import Work
 
+NOT_ELASTIC = (
+    "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run instead of init_process_group "
+    "(docs/elastic.md), or leave --elastic out"
+)
 NOTICE_WAIT_S = 1.0
 """How long the completer sleeps at most; the end of the engine wakes it."""
 
@@ -58,10 +62,7 @@ class Job:
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
         if os.environ.get(ADDRESS):
-            raise UserError(
-                "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run (docs/elastic.md), or "
-                "leave --elastic out"
-            )
+            raise UserError(NOT_ELASTIC)
         if settings.placed():
             raise UserError(
                 f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "

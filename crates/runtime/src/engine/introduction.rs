@@ -1,5 +1,6 @@
 //! What the ranks tell each other before they connect: who and where they are, and what all must have been told alike.
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
 
 use super::peers::Peer;
 use crate::error::{Result, RunError};
@@ -23,7 +24,7 @@ pub(super) struct Introduction {
     pub(super) clock: u64,
     pub(super) version: String,
     /// What all ranks must have been told alike.
-    pub(super) settings: String,
+    pub(super) settings: Map<String, Value>,
     /// How it is called over gRPC.
     pub(super) grpc: Option<grpc::Offer>,
     /// What it can send and receive at once as a multicast: payload of a datagram, bytes until they are received.
@@ -61,11 +62,8 @@ pub(super) fn introduce(
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
     getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
-    let Settings { strategy, chunk, inside, servers, dedicated, placement, distribution, .. } = settings;
-    let Settings { streams, transport, tls, .. } = settings;
     let helper = rank.checked_sub(size - settings.helpers());
-    let (server, switch) = (helper.filter(|number| number < servers), helper == Some(*servers));
-    let multicast = settings.multicast.map_or("none".into(), |address| address.to_string());
+    let (server, switch) = (helper.filter(|&number| number < settings.servers), helper == Some(settings.servers));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mine = Introduction {
         peer: Peer { rank, host, pid: std::process::id(), server, switch },
@@ -74,11 +72,7 @@ pub(super) fn introduce(
         job,
         clock: timeline::now(),
         version: env!("CARGO_PKG_VERSION").into(),
-        settings: format!(
-            "{strategy:?} {chunk:?} {inside:?} servers {servers} (processes: {dedicated}, switch: {}) {placement:?} \
-             {distribution:?} streams {streams} {transport:?} multicast {multicast} tls {tls:?}",
-            settings.switch
-        ),
+        settings: told(settings),
         grpc: doors.grpc.as_ref().map(|door| door.offer().clone()),
         multicast: doors.multicast.as_ref().map(|port| (port.payload, port.buffer)),
     };
@@ -97,14 +91,47 @@ pub(super) fn introduce(
         }
         if other.settings != mine.settings {
             return Err(RunError::Usage(format!(
-                "{} and rank {rank} were told different things: {} and {}; give all ranks the same PACELINE_ variables",
+                "{} and rank {rank} were told different things: {}; give all ranks the same PACELINE_ variables",
                 other.peer.describe(),
-                other.settings,
-                mine.settings
+                differences(&other.settings, &mine.settings)
             )));
         }
     }
     Ok(all)
+}
+
+/// What all ranks must have been told alike, in the words in which it was told.
+fn told(settings: &Settings) -> Map<String, Value> {
+    let multicast = settings.multicast.map(|address| address.to_string());
+    let Value::Object(told) = json!({
+        "strategy": settings.strategy,
+        "chunk": settings.chunk,
+        "inside": settings.inside,
+        "servers": settings.servers,
+        "server processes": settings.dedicated,
+        "switch process": settings.switch,
+        "placement": settings.placement,
+        "distribution": settings.distribution,
+        "streams": settings.streams,
+        "transport": settings.transport,
+        "multicast": multicast,
+        "tls": settings.tls,
+    }) else {
+        unreachable!("an object was made")
+    };
+    told
+}
+
+/// `tls false and none, streams 1 and 2`.
+fn differences(theirs: &Map<String, Value>, ours: &Map<String, Value>) -> String {
+    let word = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => "none".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let differing = ours.iter().filter(|(name, value)| theirs.get(*name) != Some(value));
+    let named = differing.map(|(name, value)| format!("{name} {} and {}", word(theirs.get(name)), word(Some(value))));
+    named.collect::<Vec<_>>().join(", ")
 }
 
 /// This boot of this machine, the namespace in which a process number means something, and that of its network: where

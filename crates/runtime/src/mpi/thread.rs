@@ -246,7 +246,11 @@ extern "C" fn finish() {
     let Ok(thread) = THREAD.try_lock() else { return };
     let Some(thread) = &*thread else { return };
     let unfinished = UNFINISHED.load(Ordering::SeqCst) > 0;
-    if thread.process != std::process::id() || thread.owner != Owner::Us || unfinished || abandoned() {
+    if thread.process != std::process::id() || thread.owner != Owner::Us {
+        return;
+    }
+    if unfinished || abandoned() {
+        unlink_memory();
         return;
     }
     let ended = thread.post(|mpi| mpi.finalize());
@@ -257,5 +261,14 @@ extern "C" fn finish() {
             FINALIZE.as_secs()
         );
         let _ = ended.recv_timeout(FINALIZE);
+    }
+}
+
+/// MPICH removes the name of the memory that a host's ranks share in `MPI_Finalize` alone: 2 MiB and more stay in
+/// /dev/shm for every job that failed. All have it mapped since `MPI_Init`, so its name is of no more use.
+fn unlink_memory() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for path in maps.lines().filter_map(|line| line.find("/dev/shm/mpich_shm_").map(|at| &line[at..])) {
+        let _ = std::fs::remove_file(path);
     }
 }
