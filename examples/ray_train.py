@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import ray
 import torch
 from paceline.ray import ElasticRayExecutor, RayExecutor
 from paceline.ray import ps as object_store
 from torch import Tensor, nn
+
+try:
+    import ray
+except ImportError:
+    raise SystemExit("this example needs Ray: pip install 'paceline[ray]'") from None
 
 CLASSES = 10
 Weights = dict[str, np.ndarray]
@@ -84,6 +88,7 @@ def by_runtime(options: argparse.Namespace, **job: object) -> tuple[float, Weigh
 
 def with_a_death(options: argparse.Namespace) -> tuple[float, Weights]:
     """The same, and an actor is killed half way: another takes its place, and all go on from the last commit."""
+    print("one rank kills itself now, of which Ray and Paceline tell:", flush=True)
     with ElasticRayExecutor(min_workers=options.workers, max_workers=options.workers) as executor:
         return same(executor.run(train, args=[options.steps, options.batch], kwargs={"kill": True}))
 

@@ -22,6 +22,14 @@ def test_sizes_may_be_text():
     assert as_text == paceline.simulate("allreduce:1MB/10", workers=4, chunk=1024, bucket_size=200_000)
 
 
+@pytest.mark.parametrize("strategy", ["ring", "halving-doubling", "tree", "recursive-doubling"])
+def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
+    found = [
+        paceline.simulate("inception-v3", workers=count, bandwidth="10Tbps", strategy=strategy) for count in range(2, 9)
+    ]
+    assert all(one.exposed_communication_s == 0 or one.exposed_communication_s > 1e-9 for one in found)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

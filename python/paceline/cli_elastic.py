@@ -26,7 +26,12 @@ options = together(
     ),
     click.option("--min-np", "least", type=RANKS, help="Go on with so few, until others come.  [default: -np]"),
     click.option("--max-np", "most", type=RANKS, help="Ranks at most, if the script finds more.  [default: -np]"),
-    click.option("--reset-limit", "resets", type=_RESETS, help="End the job after so many.  [default: no limit]"),
+    click.option(
+        "--reset-limit",
+        "resets",
+        type=_RESETS,
+        help="End the job when ranks meet anew more often.  [default: no limit]",
+    ),
     click.option("--host-discovery-script", "script", metavar="COMMAND", help="Prints HOST:N lines, every second."),
 )
 

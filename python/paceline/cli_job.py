@@ -94,7 +94,11 @@ output = together(
     click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
     click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."),
     click.option(
-        "--grace", type=_GRACE, metavar="SECONDS", default="5", help="For others, once a rank failed.  [default: 5]"
+        "--grace",
+        type=_GRACE,
+        metavar="SECONDS",
+        default="5",
+        help="Others have so long to end, once a rank failed.  [default: 5]",
     ),
     click.option("--timeline", type=_PATH, metavar="FILE", help="Record what every rank does, for `paceline doctor`."),
     click.option("--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_UNSEEN = 0.2
+"""Share of a step which, if no part has it, is told."""
 _DRIFT = 0.1
 """Recorded steps that differ from others by more than this share are told."""
 
@@ -276,7 +278,7 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
             console.print(
                 f"left out, {'no gradient' if what == 'unused' else what}: {names}", markup=False, soft_wrap=True
             )
-    for note in [*summary["notes"], *_drift(summary)]:
+    for note in [*summary["notes"], *_drift(summary), *_missing(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"wrote {output}: try paceline simulate {output}", markup=False, highlight=False, soft_wrap=True)
 
@@ -291,6 +293,19 @@ def _drift(summary: dict[str, Any]) -> list[str]:
     return [
         f"recorded steps were {abs(change):.0%} {shorter} than the others, which is more than recording explains: the "
         "machine's speed changed meanwhile, and the trace is of the recorded steps; record again"
+    ]
+
+
+def _missing(summary: dict[str, Any]) -> list[str]:
+    """That the parts are less than the step: a forecast knows the parts."""
+    parts = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"]
+    step = summary["step_s"] - (summary["input_s"] or 0.0)
+    noise = summary["overhead"]["noise"] if summary["overhead"] else 0.0
+    if step <= 0 or parts >= (1 - max(_UNSEEN, noise)) * step:
+        return []
+    return [
+        f"forward, backward and optimizer add up to {parts / step:.0%} of a step without its input; a forecast, which "
+        "knows them alone, is that much too fast. If the machine was busy, record again"
     ]
 
 

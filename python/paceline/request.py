@@ -100,9 +100,23 @@ def prepare(request: Request) -> Prepared:
         raise UserError(
             f"--timeline: shows one run, and {len(runs)} are asked for: give one value of {_several(request, asked)}"
         )
+    notes += _unmeasured(request, cluster)
     if request.device is not None:
         notes.append(f"--device: {device_rate(trace, request.device).cited}")
     return Prepared(runs, notes)
+
+
+def _unmeasured(request: Request, cluster: Cluster) -> list[str]:
+    """Of a probe of one host, whose file has to say something of the network."""
+    if request.cluster is None or request.bandwidth is not None:
+        return []
+    from paceline.probe.cluster_file import NO_NETWORK
+
+    described = json.loads(cluster.to_json())
+    several = max(request.workers or DEFAULT_WORKERS) > described.get("gpus_per_node", 1)
+    if not several or NO_NETWORK not in described.get("provenance", ""):
+        return []
+    return [f"--cluster {request.cluster}: {NO_NETWORK}; its rate stands in for it between nodes: give --bandwidth"]
 
 
 def _refuse_constants(request: Request) -> None:

@@ -149,6 +149,8 @@ def sweep(
     strategies that use it. progress is called with the number of runs done and of all.
     executor: local or ray. Raises UserError.
     """
+    if "strategy" in cluster_fields:
+        raise UserError("sweep(strategy=): it takes several; write strategies=")
     machine = load_cluster(cluster, **cluster_fields)
     if strategies == "all":
         asked = feasible(all_strategies(), machine)[0]

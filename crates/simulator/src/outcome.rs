@@ -174,7 +174,7 @@ pub(crate) fn outcome(
         iteration_s,
         samples_per_s,
         scaling_efficiency: (compute_s > 0.0 && iteration_s > 0.0).then(|| compute_s / iteration_s),
-        exposed_communication_s: iteration_s - compute_s,
+        exposed_communication_s: exposed(iteration_s, compute_s),
         forward_s,
         backward_s,
         optimizer_s,
@@ -190,6 +190,12 @@ pub(crate) fn outcome(
         bus,
         notes: prepared.schedule.note().into_iter().collect(),
     }
+}
+
+/// What of the iteration is not computation; what rounding leaves of nothing is nothing.
+fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
+    let exposed = iteration_s - compute_s;
+    if exposed > 1e-12 * iteration_s { exposed } else { 0.0 }
 }
 
 fn path_parts(path: PathSeconds) -> (Vec<PathPart>, Option<f64>) {

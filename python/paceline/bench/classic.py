@@ -59,7 +59,7 @@ class Steps:
             rate = f"images/sec: {found.images_per_s:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})"
             say([f"{step}\t{rate}\t{event['loss']:.3f}"])
 
-    def ended(self, why: str | None) -> None:
+    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
         """Nothing is printed."""
 
 

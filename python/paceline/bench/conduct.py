@@ -31,8 +31,8 @@ class Watcher(Protocol):
     def hears(self, event: dict[str, Any]) -> None:
         """A step of rank 0: `step` (below 0 in the warm-up), `seconds`, `loss`."""
 
-    def ended(self, why: str | None) -> None:
-        """The run, badly if there is a reason."""
+    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
+        """The run, badly if there is a reason; else its rate."""
 
 
 class Conductor:
@@ -157,7 +157,7 @@ class Conductor:
                 if self.crew.host == 0:
                     self._kept[engine.label, workers] = weights.read(folder)
             row.runs.append(measured)
-            self.watcher.ended(None)
+            self.watcher.ended(None, row.totals[-1])
 
     def _processes(self, engine: Engine, asked: Asked, places: Places) -> tuple[list[Process], str | None]:
         """Of this host; or what is wrong with it, which the other hosts have to hear."""

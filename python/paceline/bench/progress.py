@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +26,7 @@ class Shown:
         self._plan, self._runs, self._done = plan, runs, 0
         self._name, self._images = "", 0
         self._seconds: list[float] = []
+        self._started = time.monotonic()
         self._bar: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> Shown:
@@ -59,14 +62,23 @@ class Shown:
         self._seconds.append(event["seconds"])
         self._show(len(self._seconds) / steps, f"step {len(self._seconds)}, {self._rate()} images/s")
 
-    def ended(self, why: str | None) -> None:
+    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
         """The run."""
         self._done += 1
         if self._bar is None:
-            said = f"failed: {why}" if why else f"{self._rate()} images/s"
-            click.echo(f"paceline: {self._done}/{self._runs} {self._name}: {said}", err=True)
+            said = (
+                f"failed: {why}"
+                if why
+                else f"{self._rate() if images_per_s is None else digits(images_per_s)} images/s"
+            )
+            click.echo(f"paceline: {self._done}/{self._runs} {self._name}: {said}{self._left()}", err=True)
         else:
             self._show(0, "ended")
+
+    def _left(self) -> str:
+        """How long the others may take, if that is worth saying."""
+        left = (time.monotonic() - self._started) / self._done * (self._runs - self._done)
+        return f"; about {math.ceil(left / 60)} min left" if left > 60 else ""
 
     def _rate(self) -> str:
         return digits(self._images / statistics.fmean(self._seconds)) if self._seconds else "?"
@@ -86,5 +98,5 @@ class Silent:
     def hears(self, event: dict[str, Any]) -> None:
         """Nothing."""
 
-    def ended(self, why: str | None) -> None:
+    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
         """Nothing."""

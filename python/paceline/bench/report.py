@@ -23,6 +23,9 @@ themselves move the weights by 0.24, 1.2 and 2.1 % of what one, two and three st
 mean moves them by all of it.
 """
 
+_NOISY = 0.25
+"""Of the rate: an uncertainty that no comparison survives."""
+
 Cell = Callable[[Row], str]
 
 
@@ -114,11 +117,11 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     if result.skipped:
         lines.append("")
     for engine, line in result.lines.items():
-        text = f"{engine}: {digits(line.slope, 3)} images/s for each further rank"
-        text += _range(line.slope_interval, lambda value: digits(value, 3))
-        off = f"{digits(abs(line.intercept), 3)} {'less' if line.intercept < 0 else 'more'}"
-        text += f", and {off} than that at none"
-        lines += wrapped(f"{text}, by linear regression", width, "  ")
+        sign = "-" if line.intercept < 0 else "+"
+        text = f"{engine}: images/s = {digits(line.slope, 3)} × ranks {sign} {digits(abs(line.intercept), 3)}"
+        if line.slope_interval is not None:
+            text += f" (slope, 95 %: {digits(line.slope_interval.low, 3)} to {digits(line.slope_interval.high, 3)})"
+        lines += wrapped(text, width, "  ")
     for note in [*result.notes, *_remarks(plan, result)]:
         lines += wrapped(f"note: {note}", width, "  ")
     below = [one for one in read if one.sizes or not result.rows]
@@ -158,7 +161,13 @@ def _remarks(plan: Plan, result: Result) -> list[str]:
         names = ", ".join(dict.fromkeys(row.engine for row in apart))
         found.append(f"the weights of {names} are not those of the first engine, beyond rounding")
     elif compared:
-        found.append("all engines have the same weights to rounding after the first steps")
+        found.append(
+            "after the first steps all engines have the same weights, as near as rounding lets this model come"
+        )
+    noisy = [row for row in result.rows if row.timing.uncertainty > _NOISY * row.total]
+    if noisy:
+        names = ", ".join(dict.fromkeys(row.engine for row in noisy))
+        found.append(f"steps of {names} vary too much to compare: an idle machine, or more --num-batches, would help")
     if any(not row.alike for row in result.rows):
         found.append("ranks that end with different weights have not trained one model")
     if plan.data_dir is not None:

@@ -35,36 +35,53 @@ _default: weakref.ref[Job] | None = None
 """The job of the default group, if Paceline is in it. The group holds it: connections and memory go when that goes."""
 
 
+_MPIRUN = ("openmpi", "pmi")
+_NO_ADDRESS = (
+    "mpirun does not say where the ranks meet: set PACELINE_TRANSPORT=mpi, over which they find each other, or "
+    "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/running.md)"
+)
+
+
 def register() -> None:
     """Make the backend known to torch.distributed. May be called twice."""
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         if os.environ.get(ADDRESS):
-            _refuse_rendezvous()
+            _explain_missing_address(NOT_ELASTIC)
+        by_mpirun = False
         with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
-            _tell_torch(rank_environment())
+            place = rank_environment()
+            _tell_torch(place)
+            by_mpirun = place.launcher in _MPIRUN
         if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
+        elif by_mpirun:
+            _explain_missing_address(_NO_ADDRESS)
 
 
-def _refuse_rendezvous() -> None:
-    """In an elastic job, which has no address for torch's store: torch itself would ask for variables to be set."""
-    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+def _explain_missing_address(why: str) -> None:
+    """Where nobody says where torch's store is, torch would ask for variables that are no remedy, or not the best.
+
+    torch's own table is changed: `register_rendezvous_handler` takes no scheme twice.
+    """
+    handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+    if "env" not in handlers:
+        return
     torchs = handlers["env"]
 
     def meet(url: str, **options: object) -> object:
         if os.environ.get("MASTER_ADDR"):
             return torchs(url, **options)
         tell_launcher()
-        raise UserError(NOT_ELASTIC)
+        raise UserError(why)
 
     handlers["env"] = meet
 
 
 def _tell_torch(place: RankEnvironment) -> None:
     """Under mpirun and srun, which do not set them: the variables that `init_process_group` reads."""
-    if place.launcher not in ("openmpi", "pmi", "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+    if place.launcher not in (*_MPIRUN, "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
@@ -78,7 +95,7 @@ def _meet_over_mpi() -> None:
     Raises UserError without MPI or for variables that contradict each other, JobError for ranks that do not come.
     """
     place, settings = rank_environment(), Settings.from_environment()
-    if place.launcher not in ("openmpi", "pmi") or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
+    if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
         return
     address = address_of(settings.interface, "PACELINE_INTERFACE")
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:

@@ -52,7 +52,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
                 (None, 1) => "127.0.0.1:1".into(),
                 (None, _) => {
                     return Err(RunError::Usage(
-                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0"
+                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0; under \
+                         mpirun PACELINE_TRANSPORT=mpi needs none"
                             .into(),
                     ));
                 }

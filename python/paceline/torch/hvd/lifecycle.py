@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from paceline._core import JobError, UserError
 from paceline.elastic.membership import membership
+from paceline.failure import tell_launcher
 from paceline.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
@@ -35,6 +36,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     """
     if world.is_initialized():
         return
+    tell_launcher()
     sets = _sets(process_sets)
     while True:
         try:
