@@ -22,6 +22,7 @@ mod wires;
 use std::any::Any;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use live::{Begin, Between, Finish, InStep};
 pub use wires::Wires;
@@ -60,6 +61,8 @@ pub struct Executor {
     /// Communicators that were dropped.
     gone: HashSet<u32>,
     aside: Aside,
+    /// Since when whoever drives has slept and found nothing to do. Callers wait in short slices: it outlasts them.
+    pub(crate) stuck_since: Option<Instant>,
     /// Operations that have ended since the caller last looked.
     pub over: Vec<Over>,
     /// Groups that have failed since.
@@ -71,7 +74,7 @@ impl Executor {
     #[must_use]
     pub fn new(wires: Wires) -> Executor {
         let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::default());
-        Executor { wires, groups, gone, aside, over: Vec::new(), failures: Vec::new() }
+        Executor { wires, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
     }
 
     /// The channels.

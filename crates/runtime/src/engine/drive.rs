@@ -215,7 +215,7 @@ impl Shared {
         until: Option<Instant>,
         over: impl Fn() -> bool,
     ) {
-        let (mut idle, mut asleep) = (0u32, None);
+        let mut idle = 0u32;
         let mut since = Instant::now();
         loop {
             // Whether somebody waits for the progress thread changes while it drives.
@@ -225,7 +225,7 @@ impl Shared {
                 return;
             }
             if moved {
-                (idle, asleep) = (0, None);
+                idle = 0;
                 continue;
             }
             idle = idle.saturating_add(1);
@@ -255,10 +255,10 @@ impl Shared {
             } else {
                 // The clock may come here before so many looks were made: where offering the core takes long.
                 if core.put_aside(false) {
-                    (idle, asleep) = (0, None);
+                    (idle, core.stuck_since) = (0, None);
                     continue;
                 }
-                let stuck = now - *asleep.get_or_insert(since);
+                let stuck = now - *core.stuck_since.get_or_insert(since);
                 if stuck > FORCE_ASIDE && core.put_aside(true) {
                     // All that is in the way, not one fragment a second.
                     while !self.turn_once(&mut core) && !over() && core.put_aside(true) {}
@@ -286,6 +286,9 @@ impl Shared {
             moved = true;
         }
         moved |= core.progress();
+        if moved {
+            core.stuck_since = None;
+        }
         self.unflushed.store(core.wires().unflushed(), Ordering::SeqCst);
         if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
             self.write_book(core);
