@@ -30,7 +30,7 @@ pub use wires::Wires;
 use crate::error::RunError;
 use crate::handle::Handle;
 use aside::Aside;
-use group::{Found, Group};
+use group::{Found, Group, Opened};
 use live::Depth;
 
 /// A group that cannot go on.
@@ -151,13 +151,15 @@ impl Executor {
     }
 
     /// Copies fragments aside that block others behind them; whether any was. Called when nothing else can be done: a
-    /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already.
+    /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already, but for sums that stream
+    /// through this process: those are wanted when others have sent theirs.
     pub fn put_aside(&mut self, force: bool) -> bool {
         let mut any = false;
         for rank in 0..self.wires.sources() {
             let Some(tag) = self.wires.front(rank) else { continue };
-            let streams = self.groups.iter().any(|group| group.id == tag.group && group.streams(&tag));
-            if self.aside.full(rank, streams, force) {
+            let streams = self.groups.iter().find(|group| group.id == tag.group).and_then(|group| group.streams(&tag));
+            // What waits for an operation that may not begin here may block the end of those that have begun.
+            if self.aside.full(rank, streams.is_some(), force && streams != Some(Opened::Yes)) {
                 continue;
             }
             any |= self.wires.take_aside(rank, &tag, &mut self.aside);

@@ -5,7 +5,7 @@ use crate::tag::{Call, Tag};
 
 /// Bytes of a rank above which it is left alone unless nothing else helps.
 const LIMIT: usize = 64 << 20;
-/// The same, always, of what streams through this process: it need not come faster than it goes on.
+/// The same of what streams through this process: it need not come faster than it goes on.
 const LIMIT_OF_STREAMS: usize = 4 << 20;
 
 /// Where a message belongs: group, operation, lane, slot, roles, and whether it is a transfer.
@@ -49,10 +49,10 @@ impl Aside {
 
     /// Whether so much of this rank is held that it should wait.
     pub fn full(&self, rank: u32, streams: bool, force: bool) -> bool {
-        let limit = match (streams, force) {
-            (true, _) => LIMIT_OF_STREAMS,
+        let limit = match (force, streams) {
+            (true, _) => usize::MAX,
+            (false, true) => LIMIT_OF_STREAMS,
             (false, false) => LIMIT,
-            (false, true) => usize::MAX,
         };
         self.held.get(&rank).is_some_and(|&bytes| bytes > limit)
     }

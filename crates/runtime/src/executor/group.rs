@@ -34,6 +34,13 @@ pub(super) enum At {
     Transfer(usize),
 }
 
+/// Whether an operation that was begun goes on: it may wait for others before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opened {
+    NotYet,
+    Yes,
+}
+
 struct Slot {
     live: Option<Live>,
     bytes: u64,
@@ -114,11 +121,12 @@ impl Group {
         }
     }
 
-    /// Whether the fragment is for a role through which sums stream.
-    pub fn streams(&self, tag: &Tag) -> bool {
-        let live = self.ops.get(tag.seq.wrapping_sub(self.base) as usize).and_then(|slot| slot.live.as_ref());
-        let to = |part: &&Part| part.role == u32::from(tag.to);
-        live.and_then(|live| live.parts.iter().find(to)).is_some_and(|part| part.space.window().is_some())
+    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    pub fn streams(&self, tag: &Tag) -> Option<Opened> {
+        let slot = self.ops.get(tag.seq.wrapping_sub(self.base) as usize)?;
+        let part = slot.live.as_ref()?.parts.iter().find(|part| part.role == u32::from(tag.to))?;
+        let opened = if slot.opened { Opened::Yes } else { Opened::NotYet };
+        part.space.window().map(|_| opened)
     }
 
     fn find_transfer(&mut self, tag: &Tag) -> Found {
