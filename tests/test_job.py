@@ -46,6 +46,16 @@ def test_all_reduce_of_many_elements(tmp_path, size, transports):
     same_everywhere(run(tmp_path, size, "all_reduce", transports, LONG, "sync"))
 
 
+@slow
+@pytest.mark.parametrize("again", range(4))
+def test_many_at_once_do_not_stand_in_each_others_way(tmp_path, again):
+    same_everywhere(run(tmp_path, 5, "all_reduce", "tcp", "0,3,300001", "async"))
+
+
+def test_what_is_wanted_first_may_come_behind_much_that_is_not(tmp_path):
+    assert all(result["right"] for result in run(tmp_path, 2, "crowded"))
+
+
 @pytest.mark.parametrize(
     ("size", "transport"),
     [(2, "shm"), (3, "tcp"), pytest.param(5, "auto", marks=slow), pytest.param(8, "auto", marks=slow)],
