@@ -59,6 +59,9 @@ class Steps:
             rate = f"images/sec: {found.images_per_s:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})"
             say([f"{step}\t{rate}\t{event['loss']:.3f}"])
 
+    def expects(self, runs: int) -> None:
+        """Nothing is printed."""
+
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
         """Nothing is printed."""
 

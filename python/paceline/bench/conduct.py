@@ -25,6 +25,9 @@ _TRACE = "trace.json"
 class Watcher(Protocol):
     """Is told how it goes."""
 
+    def expects(self, runs: int) -> None:
+        """So many are to come, of engines that can run."""
+
     def begins(self, engine: Engine, workers: int, number: int) -> None:
         """A run."""
 
@@ -55,6 +58,7 @@ class Conductor:
         with self._stack:
             able = [engine for engine in self.plan.engines if self._able(engine)]
             cells = [(engine, workers) for workers in self.plan.workers for engine in able]
+            self.watcher.expects(self.plan.rounds * len(cells))
             try:
                 self._rounds(cells)
             except (KeyboardInterrupt, SystemExit) as end:

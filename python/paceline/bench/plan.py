@@ -82,6 +82,11 @@ class Plan:
         """Images of each rank in a step."""
         return self.batch_size // workers if self.scaling == STRONG else self.batch_size
 
+    @property
+    def batch_in_words(self) -> str:
+        """For a title."""
+        return f"batch {self.batch_size} {'of all ranks together' if self.scaling == STRONG else 'a rank'}"
+
     def batches_of(self, number: int) -> int:
         """Steps that count in a round."""
         return self.num_batches // self.rounds + (number < self.num_batches % self.rounds)

@@ -54,7 +54,7 @@ def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
             _rates(left, result, read)
             _parts(right, result)
         ranks = " and ".join(map(str, plan.workers))
-        drawn.suptitle(f"{plan.model}, batch {plan.batch_size}, {ranks} ranks", fontsize=10)
+        drawn.suptitle(f"{plan.model}, {plan.batch_in_words}, {ranks} ranks", fontsize=10)
         return drawn
 
 
@@ -137,6 +137,7 @@ def _efficiencies(axes: Axes, result: Result) -> None:
         ]
         axes.plot(xs, ys, color=colour, marker=marker)
         axes.fill_between(xs, lows, highs, color=colour, alpha=0.2, linewidth=0)
+    axes.axhline(100, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlabel("ranks")
     axes.set_ylabel("scaling efficiency, %, with 95 % band")
     axes.set_xticks(sorted({row.workers for row in result.rows}))

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Shown:
     """A bar on a terminal, a line for every run elsewhere. A context manager."""
 
-    def __init__(self, plan: Plan, runs: int) -> None:
-        """`runs` are to be made in all."""
-        self._plan, self._runs, self._done = plan, runs, 0
+    def __init__(self, plan: Plan) -> None:
+        """Nothing has begun."""
+        self._plan, self._runs, self._done = plan, 1, 0
         self._name, self._images = "", 0
         self._seconds: list[float] = []
         self._started = time.monotonic()
@@ -45,6 +45,13 @@ class Shown:
         """Take it away."""
         if self._bar is not None:
             self._bar[0].stop()
+
+    def expects(self, runs: int) -> None:
+        """In all."""
+        self._runs, self._started = runs, time.monotonic()
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, total=runs)
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
         """A run."""
@@ -91,6 +98,9 @@ class Shown:
 
 class Silent:
     """On hosts other than the first."""
+
+    def expects(self, runs: int) -> None:
+        """Nothing."""
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
         """Nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.bench.logs import Read
 from paceline.bench.logs.show import shown
-from paceline.bench.plan import STRONG, Plan
+from paceline.bench.plan import Plan
 from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
 from paceline.human import count, digits, percent
@@ -146,11 +146,13 @@ def _of_log(one: Read, headers: list[str]) -> list[str]:
 
 def _title(plan: Plan) -> list[str]:
     ranks = " and ".join(str(workers) for workers in plan.workers)
-    batch = f"batch {plan.batch_size} {'of all ranks together' if plan.scaling == STRONG else 'a rank'}"
     data = "synthetic images" if plan.data_dir is None else f"images of {plan.data_dir}"
     steps = f"{plan.num_batches} batches after {plan.num_warmup_batches} of warm-up"
     rounds = f", in {plan.rounds} rounds" if plan.rounds > 1 else ""
-    return [f"{plan.model}, {batch}, {ranks} ranks, {data} of {plan.image_size} pixels", f"{steps}{rounds}"]
+    return [
+        f"{plan.model}, {plan.batch_in_words}, {ranks} ranks, {data} of {plan.image_size} pixels",
+        f"{steps}{rounds}",
+    ]
 
 
 def _remarks(plan: Plan, result: Result) -> list[str]:

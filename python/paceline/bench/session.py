@@ -53,8 +53,7 @@ class Session:
         if self.live is not None:
             self._conduct(Steps(self.plan, self._every))
         else:
-            runs = self.plan.rounds * len(self.plan.engines) * len(self.plan.workers)
-            with Shown(self.plan, runs) as shown:
+            with Shown(self.plan) as shown:
                 self._conduct(shown)
         scale(self.result)
         if self.network is not None:
