@@ -76,6 +76,7 @@ def test_pull_is_for_parameter_servers():
         run(1, pulling.kinds, env={"PACELINE_PULL": "layer"})
 
 
+@pytest.mark.slow
 def test_the_example_trains_with_servers_of_its_own():
     script = str(TESTS.parent / "examples" / "horovod_mnist.py")
     options = ["-np", "2", "--strategy", "ps", "--servers", "2", "--pull", "layer"]

@@ -110,7 +110,7 @@ def test_without_the_strategy_there_are_no_processes():
     assert all(one["servers"] == {} for one in said)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_server_that_ends_is_named(how):
     options = ["-np", 2, "--strategy", "ps", "--servers", 2, "--timeout", 3]
     process = start(*options, "--", *WORKER, "lose")

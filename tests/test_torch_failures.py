@@ -7,7 +7,11 @@ from torch_workers.launch import RankError, run
 
 @pytest.mark.parametrize(
     ("how", "seconds", "said"),
-    [("kill", 2.5, "died"), ("raise", 3.5, "has left the job"), ("stop", 9, "silent")],
+    [
+        ("kill", 2.5, "died"),
+        ("raise", 3.5, "has left the job"),
+        pytest.param("stop", 9, "silent", marks=pytest.mark.slow),
+    ],
 )
 def test_a_misfortune_in_mid_backward_is_told_to_the_others(tmp_path, how, seconds, said):
     with pytest.raises(RankError) as error:
