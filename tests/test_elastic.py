@@ -5,6 +5,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -202,3 +204,18 @@ def test_parameter_servers_are_roles_of_the_ranks(pull):
 def test_other_coordinators(coordinator):
     ran = run("-np", "2", "--coordinator", coordinator, steps=30, deaths=[{"worker": 0, "at": "backward", "step": 12}])
     trained(ran, 30, 2)
+
+
+def test_what_cannot_be_sent_is_named():
+    script = (
+        "import threading, paceline.torch as hvd; hvd.init();"
+        "hvd.elastic.ObjectState(step=0, lock=threading.Lock()).sync()"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("the elastic state's lock: lock cannot be sent to other ranks: cannot pickle"), (
+        done.stderr
+    )

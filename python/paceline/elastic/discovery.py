@@ -75,7 +75,8 @@ class Discovery:
                 raise UserError(f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host")
             if code:
                 raise UserError(f"ended with exit code {code}")
-            found = {host.name: host.slots for host in parse_hosts(",".join(text.split()))} if text.split() else {}
+            hosts = parse_hosts(",".join(text.split()), "what it printed") if text.split() else []
+            found = {host.name: host.slots for host in hosts}
         except UserError as error:
             self._failures += 1
             problem = f"--host-discovery-script {self.words[0]}: {error}"

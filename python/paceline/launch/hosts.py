@@ -45,13 +45,13 @@ class Place:
         return self.count + len(self.servers)
 
 
-def parse_hosts(text: str) -> list[Host]:
-    """`a:2,b` (one slot where none is named). Raises UserError."""
+def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
+    """`a:2,b` (one slot where none is named). Raises UserError that names `source`."""
     hosts: list[Host] = []
     for word in text.split(","):
         if not word.strip():
-            raise UserError(f"--hosts: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
-        _add(hosts, word.strip(), "--hosts")
+            raise UserError(f"{source}: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
+        _add(hosts, word.strip(), source)
     return hosts
 
 

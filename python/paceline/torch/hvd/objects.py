@@ -30,7 +30,7 @@ def broadcast_object(
     `root_rank` is a rank of the job. Without a name, ranks call this in the same order. Raises what pickle raises for
     an object that it cannot take, ValueError for a root outside of the set, JobError if a rank is gone.
     """
-    own = _dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
+    own = dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
     base = _name("broadcast_object", name, process_set)
     length = broadcast_(torch.tensor([own.numel()]), root_rank, f"{base}.sz", process_set)
     text = own if rank() == root_rank else torch.empty(int(length.item()), dtype=torch.uint8)
@@ -47,7 +47,7 @@ def allgather_object(
     cannot take, JobError if a rank is gone.
     """
     members = members_of(process_set)
-    own = _dumped(obj)
+    own = dumped(obj)
     base = _name("allgather_object", name, process_set)
     found = members.begin("allgather", f"{base}.t", lambda full: gathered(members, full, own), waits=True)()
     return [_loaded(part) for part in found.parts() if part.numel()]
@@ -61,7 +61,8 @@ def _name(call: str, name: str | None, process_set: ProcessSet) -> str:
         return full
 
 
-def _dumped(obj: Picklable) -> Tensor:
+def dumped(obj: Picklable) -> Tensor:
+    """The object as pickle, bytes. Raises what pickle raises."""
     return torch.frombuffer(bytearray(_pickler().dumps(obj)), dtype=torch.uint8)
 
 

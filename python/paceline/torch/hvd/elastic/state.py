@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from paceline._core import UserError
 from paceline.torch.hvd.elastic import updates
 from paceline.torch.hvd.elastic.commits import Commits
-from paceline.torch.hvd.objects import broadcast_object
+from paceline.torch.hvd.objects import broadcast_object, dumped
 
 
 class State:
@@ -93,6 +95,23 @@ class State:
         self._commits.adopt(number, None)
 
 
+_PICKLES = (pickle.PicklingError, TypeError, AttributeError)
+"""What pickle raises for what it cannot take."""
+
+
+def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
+    """The error with the attribute whose fault it is; as it was, if it is none's."""
+    for name, value in objects.items():
+        try:
+            dumped(value)
+        except _PICKLES as why:
+            return UserError(
+                f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep what "
+                "can be pickled in the state, and make the rest anew"
+            )
+    return error
+
+
 class ObjectState(State):
     """Python objects as attributes: `ObjectState(epoch=0, batch=0)`, then `state.batch += 1`.
 
@@ -117,9 +136,13 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0."""
+        """Give all ranks the objects of rank 0. Raises UserError naming an attribute that pickle cannot take."""
         if self._names:
-            objects = broadcast_object({name: getattr(self, name) for name in self._names}, 0, "hvd.elastic.objects")
+            own = {name: getattr(self, name) for name in self._names}
+            try:
+                objects = broadcast_object(own, 0, "hvd.elastic.objects")
+            except _PICKLES as error:
+                raise _no_pickle(own, error) from error
             for name, value in objects.items():
                 setattr(self, name, value)
 
