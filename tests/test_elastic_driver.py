@@ -322,7 +322,13 @@ def test_too_few_slots_are_waited_for():
     assert not ends(driver.offer(slots(1), 0.0))
     assert not ends(driver.tick(59.0))
     (reason,) = ends(driver.tick(60.0))
-    assert reason == "1 slots have been offered for 60 s, and --min-np is 2"
+    assert reason == "1 slot has been offered for 60 s, and --min-np is 2"
+
+
+def test_nothing_is_started_before_there_is_room_for_the_fewest():
+    driver = Driver(Limits(least=2, most=4))
+    assert not driver.offer(slots(1), 0.0)
+    assert [action.slot for action in driver.offer(slots(3), 1.0) if isinstance(action, Start)] == slots(3)
 
 
 def test_a_lost_host_gets_nothing_any_more():

@@ -32,6 +32,7 @@ from paceline.elastic.roster import (
     State,
     Worker,
 )
+from paceline.human import count
 
 
 class Driver:
@@ -142,9 +143,10 @@ class Driver:
             elif worker.retired and worker.state is State.WAITING:
                 self._kill(worker, f"has not left within {self.limits.start_s:g} s")
         if self._short_until is not None and now >= self._short_until:
+            offered = count(len(self._usable()), "slot")
             self._end(
-                f"{len(self._usable())} slots have been offered for {self.limits.start_s:g} s, and --min-np is "
-                f"{self.limits.least}"
+                f"{offered} {'has' if offered == '1 slot' else 'have'} been offered for {self.limits.start_s:g} s, and "
+                f"--min-np is {self.limits.least}"
             )
         return self._settle(now)
 
@@ -227,6 +229,8 @@ class Driver:
         return self._take()
 
     def _start(self, now: float) -> None:
+        if self._next == 0 and len(self._usable()) < self.limits.least:
+            return  # a process alone could end before the others have room
         taken = {worker.slot for worker in self._alive()}
         for slot in self._slots:
             if slot not in taken and slot not in self._closed and len(self.workers) < self.limits.most:
@@ -242,8 +246,7 @@ class Driver:
             self._short_until = None
         elif len(self._slots) >= self.limits.least:
             why = [why for slot, why in self._closed.items() if slot in self._slots][-1]
-            left = f"{len(usable)} slot{'' if len(usable) == 1 else 's'}"
-            self._end(f"{why}; {left} left, and --min-np is {self.limits.least}")
+            self._end(f"{why}; {count(len(usable), 'slot')} left, and --min-np is {self.limits.least}")
         elif self._short_until is None:
             self._short_until = now + self.limits.start_s
         lost = self._held and not self.intact and not self._in(State.PLACED)
