@@ -456,15 +456,25 @@ class TestElastic:
 
     def test_the_actors_of_a_raylet_that_dies_go_to_another_node(self, nodes, tmp_path):
         node = {"num_cpus": 2, "object_store_memory": 150_000_000}
-        extra = nodes.add_node(**node)
-        spare = nodes.add_node(**node)
+        added = [nodes.add_node(**node) for _ in range(2)]
         nodes.wait_for_nodes()
+
+        def remove():
+            """One of the two that has an actor: three of the four nodes have."""
+            from ray._private import state
+
+            actors = state.actors().values()
+            held = {actor["Address"]["NodeID"] for actor in actors if actor["State"] == "ALIVE"}
+            victim = next(each for each in added if each.node_id in held)
+            added.remove(victim)
+            nodes.remove_node(victim, allow_graceful=False)
+
         try:
-            # One a node, on the first three.
             executor = ElasticRayExecutor(min_workers=3, max_workers=3, cpus_per_worker=2)
-            told = self.run(tmp_path, executor, 20, lambda: nodes.remove_node(extra, allow_graceful=False), 0.1)
+            told = self.run(tmp_path, executor, 20, remove, 0.1)
         finally:
-            nodes.remove_node(spare)
+            for each in added:
+                nodes.remove_node(each)
         self.check(told, 3, 20)
 
     def test_a_function_that_raises_ends_the_job(self, nodes):
