@@ -58,15 +58,16 @@ class Conductor:
         with self._stack:
             able = [engine for engine in self.plan.engines if self._able(engine)]
             cells = [(engine, workers) for workers in self.plan.workers for engine in able]
-            self.watcher.expects(self.plan.rounds * len(cells))
+            runs = self.plan.rounds * len(cells)
+            self.watcher.expects(runs)
             try:
                 self._rounds(cells)
             except (KeyboardInterrupt, SystemExit) as end:
                 if self.crew.host or not self.result.rows:
                     raise
                 self.result.ended = end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
-                runs = sum(len(row.runs) for row in self.result.rows)
-                self.result.notes.append(f"ended early: after {runs} of {self.plan.rounds * len(cells)} runs")
+                made = sum(len(row.runs) for row in self.result.rows)
+                self.result.notes.append(f"ended early: after {made} of {runs} runs")
             order = [(engine.label, workers) for engine, workers in cells]
             self.result.rows.sort(key=lambda row: order.index((row.engine, row.workers)))
             compare(self.result.rows)
@@ -144,17 +145,16 @@ class Conductor:
             self.watcher.begins(engine, workers, number)
             places = arrange(self.crew, workers, engine.servers, self.address)
             own, wrong = self._processes(engine, asked, places)
+            row = self.result.row(engine.label, workers)
             try:
                 run(self.crew, own, folder, self.plan.limit_s, self.watcher.hears, wrong)
                 measured = self._gather(folder, workers)
             except EngineFailedError as error:
                 self._skipped.add((engine.label, workers))
-                kept = self.result.row(engine.label, workers)
-                before = f"in round {number + 1} (its row is of the rounds before): " if kept is not None else ""
+                before = f"in round {number + 1} (its row is of the rounds before): " if row is not None else ""
                 self.result.skipped.append(Skipped(engine.label, workers, before + str(error), failed=True))
                 self.watcher.ended(str(error))
                 return
-            row = self.result.row(engine.label, workers)
             if row is None:
                 row = Row(engine.label, workers, asked.batch, engine.servers)
                 self.result.rows.append(row)

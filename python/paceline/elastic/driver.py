@@ -143,10 +143,10 @@ class Driver:
             elif worker.retired and worker.state is State.WAITING:
                 self._kill(worker, f"has not left within {self.limits.start_s:g} s")
         if self._short_until is not None and now >= self._short_until:
-            offered = count(len(self._usable()), "slot")
+            usable = len(self._usable())
             self._end(
-                f"{offered} {'has' if offered == '1 slot' else 'have'} been offered for {self.limits.start_s:g} s, and "
-                f"--min-np is {self.limits.least}"
+                f"{count(usable, 'slot')} {'has' if usable == 1 else 'have'} been offered for {self.limits.start_s:g} s, "
+                f"and --min-np is {self.limits.least}"
             )
         return self._settle(now)
 
