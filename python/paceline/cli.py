@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "emulate": ("paceline.cli_emulate", "emulate", "A cluster of network namespaces on this machine."),
     "probe": ("paceline.cli_probe", "probe", "Measure a job's network and machines: its cluster file."),
     "validate": ("paceline.cli_validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
-    "doctor": ("paceline.cli_doctor", "doctor", "Say what dominates a run, from its timeline."),
+    "doctor": ("paceline.cli_doctor", "doctor", "Say what dominates a run; --env describes the machine."),
     "plan": ("paceline.cli_plan", "plan", "Fuse and order a graph's all-reduces without negotiation."),
     "record": ("paceline.cli_record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli_lists", "traces", "List the built-in traces, or show one."),
