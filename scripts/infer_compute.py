@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from paceline.coordination.networks import Network, networks
-from paceline.library import load_trace
+from paceline.catalog.library import load_trace
+from paceline.forecast.coordination.networks import Network, networks
 from paceline.studies.load_imbalance import runs
 
 FILE = Path(__file__).parent.parent / "python/paceline/coordination/networks.json"

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 
 import paceline
-from paceline.devices import Rate, rates_of
+from paceline.catalog.devices import Rate, rates_of
 
 TRACES = Path(__file__).parent.parent / "python/paceline/traces"
 DEVICES = ("V100", "A100", "P100")

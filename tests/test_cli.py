@@ -9,7 +9,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli import COMMANDS, main
+from paceline.cli.main import COMMANDS, main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -34,7 +34,7 @@ def test_version_and_help():
 
 
 def test_help_lists_every_option():
-    from paceline.cli_simulate import simulate
+    from paceline.cli.simulate import simulate
 
     text = call("simulate", "--help").output
     for parameter in simulate.params:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import UserError
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.plan import Graph, plan_graph
 
 FIVE = Path(__file__).parent.parent / "examples" / "five-all-reduces.json"
