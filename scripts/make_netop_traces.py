@@ -134,7 +134,7 @@ def provenance(model: str, published: Published, it: Parameters) -> str:
 
 
 def make_trace(model: str, it: Parameters) -> dict[str, Any]:
-    """The trace as the object of docs/trace-format.md."""
+    """The trace as the object of docs/reference/trace-format.md."""
     published, layers = PUBLISHED[model], ARCHITECTURES[model]()
     sizes = tensor_bytes(layers, published.gigabits)
     duration = round(published.forward_s / len(layers), 12)

@@ -1,4 +1,4 @@
-"""Puts the figures of a validation into docs/validation.md, between its markers, and its errors into the package.
+"""Puts a validation's figures into docs/results/validation.md, between its markers, and its errors into the package.
 
 paceline validate --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json
@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline import human
 
-PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "validation.md"
 ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "validated.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 Row = dict[str, Any]

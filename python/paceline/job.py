@@ -6,8 +6,8 @@
     with paceline.job.join() as job:
         total = job.all_reduce(np.full(1000, job.rank, "float32"))
 
-`paceline run -np 4 -- python script.py` starts the ranks; docs/running.md says how other launchers do. numpy is needed
-only for what is given: any object with `__array_interface__` or the buffer protocol will do.
+`paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md says how other launchers do. numpy is
+needed only for what is given: any object with `__array_interface__` or the buffer protocol will do.
 
 | module | holds |
 | --- | --- |
@@ -142,9 +142,9 @@ def _leave(engine: Engine, timeline: str | None) -> None:
 def join(**settings: object) -> Job:
     """Join the job that this process was started for: wait for all ranks and connect to them.
 
-    Rank and size come from the launcher (docs/running.md); without one it is a job of one rank. `settings` are those of
-    `paceline.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`. Unless a
-    strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
+    Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
+    those of `paceline.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`. Unless
+    a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
     not come, and UserError, a ValueError, for what cannot be.
     """
     tell_launcher()

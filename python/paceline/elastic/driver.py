@@ -145,8 +145,8 @@ class Driver:
         if self._short_until is not None and now >= self._short_until:
             usable = len(self._usable())
             self._end(
-                f"{count(usable, 'slot')} {'has' if usable == 1 else 'have'} been offered for {self.limits.start_s:g} s, "
-                f"and --min-np is {self.limits.least}"
+                f"{count(usable, 'slot')} {'has' if usable == 1 else 'have'} been offered for {self.limits.start_s:g} s"
+                f", and --min-np is {self.limits.least}"
             )
         return self._settle(now)
 

@@ -15,7 +15,7 @@ NO_NETWORK = "no network was measured, for all ranks are on one host"
 
 
 def fields(found: Found) -> dict[str, Any]:
-    """Of docs/cluster-format.md. Raises UserError for what no cluster file holds."""
+    """Of docs/reference/cluster-format.md. Raises UserError for what no cluster file holds."""
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
     made: dict[str, Any] = {

@@ -15,7 +15,7 @@ from paceline.torch.probe import Gradient
 from paceline.torch.timeline import StepTimes
 
 TRACE_DTYPES = ("float64", "float32", "float16", "bfloat16")
-"""What docs/trace-format.md allows on the wire."""
+"""What docs/reference/trace-format.md allows on the wire."""
 
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"
