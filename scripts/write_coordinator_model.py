@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/coordinator-model.md, and its figures if asked: constants, networks, what the study finds.
+"""Writes the tables of docs/explanation/coordinator-model.md, and its figures if asked.
 
 python scripts/write_coordinator_model.py [--figures]
 """
@@ -19,7 +19,7 @@ from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of
 from write_published import placed
 from write_studies import rows
 
-PAGE = Path(__file__).parent.parent / "docs/coordinator-model.md"
+PAGE = Path(__file__).parent.parent / "docs/explanation/coordinator-model.md"
 
 
 def constants() -> list[str]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/published.md: the constants, and every row with its forecast.
+"""Writes the tables of docs/results/published.md: the constants, and every row with its forecast.
 
 python scripts/write_published.py
 """
@@ -12,7 +12,7 @@ from paceline._internal import units
 from paceline.studies.published import run
 from paceline.studies.published.constants import Constant, all_constants
 
-PAGE = Path(__file__).parent.parent / "docs/published.md"
+PAGE = Path(__file__).parent.parent / "docs/results/published.md"
 
 
 def shown(entry: Constant) -> str:

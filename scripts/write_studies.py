@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/studies.md: what is published beside what is simulated, and the claims.
+"""Writes the tables of docs/results/studies.md: what is published beside what is simulated, and the claims.
 
 python scripts/write_studies.py
 """
@@ -14,7 +14,7 @@ from paceline.studies import run_study
 from paceline.studies.report import Study
 from write_published import placed
 
-PAGE = Path(__file__).parent.parent / "docs/studies.md"
+PAGE = Path(__file__).parent.parent / "docs/results/studies.md"
 NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
 
 

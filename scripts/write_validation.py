@@ -1,4 +1,4 @@
-"""Puts the figures of a validation into docs/validation.md, between its markers, and its errors into the package.
+"""Puts a validation's figures into docs/results/validation.md, between its markers, and its errors into the package.
 
 paceline validate --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json
@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline._internal import units
 
-PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
-ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "validated.json"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "validation.md"
+ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "forecast" / "validated.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 Row = dict[str, Any]
 HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error", "FIFO")

@@ -139,7 +139,7 @@ def test_nothing_to_coordinate_is_refused(tmp_path):
 
 
 def test_every_constant_is_documented():
-    page = (Path(__file__).parent.parent / "docs" / "coordinator-model.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "explanation" / "coordinator-model.md").read_text()
     for constant in all_constants().values():
         row = f"| `{constant.name}` | {constant.default:g} | {constant.unit} | {constant.meaning} | {constant.source} |"
         assert row in page, constant.name

@@ -14,7 +14,7 @@ from paceline.cli.main import main
 from paceline.plan import Graph, plan_graph
 
 FIVE = Path(__file__).parent.parent / "examples" / "five-all-reduces.json"
-DOCUMENT = Path(__file__).parent.parent / "docs" / "coordinator-plan.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "coordinator-plan.md"
 
 
 def planned(*words):

@@ -35,7 +35,7 @@ def test_json(results, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_documentation_says_what_comes_out(results, name):
-    page = (ROOT / "docs" / "studies.md").read_text()
+    page = (ROOT / "docs" / "results" / "studies.md").read_text()
     for row in results[name].rows:
         assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
         assert f"| {row.error:+.1%} |" in page

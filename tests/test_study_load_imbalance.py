@@ -110,7 +110,7 @@ def test_figures(tmp_path):
 
 
 def test_documentation_says_what_comes_out(result):
-    page = (ROOT / "docs" / "coordinator-model.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "coordinator-model.md").read_text()
     for row in result.study.rows:
         assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
         assert f"| {row.error:+.1%} |" in page

@@ -67,8 +67,8 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
 def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:
     """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
 
-    Overrides are the fields of docs/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None leaves a field
-    as it is. Raises UserError.
+    Overrides are the fields of docs/reference/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None
+    leaves a field as it is. Raises UserError.
     """
     if isinstance(source, Cluster):
         cluster = source

@@ -40,7 +40,9 @@ _CANNOT = 77
 @click.option("--batch-size", type=_COUNT, help="Images of a rank in a step.  [default: 8; 64 with ddp-nccl]")
 @click.option("--num-batches", type=_COUNT, help="Steps that count, in all rounds together.  [default: 30]")
 @click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Steps before them, in each round.  [default: 3]")
-@click.option("--engine", "engines", type=types.WORDS, help="Or all: docs/bench.md lists them.  [default: paceline]")
+@click.option(
+    "--engine", "engines", type=types.WORDS, help="Or all: docs/how-to/bench.md lists them.  [default: paceline]"
+)
 @click.option(
     "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks; in a job, of its hosts.  [default: all of the job]"
 )

@@ -43,7 +43,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group(no_args_is_help=True)
 def emulate() -> None:
-    """A cluster of network namespaces on this machine, with cards of a given rate (docs/emulate.md).
+    """A cluster of network namespaces on this machine, with cards of a given rate (docs/how-to/emulate.md).
 
     \b
     paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py

@@ -170,7 +170,7 @@ _SLACK_S = 10.0
 
 options = together(
     click.option(
-        "--elastic", is_flag=True, help="Replace ranks that die; go on from the last commit (docs/elastic.md)."
+        "--elastic", is_flag=True, help="Replace ranks that die; go on from the last commit (docs/how-to/elastic.md)."
     ),
     click.option("--min-np", "least", type=RANKS, help="Go on with so few, until others come.  [default: -np]"),
     click.option("--max-np", "most", type=RANKS, help="Ranks at most, if the script finds more.  [default: -np]"),

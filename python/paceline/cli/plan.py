@@ -44,8 +44,8 @@ def plan(
 ) -> None:
     """Say which all-reduces of GRAPH are fused, and in which order: a plan that needs no negotiation.
 
-    GRAPH is a graph as JSON (docs/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef (.pb, .pbtxt) or
-    the folder of a SavedModel.
+    GRAPH is a graph as JSON (docs/reference/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef
+    (.pb, .pbtxt) or the folder of a SavedModel.
 
     \b
     paceline plan graph.json --fetch train_op --bucket-size 25MB

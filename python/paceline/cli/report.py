@@ -21,7 +21,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     """Forecast what SPEC asks for, and write one page of HTML that needs no network.
 
     It has scaling curves, a ranking of strategies, what iterations wait for and a timeline. SPEC is TOML: chapters
-    whose fields are the options of `paceline simulate` (docs/report.md).
+    whose fields are the options of `paceline simulate` (docs/how-to/report.md).
 
     \b
     paceline report examples/report.toml -o report.html

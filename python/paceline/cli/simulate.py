@@ -109,7 +109,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         option(
             "--coordinator-constants",
             metavar="FILE",
-            help="JSON: constants of docs/coordinator-model.md that differ on your machine.",
+            help="JSON: constants of docs/explanation/coordinator-model.md that differ on your machine.",
         ),
         option("--barrier/--no-barrier", default=None, help="Iterations start everywhere at once.  [default: barrier]"),
         option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]"),

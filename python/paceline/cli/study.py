@@ -21,7 +21,7 @@ from paceline._internal.console import say, width
     "--data",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Of published: measurements of your own, columns as in docs/published.md.",
+    help="Of published: measurements of your own, columns as in docs/results/published.md.",
 )
 def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.

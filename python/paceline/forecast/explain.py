@@ -286,7 +286,7 @@ def _validated() -> dict[str, Any]:
 
 
 def _band(result: Result) -> Band | None:
-    """From the errors of `paceline validate` for this strategy (docs/validation.md)."""
+    """From the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
     said = _validated()
     errors = [row["error"] for row in said["rows"] if row["strategy"] == result.strategy]
     if not errors:
@@ -301,7 +301,7 @@ def _band(result: Result) -> Band | None:
 def _band_in_words(explanation: Explanation) -> str:
     band, result = explanation.band, explanation.result
     if band is None:
-        return f"{result.strategy} has not been held against real runs (docs/validation.md)."
+        return f"{result.strategy} has not been held against real runs (docs/results/validation.md)."
     between = f"between {units.duration(band.least_s)} and {units.duration(band.most_s)}"
     return (
         f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "

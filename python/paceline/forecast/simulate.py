@@ -49,7 +49,7 @@ class PathPart:
 
 @dataclass(frozen=True)
 class Result:
-    """A forecast. Times are seconds per iteration in the steady state; see docs/models.md."""
+    """A forecast. Times are seconds per iteration in the steady state; see docs/explanation/models.md."""
 
     trace: str
     strategy: str

@@ -50,7 +50,7 @@ def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str
     """Simulate all runs on all cores; results stand in the order of the runs. Raises the first failed run's UserError.
 
     progress is called with how many are done and their number, now and then. On Ctrl-C no further run starts. executor:
-    local, or ray: as tasks of a Ray cluster (docs/ray.md), with the same results.
+    local, or ray: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
     """
     if find_executor(executor) == RAY:
         from paceline.forecast.ray_executor import execute as execute_by_ray

@@ -6,8 +6,8 @@
     with paceline.job.join() as job:
         total = job.all_reduce(np.full(1000, job.rank, "float32"))
 
-`paceline run -np 4 -- python script.py` starts the ranks; docs/running.md says how other launchers do. numpy is needed
-only for what is given: any object with `__array_interface__` or the buffer protocol will do.
+`paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md says how other launchers do. numpy
+is not needed: any object with `__array_interface__` or the buffer protocol will do.
 
 | module | holds |
 | --- | --- |

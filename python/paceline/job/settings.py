@@ -4,13 +4,13 @@
 | --- | --- | --- | --- |
 | PACELINE_STRATEGY | strategy | as `paceline strategies` lists them | chosen by size |
 | PACELINE_TRANSPORT | transport | auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi | auto |
-| PACELINE_MPI_LIBRARY | mpi_library | an MPI library, or the folder that holds it (docs/mpi.md) | the launcher's |
+| PACELINE_MPI_LIBRARY | mpi_library | an MPI library, or its folder (docs/how-to/mpi.md) | the launcher's |
 | PACELINE_CHUNK | chunk | whole, per-worker or a size (512KiB) | the strategy's |
 | PACELINE_SERVERS | servers | parameter servers | 1 |
 | PACELINE_PLACEMENT | placement | round-robin, even, a file: which server adds up what | round-robin |
 | PACELINE_DISTRIBUTION | distribution | round-robin, block: in which order servers send | round-robin |
 | PACELINE_PULL | pull | layer, step: when a DistributedOptimizer waits for servers | step |
-| PACELINE_COORDINATOR | coordinator | how ranks agree on an order (docs/coordinator.md) | graph |
+| PACELINE_COORDINATOR | coordinator | how ranks agree on an order (docs/explanation/coordinator.md) | graph |
 | PACELINE_INSIDE | inside | root, ring: inside a node (hierarchical) | ring |
 | PACELINE_STREAMS | streams | connections between two ranks | 1 |
 | PACELINE_MULTICAST | multicast | group and port (239.77.0.0:47700) by which the network copies multicasts | unicasts |
@@ -22,7 +22,7 @@
 | PACELINE_SECRET | secret | text that all ranks share and nobody else knows | none |
 | PACELINE_SECRET_FILE | secret | a file that holds it, readable by its owner alone | none |
 | PACELINE_RENDEZVOUS | rendezvous | host:port at which rank 0 listens | none |
-| PACELINE_TIMELINE | timeline | file: record what every rank does (docs/timeline.md) | none |
+| PACELINE_TIMELINE | timeline | file: record what every rank does (docs/reference/timeline.md) | none |
 | PACELINE_VERBOSE | verbose | 1: say what was chosen | 0 |
 
 For tests, PACELINE_RUN_DISTURBANCE has receivers of multicasts lose, repeat and reorder datagrams: JSON with rates from
@@ -214,7 +214,7 @@ def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
     if launched and settings.transport in OVER_MPI:
         raise UserError(
             f"transport {settings.transport}: MPI's own mpirun starts its ranks, and paceline run has started this "
-            "one: mpirun -n N python … (docs/mpi.md); or take another transport"
+            "one: mpirun -n N python … (docs/how-to/mpi.md); or take another transport"
         )
 
 

@@ -62,8 +62,8 @@ class Request:
         if settings.transport in OVER_MPI:
             raise UserError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
-                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/mpi.md); or take another "
-                "transport"
+                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or take "
+                "another transport"
             )
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")

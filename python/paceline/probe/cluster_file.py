@@ -15,7 +15,7 @@ _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 
 
 def fields(found: Found) -> dict[str, Any]:
-    """Of docs/cluster-format.md. Raises UserError for what no cluster file holds."""
+    """Of docs/reference/cluster-format.md. Raises UserError for what no cluster file holds."""
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
     made: dict[str, Any] = {

@@ -53,7 +53,7 @@ class ElasticRayExecutor:
         executor.start()
         results = executor.run(train)
 
-    `train` calls a function that `hvd.elastic.run` has decorated (docs/elastic.md). An actor that is killed is
+    `train` calls a function that `hvd.elastic.run` has decorated (docs/how-to/elastic.md). An actor that is killed is
     replaced, on the same node if that lives, else where there is room; all go back to the last commit. Nodes that come
     are used, up to `max_workers`.
     """

@@ -1,4 +1,4 @@
-"""A report's specification: TOML with chapters, each of which is a call of `paceline simulate`. docs/report.md."""
+"""A report's specification: TOML with chapters, each a call of `paceline simulate`. docs/how-to/report.md."""
 
 from __future__ import annotations
 

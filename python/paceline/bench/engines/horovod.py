@@ -36,7 +36,7 @@ class Horovod(Engine):
         """Horovod itself, which has no wheels."""
         if self._bin() is None:
             return (
-                f"is not installed: build it as docs/benchmarks.md says (section 'Horovod itself'), with "
+                f"is not installed: build it as docs/results/benchmarks.md says (section 'Horovod itself'), with "
                 f"V={folder_of('horovod')}, or with pip into this environment"
             )
         return None

@@ -1,4 +1,4 @@
-"""Forecasts of training under a coordinator, at any scale: docs/coordinator-model.md."""
+"""Forecasts of training under a coordinator, at any scale: docs/explanation/coordinator-model.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published measurements as rows of a CSV file, checked; what their columns mean stands in docs/published.md."""
+"""Published measurements as rows of a CSV file, checked; their columns: docs/results/published.md."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def forecast(row: Row) -> Forecast:
     """Raises CannotForecastError, with the reason."""
     if row.metric is None:
         raise CannotForecastError(
-            f"metric '{row.metric_text[:80]}' is none that is known; docs/published.md lists them"
+            f"metric '{row.metric_text[:80]}' is none that is known; docs/results/published.md lists them"
         )
     if row.nodes > 1 and row.link_bps is None:
         raise CannotForecastError(f"net_gbps_per_node is empty, and there are {row.nodes} nodes")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOT_ELASTIC = (
     "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run instead of init_process_group "
-    "(docs/elastic.md), or leave --elastic out"
+    "(docs/how-to/elastic.md), or leave --elastic out"
 )
 NOTICE_WAIT_S = 1.0
 """How long the completer sleeps at most; the end of the engine wakes it."""

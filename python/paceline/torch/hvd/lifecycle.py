@@ -21,8 +21,8 @@ from paceline.torch.hvd.world import places
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that this process was started for, and wait for all ranks; again, and nothing happens.
 
-    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/running.md); without one it is a
-    job of one rank. Settings are the PACELINE_ variables of `paceline.job.settings` and the HOROVOD_ variables of
+    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md); without one it
+    is a job of one rank. Settings are the PACELINE_ variables of `paceline.job.settings` and the HOROVOD_ variables of
     `paceline.torch.hvd.environment`.
 
     `comm`: ranks of the launcher that work together, this one among them, and are renumbered from 0 on; ranks that name

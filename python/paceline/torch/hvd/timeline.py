@@ -1,4 +1,4 @@
-"""Horovod's timeline of operations: Paceline's (docs/timeline.md), each rank's part beside the file."""
+"""Horovod's timeline of operations: Paceline's (docs/reference/timeline.md), each rank's part beside the file."""
 
 from __future__ import annotations
 

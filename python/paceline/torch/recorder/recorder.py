@@ -153,7 +153,7 @@ class Recorder:
 
     @property
     def trace(self) -> dict[str, Any]:
-        """The trace as docs/trace-format.md describes it; RecordingError as long as no step is recorded."""
+        """The trace as docs/reference/trace-format.md describes it; RecordingError as long as no step is recorded."""
         medians = self._combined()
         batch = self._batch or medians.batch
         if batch < 1:

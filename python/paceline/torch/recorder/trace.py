@@ -14,7 +14,7 @@ from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
 
 TRACE_DTYPES = ("float64", "float32", "float16", "bfloat16")
-"""What docs/trace-format.md allows on the wire."""
+"""What docs/reference/trace-format.md allows on the wire."""
 
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"

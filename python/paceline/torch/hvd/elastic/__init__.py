@@ -11,7 +11,7 @@
 
     train(state)
 
-`paceline run --elastic -np 4 -- python train.py` starts it (docs/elastic.md).
+`paceline run --elastic -np 4 -- python train.py` starts it (docs/how-to/elastic.md).
 
 | module | holds |
 | --- | --- |
