@@ -125,8 +125,8 @@ def join(**settings: object) -> Job:
 
     Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
     those of `paceline.job.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`.
-    Unless a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks that did
-    not come, and UserError, a ValueError, for what cannot be.
+    Unless a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks
+    that did not come, and UserError, a ValueError, for what cannot be.
     """
     tell_launcher()
     known = Settings.from_environment(None, **settings)
