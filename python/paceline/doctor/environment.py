@@ -22,8 +22,8 @@ from typing import Any
 
 from paceline import _core
 from paceline._core import UserError
-from paceline.interfaces import address_of, addresses
-from paceline.machine import cores
+from paceline._internal.netif import address_of, addresses
+from paceline._internal.system import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "mpi4py", "horovod", "tensorflow", "matplotlib", "pandas")
 # NVIDIA's wheels, which torch brings; with their CUDA's number in the name.
@@ -36,6 +36,7 @@ _RELEVANT = re.compile(
 _SECRET = re.compile(r"SECRET|TOKEN|PASS|KEY|CREDENTIAL|AUTH|COOKIE|CERT", re.IGNORECASE)
 _IN_AN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
 _CONTAINERS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 HIDDEN = "(set, not shown)"
 _LIMITS = {
     "open files": "RLIMIT_NOFILE",
@@ -192,11 +193,11 @@ def _names_in(folder: Path) -> list[str]:
 
 def _cgroups(controller: str) -> Iterator[Path]:
     """The folders of this process's control group and of those above it, which limit it as well (cgroups(7))."""
-    for line in (_text(Path("/proc/self/cgroup")) or "").splitlines():
+    for line in (_text(_OWN_CGROUP) or "").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        root = Path("/sys/fs/cgroup") / controllers
+        root = _CGROUPS / controllers
         path = root / group.lstrip("/")
         while path.is_relative_to(root):
             yield path
@@ -358,7 +359,7 @@ def _limits() -> dict[str, dict[str, int | None]]:
 
 def _settings(environ: Mapping[str, str]) -> str | None:
     """What is wrong with the PACELINE_ variables; None if a job would take them."""
-    from paceline.settings import Settings
+    from paceline.job.settings import Settings
 
     try:
         Settings.from_environment(environ)

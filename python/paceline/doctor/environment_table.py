@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline import human
-from paceline.table import wrapped
+from paceline._internal import units
+from paceline._internal.console import wrapped
 
 
 def table(found: Mapping[str, Any], width: int) -> list[str]:
@@ -48,7 +48,7 @@ def _system(found: Mapping[str, Any]) -> dict[str, str]:
     inside = f", in a container ({system['container']})" if system["container"] else ""
     cores = [f"{cpu['logical']} logical", f"{cpu['affinity']} usable by this process"]
     if cpu["cgroup_limit"] is not None:
-        cores.append(f"its control group may use the time of {human.short(cpu['cgroup_limit'])}")
+        cores.append(f"its control group may use the time of {units.short(cpu['cgroup_limit'])}")
     rows = {
         "os": f"{system['os'] or 'unknown'}{inside}",
         "kernel": f"{system['kernel']} ({system['machine']})",
@@ -60,19 +60,19 @@ def _system(found: Mapping[str, Any]) -> dict[str, str]:
         "gpus": ", ".join(found["gpus"]) or "none found",
     }
     if memory["cgroup_limit_bytes"] is not None:
-        rows["memory"] += f"; its control group may use {human.size(memory['cgroup_limit_bytes'])}"
+        rows["memory"] += f"; its control group may use {units.size(memory['cgroup_limit_bytes'])}"
     return rows
 
 
 def _of(part: int | None, word: str, whole: int | None) -> str:
-    return "unknown" if part is None or whole is None else f"{human.size(part)} {word} of {human.size(whole)}"
+    return "unknown" if part is None or whole is None else f"{units.size(part)} {word} of {units.size(whole)}"
 
 
 def _interface(card: Mapping[str, Any]) -> str:
     parts = [
         card["ipv4"] or "no IPv4 address",
         *card["ipv6"],
-        human.rate(card["speed_bps"]) if card["speed_bps"] else "",
+        units.rate(card["speed_bps"]) if card["speed_bps"] else "",
         f"MTU {card['mtu']}" if card["mtu"] else "",
         "" if card["up"] else "down",
     ]
@@ -87,5 +87,5 @@ def _limit(name: str, value: int | None) -> str:
     if value is None:
         return "unlimited"
     return (
-        human.size(value) if value and name in ("locked memory", "address space", "stack", "core file") else f"{value}"
+        units.size(value) if value and name in ("locked memory", "address space", "stack", "core file") else f"{value}"
     )
