@@ -9,10 +9,9 @@ import subprocess
 import sys
 import time
 
+import paceline
 import pytest
 from click.testing import CliRunner
-
-import paceline
 from paceline.cli.main import main
 from paceline.doctor import environment
 from paceline.doctor.environment import HIDDEN, collect, variables
@@ -100,11 +99,11 @@ def test_relevant_variables_alone_are_shown():
 
 
 @pytest.mark.parametrize(
-    ("files", "group", "cpus", "memory"),
+    ("files", "group", "limits"),
     [
         # The second version: a limit of a parent holds for its children.
-        ({"job/cpu.max": "max 100000", "cpu.max": "150000 100000", "job/memory.max": "max"}, "0::/job", 1.5, None),
-        ({"job/cpu.max": "50000 100000", "cpu.max": "150000 100000", "job/memory.max": "1000"}, "0::/job", 0.5, 1000),
+        ({"job/cpu.max": "max 100000", "cpu.max": "150000 100000", "job/memory.max": "max"}, "0::/job", (1.5, None)),
+        ({"job/cpu.max": "50000 100000", "cpu.max": "150000 100000", "job/memory.max": "1000"}, "0::/job", (0.5, 1000)),
         # The first.
         (
             {
@@ -113,13 +112,12 @@ def test_relevant_variables_alone_are_shown():
                 "memory/job/memory.limit_in_bytes": str((1 << 63) - 4096),
             },
             "4:cpu,cpuacct:/job\n5:memory:/job",
-            2.0,
-            None,
+            (2.0, None),
         ),
-        ({}, "0::/", None, None),
+        ({}, "0::/", (None, None)),
     ],
 )
-def test_limits_of_control_groups(tmp_path, monkeypatch, files, group, cpus, memory):
+def test_limits_of_control_groups(tmp_path, monkeypatch, files, group, limits):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -127,8 +125,8 @@ def test_limits_of_control_groups(tmp_path, monkeypatch, files, group, cpus, mem
     monkeypatch.setattr(environment, "_CGROUPS", tmp_path)
     monkeypatch.setattr(environment, "_OWN_CGROUP", tmp_path / "cgroup")
     found = collect({})
-    assert (found["cpu"]["cgroup_limit"], found["memory"]["cgroup_limit_bytes"]) == (cpus, memory)
-    assert ("control group may use the time of" in "\n".join(table(found, 200))) == (cpus is not None)
+    assert (found["cpu"]["cgroup_limit"], found["memory"]["cgroup_limit_bytes"]) == limits
+    assert ("control group may use the time of" in "\n".join(table(found, 200))) == (limits[0] is not None)
 
 
 def test_every_line_of_the_table_fits(monkeypatch):
