@@ -55,9 +55,10 @@ def check_metadata(text: str, path: Path) -> str:
 
 def check_wheel(path: Path, version: str) -> None:
     """One file for all Pythons, for an old glibc, with everything that the package reads."""
-    architecture = path.stem.split("manylinux2014_")[-1]
-    expected = f"paceline-{version}-cp311-abi3-manylinux_2_17_{architecture}.manylinux2014_{architecture}.whl"
-    assert path.name == expected, f"{path.name} is not {expected}"
+    name, platforms = path.stem.rsplit("-", 1)
+    assert name == f"paceline-{version}-cp311-abi3", path
+    architecture = platforms.split(".")[0].removeprefix("manylinux2014_")
+    assert set(platforms.split(".")) == {f"manylinux2014_{architecture}", f"manylinux_2_17_{architecture}"}, path
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         assert not [name for name in WANTED if name not in names], f"{path}: {WANTED} are not all there"
