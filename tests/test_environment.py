@@ -239,6 +239,7 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
         ("PACELINE_TLS", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),
+        ("PACELINE_CHUNK", "4Mb", ["4Mb", "ambiguous", "4MB", "0.5MB"]),
         ("PACELINE_SERVERS", "0", ["between 1 and"]),
         ("PACELINE_SERVERS", "two", ["whole number"]),
         ("PACELINE_INSIDE", "rign", ["did you mean ring"]),

@@ -91,6 +91,12 @@ def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes
     `rank` of `size`, JobError for ranks that do not come.
     """
 
+def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
+    """Path, and name and version, of the MPI library that a job would take; it is loaded, not initialised.
+
+    `named`: PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
+    """
+
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "emulate": ("paceline.cli.emulate", "emulate", "A cluster of network namespaces on this machine."),
     "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines: its cluster file."),
     "validate": ("paceline.cli.validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
-    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run, from its timeline."),
+    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run; --env describes the machine."),
     "plan": ("paceline.cli.plan", "plan", "Fuse and order a graph's all-reduces without negotiation."),
     "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
