@@ -1,8 +1,7 @@
 """The names of exceptions, and what they are caught by."""
 
-import pytest
-
 import paceline
+import pytest
 
 
 def test_every_error_is_a_paceline_error_and_of_python_s_own_kind():

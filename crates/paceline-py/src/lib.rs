@@ -16,7 +16,7 @@ use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::Kind;
 use paceline_simulator as simulator;
 use pyo3::import_exception;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use serde_json::json;
 
