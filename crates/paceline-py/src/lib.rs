@@ -15,8 +15,8 @@ use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_module
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::Kind;
 use paceline_simulator as simulator;
-use pyo3::import_exception;
 use pyo3::exceptions::PyOSError;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde_json::json;
 
