@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
 
 class PacelineError(Exception):
     """Base of all errors that Paceline raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the value of a setting came from, spelled as the user spelled it."""
+
+    kind: Literal["flag", "variable", "keyword", "key"]
+    """A flag of the command line, an environment variable, a keyword of Python, or a key of a file."""
+    name: str
+    """`--chunk`, `PACELINE_CHUNK` or `chunk`."""
+    where: str = ""
+    """Of a key: the file and the place in it."""
+
+    def __str__(self) -> str:
+        """As messages name it."""
+        return f"{self.where}: {self.name}" if self.where else self.name
 
 
 class InvalidArgumentError(PacelineError, ValueError):
     """The request cannot be carried out as given; the message names the argument, file or field, and the remedy.
 
     Raised for unknown names, values out of range, malformed files, and options that have no effect.
+
+    Args:
+        reason: What is wrong and what to do about it, without the name of the setting.
+        setting: The setting's name in `paceline.settings.table`, if the error is about one.
+        source: Where its value came from. Without it, messages name the setting itself.
     """
+
+    def __init__(self, reason: str, *, setting: str | None = None, source: Source | None = None) -> None:
+        """See the class."""
+        super().__init__(reason)
+        self.setting = setting
+        self.source = source
+        self.context: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the setting and its source."""
+        return str(self.args[0])
+
+    def at(self, setting: str, source: Source | None = None) -> InvalidArgumentError:
+        """Make this error one about `setting`, whose value came from `source`; what it is about already stays."""
+        if self.setting is None:
+            self.setting = setting
+        if self.source is None and self.setting == setting:
+            self.source = source
+        return self
+
+    def within(self, context: str) -> InvalidArgumentError:
+        """Put `context` before the message, such as the scenario of a sweep that is at fault."""
+        self.context = (context, *self.context)
+        return self
+
+    def __str__(self) -> str:
+        """Context, source or setting, and reason."""
+        name = str(self.source) if self.source is not None else self.setting
+        return ": ".join([*self.context, *([name] if name else []), self.reason])
+
+
+@contextmanager
+def naming(sources: Mapping[str, Source]) -> Iterator[None]:
+    """Errors about a setting that leave the block name its source, by setting."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if error.setting is not None and error.setting in sources:
+            error.at(error.setting, sources[error.setting])
+        raise
 
 
 class JobError(PacelineError, RuntimeError):

@@ -92,9 +92,9 @@ class Cluster:
 
         `env`: variables for all ranks, besides this process's. `output`: what takes what they print (`Collected`,
         `Discarded`); by default it is printed. After `limit_s` seconds the job is ended, and ClickException raised.
-        `settings` are PACELINE_ variables in lower case (strategy="ps", servers=2, timeout=10), and `timeline`,
-        `record`, `grace_s`, `verbose`, `switch` as of `paceline.launch.request.Request`. Only in the main thread, which
-        hears signals. Raises InvalidArgumentError, ClickException.
+        `settings` are those of a job (docs/reference/settings.md: strategy="ps", servers=2, timeout_s=10); `record`,
+        `grace_s`, `switch` are as of `paceline.launch.request.Request`. Only in the main thread, which hears signals.
+        Raises InvalidArgumentError, ClickException.
         """
         from paceline.emulate.job import run
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from paceline._core import Communicator, Engine
 from paceline.errors import InvalidArgumentError, JobError
@@ -19,6 +19,7 @@ from paceline.job.elastic_member import Membership, membership
 from paceline.job.failure import tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
+from paceline.settings.keywords import JobSettings
 
 _MEET_S = 20.0
 """For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
@@ -121,7 +122,7 @@ def _leave(engine: Engine, timeline: str | None) -> None:
         timeline_files.finish(engine, timeline)
 
 
-def join(**settings: object) -> Job:
+def join(**settings: Unpack[JobSettings]) -> Job:
     """Join the job that this process was started for: wait for all ranks and connect to them.
 
     Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
@@ -140,7 +141,7 @@ def join(**settings: object) -> Job:
     return _join(known)
 
 
-def join_named(**settings: object) -> Job:
+def join_named(**settings: Unpack[JobSettings]) -> Job:
     """As join, for callers that have a server for each tensor by name, where a file says so."""
     tell_launcher()
     return _join(Settings.from_environment(None, **settings))
