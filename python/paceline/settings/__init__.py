@@ -4,6 +4,7 @@
 | --- | --- |
 | kinds | kinds of values: what is accepted, and what it becomes |
 | table | every setting: names, kind, default, help, and what it applies to |
+| horovod | the variables of Horovod that are read or refused |
 | keywords | `TypedDict`s of keyword arguments |
 | reference | docs/reference/settings.md, from the table |
 """
