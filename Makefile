@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-all bench lint format clean study
+.PHONY: setup demo test test-all bench lint format clean study docs
 
 setup: $(VENV)/.installed
 
@@ -61,6 +61,12 @@ bench: setup
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator
 
+# The documentation site, without the network; with PACELINE_DOCS_ONLINE=1 it links to Python's, numpy's and torch's.
+docs: setup
+	$(UV) --requirements pyproject.toml --group docs
+	$(BIN)/sphinx-build -W --keep-going -q -j auto -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 lint: setup
 	cargo fmt --check
 	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
@@ -74,4 +80,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf target $(VENV) $(OUT)
+	rm -rf target $(VENV) $(OUT) docs/_build
