@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
+from paceline.cli.main import main
 
 TINY = json.loads((Path(__file__).parent.parent / "examples" / "tiny.json").read_text())
 

@@ -10,9 +10,9 @@ import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
 from paceline._core import UserError
-from paceline.cli_report import report
-from paceline.pages.chapters import simulated
-from paceline.pages.spec import read
+from paceline.cli.report import report
+from paceline.report.chapters import simulated
+from paceline.report.spec import read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent

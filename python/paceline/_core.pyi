@@ -79,7 +79,7 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
 
 def strategies() -> str: ...
 def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
-    """Simulates training under a coordinator: JSON to JSON (paceline.coordination makes and reads it)."""
+    """Simulates training under a coordinator: JSON to JSON (paceline.forecast.coordination makes and reads it)."""
 
 def coordinator_constants() -> str: ...
 def coordinators() -> str: ...
@@ -103,7 +103,7 @@ class JobError(RuntimeError):
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
-    `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
+    `settings` is JSON (paceline.job.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
     interface, secret, rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s,
     strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an
     all-gather of small blobs, by torch's store for example).
