@@ -122,8 +122,14 @@ def check_all_documented(app: Sphinx, env: object) -> None:
                 )
 
 
+def trim_code(app: Sphinx, ctx: object, lines: list[str]) -> None:
+    """Code in a help text may end with a space (`[rank 3] `), a literal of reStructuredText may not."""
+    lines[:] = [re.sub(r"`([^`\s][^`]*?)\s+`", r"`\1`", line) for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("sphinx-click-process-options", trim_code)
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("autodoc-process-docstring", after_napoleon, priority=600)
     app.connect("env-check-consistency", check_all_documented)
