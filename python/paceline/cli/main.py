@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from paceline._core import InternalError, JobError, UserError, __version__, nearest
+from paceline._core import __version__, nearest
+from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import tell
 
 # Name → module, attribute, and what `paceline --help` says. Heavy modules stay unread until their command is called.
@@ -25,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "emulate": ("paceline.cli.emulate", "emulate", "A cluster of network namespaces on this machine."),
     "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines: its cluster file."),
     "validate": ("paceline.cli.validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
-    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run, from its timeline."),
+    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run; --env describes the machine."),
     "plan": ("paceline.cli.plan", "plan", "Fuse and order a graph's all-reduces without negotiation."),
     "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
@@ -85,7 +86,7 @@ class Commands(click.Group):
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
             return _fail(error.format_message(), error.exit_code)
-        except UserError as error:
+        except InvalidArgumentError as error:
             return _fail(str(error), 2)
         except JobError as error:
             tell(error)
