@@ -45,6 +45,7 @@ test-all: setup
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
 	@$(UV) --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
+	@$(UV) --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \

@@ -52,7 +52,10 @@ napoleon_use_rtype = False
 nitpicky = True
 # What only an inventory from the network could resolve, and types that users never name.
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|numpy|np|npt|ray|click|pandas|pd|matplotlib|collections|typing|concurrent|os|io|types|abc|pathlib)\..*"),
+    (
+        "py:.*",
+        r"(torch|numpy|np|npt|ray|click|pandas|pd|matplotlib|collections|typing|concurrent|os|io|types|abc|pathlib)\..*",
+    ),
     ("py:(class|exc|obj|data)", r"[A-Za-z]+"),
     ("py:class", r"paceline\..*"),
 ]
