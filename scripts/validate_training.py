@@ -54,7 +54,7 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
     import paceline
     from paceline import emulate
     from paceline._core import parse_rate
-    from paceline.library import find_strategy
+    from paceline.catalog.strategies import find_strategy
 
     knobs, path = find_strategy(strategy).knobs, folder / f"{strategy}.json"
     servers, switch = int("servers" in knobs), "aggregation" in knobs

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from paceline import human
-from paceline.coordination.constants import all_constants
-from paceline.coordination.networks import networks
-from paceline.library import all_coordinators
+from paceline._internal import units
+from paceline.catalog.strategies import all_coordinators
+from paceline.forecast.coordination.constants import all_constants
+from paceline.forecast.coordination.networks import networks
 from paceline.studies.load_imbalance import run
 from paceline.studies.load_imbalance.result import LoadImbalance
 from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of
@@ -53,7 +53,7 @@ def breakdown(result: LoadImbalance) -> list[str]:
     for it in all_coordinators():
         found = result.results[Point("resnet-50", it.name, LARGEST)]
         parts = (found.iteration_s, found.compute_s, found.coordinator_s, found.copy_s, found.collective_s)
-        lines.append(f"| `{it.name}` | {' | '.join(human.digits(part * 1e3, 3) for part in parts)} |")
+        lines.append(f"| `{it.name}` | {' | '.join(units.digits(part * 1e3, 3) for part in parts)} |")
     return lines
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
-from paceline.coordination.constants import all_constants
-from paceline.library import all_coordinators
+from paceline.catalog.strategies import all_coordinators
+from paceline.cli.main import main
+from paceline.forecast.coordination.constants import all_constants
 
 PARTS = ("compute_s", "coordinator_s", "copy_s", "collective_s")
 USUAL = str.split(

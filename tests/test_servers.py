@@ -12,7 +12,7 @@ import threading
 import pytest
 from job_workers.launch import TESTS, clean
 from paceline._core import Engine, JobError
-from paceline.settings import Settings
+from paceline.job.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli_study import study
+from paceline.cli.study import study
 from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
 from paceline.studies.published.constants import constant
 from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps

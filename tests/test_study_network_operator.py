@@ -8,7 +8,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli_study import study
+from paceline.cli.study import study
 from paceline.studies import run_study
 from paceline.studies.network_operator.assignment import byte_shares
 from paceline.studies.network_operator.published import INPUTS, MODELS

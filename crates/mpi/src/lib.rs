@@ -27,7 +27,7 @@ mod thread;
 
 pub use meet::exchange;
 pub use port::Port;
-pub use thread::{About, Thread, entered, left};
+pub use thread::{About, Thread, entered, left, library};
 
 /// What the transport is called.
 pub const NAME: &str = "mpi";

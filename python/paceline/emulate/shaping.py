@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from paceline._core import UserError
-from paceline.human import rate
+from paceline._internal.units import rate
 
 MTU = 9000
 LIMIT_BYTES = 1 << 30

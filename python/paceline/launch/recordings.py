@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline import injection
+from paceline.launch import injection
 from paceline.launch.checks import Problem
 from paceline.launch.frames import Kind, encode
 

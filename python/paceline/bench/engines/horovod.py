@@ -12,7 +12,7 @@ from paceline.bench.engines.base import Engine, environments, launcher_words, ra
 from paceline.bench.environments import folder_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 FUSION = 128 << 20
 """HOROVOD_FUSION_THRESHOLD's default (horovod/common/common.h)."""
