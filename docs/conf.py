@@ -1,7 +1,7 @@
 """Sphinx's configuration: `make docs` builds the site with warnings as errors.
 
-Nothing is read from the network unless PACELINE_DOCS_ONLINE is set; then names of Python, numpy and torch become links to
-their documentation.
+Nothing is read from the network unless PACELINE_DOCS_ONLINE is set; then names of Python, numpy and torch become links
+to their documentation.
 """
 
 from __future__ import annotations
