@@ -184,9 +184,9 @@ def test_an_error_says_where_its_value_came_from(tmp_path):
     assert (caught.value.setting, str(caught.value.source)) == ("servers", "--servers")
     assert caught.value.reason == "0 is not between 1 and 60000"
     # What -x says is a variable's, even where a flag says something else.
-    with pytest.raises(InvalidArgumentError, match="^PACELINE_SERVERS: 0 is not"):
+    with pytest.raises(InvalidArgumentError, match=r"^PACELINE_SERVERS: 0 is not"):
         Request(command=["true"], settings={"servers": "2"}, names=["PACELINE_SERVERS=0"], given_by="flag").checked()
-    with pytest.raises(InvalidArgumentError, match="^--no-overlap: has no effect on allreduce:1MB"):
+    with pytest.raises(InvalidArgumentError, match=r"^--no-overlap: has no effect on allreduce:1MB"):
         prepare(Sweep.of("allreduce:1MB", {"overlap": False}, "simulate", "flag"))
     with pytest.raises(InvalidArgumentError) as caught:
         paceline.sweep(
