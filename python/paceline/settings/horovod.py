@@ -41,7 +41,7 @@ def _number(most: float, unit: str) -> Kind:
 
 
 def _one_or_zero(value: object) -> bool:
-    text = str(value).strip()
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
     if text not in ("0", "1"):
         raise InvalidArgumentError(f"'{text[:80]}' is neither 1 nor 0; {_HINT}")
     return text == "1"

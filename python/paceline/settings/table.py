@@ -94,6 +94,9 @@ class Setting:
     def check(self, value: object, source: Source | None = None, place: str | None = None) -> Any:  # noqa: ANN401
         """The value that is meant. Raises InvalidArgumentError, which carries this setting and the source."""
         try:
+            for word in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
+                if isinstance(word, str):
+                    kinds.text(word)
             return self.kind_of(place).check(value)
         except InvalidArgumentError as error:
             raise error.at(self.name, source) from None
@@ -121,7 +124,7 @@ OVER_MPI = ("mpi", "grpc+mpi")
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
-_ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default_words="required")
+_ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _LAYER = Use(default="layer")
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
@@ -139,7 +142,7 @@ _ALL: tuple[Setting, ...] = (
             "simulate",
             "report",
             python=_ONE,
-            sweep=Use(default_words="required"),
+            sweep=Use(default=None, default_words="required"),
             validate=Use(help="Ranks, each on a host of its own.", default=(4,)),
         ),
     ),
