@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from paceline._core import Communicator, JobError, Operation, UserError
-from paceline.job_arrays import FLOATS, Array, Memory, check_apart, memory
+from paceline.job_arrays import Array, Memory, check_apart, memory
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -113,11 +113,8 @@ class GroupBase:
             raise UserError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
-        if dtype not in FLOATS:
-            raise UserError(
-                f"{call}: the average of {dtype} has fractions; take op='sum' and divide, or convert: "
-                "array.astype('float64')"
-            )
+        if dtype == "uint8":
+            raise UserError(f"{call}: the sum of uint8 wraps before it is divided; convert it: array.astype('int32')")
         return "sum", 1.0 / self.size
 
     def _other(self, what: str, rank: int) -> int:
@@ -166,8 +163,8 @@ class Collectives(GroupBase):
         """Combine the arrays of all ranks, element by element; `array` becomes the result, the same bits on all ranks.
 
         `strategy` is one of `paceline strategies`; without it and PACELINE_STRATEGY, what measured fastest for the
-        size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap, and have no
-        average. Server `bucket` modulo their number adds it up; without it, servers take turns.
+        size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap; their
+        average is rounded toward zero. Server `bucket` modulo their number adds it up; without it, servers take turns.
         """
         given = memory(array, "array", dtype=dtype, writable=True)
         if bucket is not None and not 0 <= bucket < 1 << 32:

@@ -30,9 +30,10 @@ __all__ = [
 if torch.distributed.is_available():
     from paceline.torch import hvd
     from paceline.torch.backend import register as _register
+    from paceline.torch.completion import in_order
     from paceline.torch.hook import strategy_hook
     from paceline.torch.hvd import *  # noqa: F403 - what Horovod's users import, listed there
 
     _register()
-    __all__ += ["strategy_hook"]
+    __all__ += ["in_order", "strategy_hook"]
     __all__ += hvd.__all__

@@ -136,7 +136,10 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0. Raises UserError naming an attribute that pickle cannot take."""
+        """Give all ranks the objects of rank 0, and keep them: `restore` brings them back.
+
+        Raises UserError naming an attribute that pickle cannot take.
+        """
         if self._names:
             own = {name: getattr(self, name) for name in self._names}
             try:
@@ -145,6 +148,7 @@ class ObjectState(State):
                 raise _no_pickle(own, error) from error
             for name, value in objects.items():
                 setattr(self, name, value)
+        self._commits.synchronized(self._snapshot())
 
     def _snapshot(self) -> Any:  # noqa: ANN401 - see Commits
         return {name: copy.deepcopy(getattr(self, name)) for name in self._names}
