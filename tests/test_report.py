@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
-from paceline._core import UserError
-from paceline.cli_report import report
-from paceline.pages.chapters import simulated
-from paceline.pages.spec import read
+from paceline.cli.report import report
+from paceline.errors import InvalidArgumentError
+from paceline.report.chapters import simulated
+from paceline.report.spec import read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent
@@ -120,6 +120,8 @@ def test_all_reduces_have_no_efficiency(tmp_path):
         ("[[chapter]]\ntrace='resnet-18'\nworkers=[0]", "chapter 1: Invalid value for '--workers'"),
         ("[[chapter]]\ntrace='resnet-18'\nworkers=[]", "chapter 1: workers: []"),
         ("[[chapter]]\ntrace='resnet-18'\nbandwidth='fast'", "chapter 1: Invalid value for '--bandwidth'"),
+        ("[[chapter]]\ntrace='resnet-18'\nbandwidth='25GBps'", "write 200Gbps if bytes are meant"),
+        ("[[chapter]]\ntrace='resnet-18'\nbucket_size='25Mb'", "write 25MB if bytes are meant"),
         ("[[chapter]]\ntrace='resnet-18'\noverlap='no'", "chapter 1: overlap: 'no' is neither true nor false"),
         ("[[chapter]]\ntrace='resnet-18'\nexplain=1", "chapter 1: explain: 1"),
         ("[[chapter]]\ntrace='resnet-18'\nstrategy='rung'", "chapter 1: unknown strategy 'rung'"),
@@ -130,7 +132,7 @@ def test_all_reduces_have_no_efficiency(tmp_path):
 )
 def test_mistakes_are_named(tmp_path, text, message):
     path = spec(tmp_path, text)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         read(path)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
@@ -139,14 +141,14 @@ def test_mistakes_are_named(tmp_path, text, message):
 def test_a_timeline_of_a_run_that_is_not_there(tmp_path):
     path = spec(tmp_path, SMALL + 'timeline = { strategy = "tree" }\n')
     done = CliRunner().invoke(report, [str(path), "-o", str(tmp_path / "page.html")])
-    assert isinstance(done.exception, UserError)
+    assert isinstance(done.exception, InvalidArgumentError)
     assert f"{path}: chapter 1: timeline: tree: the chapter has no such run" in str(done.exception)
     assert not (tmp_path / "page.html").exists()
 
 
 def test_the_page_must_be_html(tmp_path):
     done = CliRunner().invoke(report, [str(spec(tmp_path, SMALL)), "-o", str(tmp_path / "page.pdf")])
-    assert isinstance(done.exception, UserError) and "ends with .html" in str(done.exception)
+    assert isinstance(done.exception, InvalidArgumentError) and "ends with .html" in str(done.exception)
 
 
 HARNESS = """<!doctype html><title>waiting</title><iframe id=f src=page.html width={width} height=900></iframe><script>

@@ -11,8 +11,9 @@ import threading
 
 import pytest
 from job_workers.launch import TESTS, clean
-from paceline._core import Engine, JobError
-from paceline.settings import Settings
+from paceline._core import Engine
+from paceline.errors import JobError
+from paceline.job.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 

@@ -1,4 +1,4 @@
-"""`hvd.elastic.TorchState` and `ElasticSampler` without deaths: what `sync`, `commit` and `restore` keep and bring back."""
+"""`hvd.elastic.TorchState` and `ElasticSampler` without deaths: what `sync`, `commit` and `restore` do."""
 
 import paceline.torch as hvd
 import torch

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,22 +15,21 @@ use paceline_runtime::executor::InStep;
 use paceline_runtime::handle::Handle;
 use paceline_runtime::settings::{Settings, seconds};
 use paceline_runtime::tag::Call;
-use pyo3::create_exception;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::coordinator::PyCoordinator;
-use crate::{UserError, user_error};
+use crate::{InvalidArgumentError, user_error};
 
-create_exception!(paceline._core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
+import_exception!(paceline.errors, JobError);
 
 /// Waits are cut into such pieces, between which Ctrl-C is looked at.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 pub(crate) fn python_error(error: RunError) -> PyErr {
     match error {
-        RunError::Usage(text) => UserError::new_err(text),
+        RunError::Usage(text) => InvalidArgumentError::new_err(text),
         RunError::Failed(text) => JobError::new_err(text),
     }
 }
@@ -40,6 +40,13 @@ pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: 
     let settings = Settings::parse(settings).map_err(python_error)?;
     let told = py.detach(|| paceline_runtime::engine::exchange_over_mpi(rank, size, &settings, blob));
     Ok(told.map_err(python_error)?.iter().map(|blob| PyBytes::new(py, blob).unbind()).collect())
+}
+
+/// Path, name and version of the MPI library that a job would take.
+#[pyfunction]
+#[pyo3(signature = (named=None))]
+pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String)> {
+    py.detach(|| paceline_runtime::mpi::library(named)).map_err(python_error)
 }
 
 /// This process's part of a job.

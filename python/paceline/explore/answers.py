@@ -7,13 +7,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline import plotting
-from paceline._core import Cluster, Trace, UserError, parse_rate, parse_time
+from paceline._core import Cluster, Trace, parse_rate, parse_time
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.strategies import Strategy, all_strategies, feasible
+from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
-from paceline.forecast import Result, Run, traced
-from paceline.library import Strategy, all_strategies, load_cluster, load_trace
-from paceline.pages.lanes import COLOURS, MOST_LANES, lanes_of
-from paceline.sweeps import execute, feasible, plan
+from paceline.forecast import plotting
+from paceline.forecast.simulate import Result, Run, traced
+from paceline.forecast.sweep import execute, plan
+from paceline.report.lanes import COLOURS, MOST_LANES, lanes_of
 
 # A timeline of more workers is not read.
 _TIMELINE_WORKERS = 8
@@ -48,7 +50,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def answer(state: State) -> dict[str, Any]:
-    """Everything that the page draws. Raises UserError."""
+    """Everything that the page draws. Raises InvalidArgumentError."""
     begin = time.perf_counter()
     trace, cluster = load_trace(state.trace), cluster_of(state)
     able, unable = feasible(list(all_strategies()), cluster)
@@ -77,7 +79,7 @@ def answer(state: State) -> dict[str, Any]:
 def _refuse_slow(state: State, trace: Trace) -> None:
     buckets = len(trace.buckets(int(state.bucket_mb * 1e6) or None))
     if buckets * state.workers**2 > _MOST_MESSAGES:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{buckets} buckets on {state.workers} workers take longer than a slider should: a larger bucket size, "
             "fewer workers, or paceline simulate, which has no such limit"
         )

@@ -11,18 +11,17 @@ from typing import Any
 
 import click
 
-from paceline import timelines
-from paceline._core import UserError
-from paceline.files import check_writable
-from paceline.injection import SETTINGS
+from paceline._internal.files import check_writable
+from paceline.errors import InvalidArgumentError
+from paceline.job import timeline_files
+from paceline.job.settings import OVER_MPI, Settings, check_timeline
 from paceline.launch import merge, variables
-from paceline.launch.elastic import ElasticSupervisor
+from paceline.launch.elastic.supervisor import ElasticSupervisor
 from paceline.launch.hosts import Place
+from paceline.launch.injection import SETTINGS
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
-from paceline.setting_values import OVER_MPI, check_timeline
-from paceline.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Request:
     """Ranks may die and come: how, once the settings are known."""
 
     def checked(self) -> Checked:
-        """Everything that can be found out before a rank is started. Raises UserError, UsageError."""
+        """Everything that can be found out before a rank is started. Raises InvalidArgumentError, UsageError."""
         recording = self._recording()
         given = {f"PACELINE_{name.upper()}": _text(value) for name, value in self.settings.items() if value is not None}
         if self.timeline is not None:
@@ -58,13 +57,13 @@ class Request:
         # Once here, not once in every rank.
         try:
             settings = Settings.from_environment({**os.environ, **given, **named})
-        except UserError as error:
-            raise UserError(self._as_given(str(error), named)) from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(self._as_given(str(error), named)) from None
         if settings.transport in OVER_MPI:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
-                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/mpi.md); or take another "
-                "transport"
+                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or take "
+                "another transport"
             )
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
@@ -131,7 +130,7 @@ class Checked:
     def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401
         """Until all ranks have ended: the exit code. `where`: what else `Job` must know to find the hosts.
 
-        Raises UserError, ClickException.
+        Raises InvalidArgumentError, ClickException.
         """
         elastic = None if self.request.elastic is None else self.request.elastic(self.settings)
         job = Job(
@@ -156,7 +155,7 @@ class Checked:
     def _finish(self, supervisor: Supervisor, code: int) -> None:
         """Timeline and trace."""
         if self.settings.timeline is not None:
-            timelines.say(timelines.gather(self.settings.timeline))
+            timeline_files.say(timeline_files.gather(self.settings.timeline))
         path = self.request.record
         if path is not None and self.recording is not None:
             said = f"no trace was written to {path}: the ranks did not end well"

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline import human
-from paceline._core import UserError
+from paceline._internal import units
+from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 _SHOWN = 8
 
@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def of(cls, ranks: Job) -> Layout:
-        """As the runtime found it. Raises UserError if hosts have different numbers of ranks."""
+        """As the runtime found it. Raises InvalidArgumentError if hosts have different numbers of ranks."""
         status = ranks.status()
         by_host: dict[int, list[int]] = {}
         for rank in range(ranks.size):
@@ -53,7 +53,7 @@ class Layout:
         names = _names([status["peers"][found[0]]["host"] for found in by_host.values()])
         hosts = tuple(Host(name, tuple(found)) for name, found in zip(names, by_host.values(), strict=True))
         if len({len(host.ranks) for host in hosts}) > 1:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all; "
                 "start as many on each"
             )
@@ -66,8 +66,8 @@ class Layout:
     def describe(self) -> str:
         """`3 hosts (a, b and c), 2 ranks each`."""
         names = [host.name for host in self.hosts[:_SHOWN]] + ["…"] * (len(self.hosts) > _SHOWN)
-        each = human.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
-        return f"{human.count(len(self.hosts), 'host')} ({human.listed(names)}), {each}"
+        each = units.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
+        return f"{units.count(len(self.hosts), 'host')} ({units.listed(names)}), {each}"
 
 
 def _names(found: list[str]) -> list[str]:

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from paceline._core import JobError, UserError
-from paceline.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
-from paceline.elastic.service import Service
-from paceline.failure import follows
+from paceline.errors import InvalidArgumentError, JobError
+from paceline.job.failure import follows
+from paceline.job.timeline_files import say
+from paceline.launch.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
+from paceline.launch.elastic.service import Service
 from paceline.ray.calls import cause_of, died_how, in_words, is_death
 from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import checked_settings
 from paceline.ray.executor import checked_extra, sendable
 from paceline.ray.layout import Layout, check_count
-from paceline.ray.member import Left, Member
 from paceline.ray.settings import RaySettings, checked, create_settings
-from paceline.ray.slots import Nodes
-from paceline.timelines import say
+from paceline.ray.worker import Left, Member
 
 _LOOK_S = 0.1
 """How long workers' messages are waited for before Ray is asked again."""
@@ -54,7 +53,7 @@ class ElasticRayExecutor:
         executor.start()
         results = executor.run(train)
 
-    `train` calls a function that `hvd.elastic.run` has decorated (docs/elastic.md). An actor that is killed is
+    `train` calls a function that `hvd.elastic.run` has decorated (docs/how-to/elastic.md). An actor that is killed is
     replaced, on the same node if that lives, else where there is room; all go back to the last commit. Nodes that come
     are used, up to `max_workers`.
     """
@@ -77,7 +76,7 @@ class ElasticRayExecutor:
         """Go on while `min_workers` are there; never start more than `max_workers`: unless given, as many as have room.
 
         reset_limit: so many times ranks may meet anew. `job`: as for `RayExecutor`; parameter servers are roles of the
-        workers here. Raises UserError for what cannot be.
+        workers here. Raises InvalidArgumentError for what cannot be.
         """
         self.settings = checked(settings)
         check_count("min_workers", min_workers)
@@ -86,12 +85,12 @@ class ElasticRayExecutor:
             num_workers=min_workers, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu, gpus_per_worker=gpus_per_worker
         )
         if max_workers is not None and max_workers < min_workers:
-            raise UserError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
+            raise InvalidArgumentError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
         if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
-            raise UserError(f"reset_limit: {reset_limit} is no number from 0 on")
+            raise InvalidArgumentError(f"reset_limit: {reset_limit} is no number from 0 on")
         variables, self._checked = checked_settings(job)
         if self._checked.timeline is not None:
-            raise UserError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
+            raise InvalidArgumentError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
         self._variables = {**variables, **checked_extra(env_vars or {}, "env_vars")}
         self._limits = Limits(
             least=min_workers,
@@ -106,10 +105,10 @@ class ElasticRayExecutor:
     def start(self) -> None:
         """Find the cluster: that of `ray.init()`, of RAY_ADDRESS, or one on this machine. Actors start with `run`.
 
-        Raises JobError, UserError, MissingRayError.
+        Raises JobError, InvalidArgumentError, MissingRayError.
         """
         if self._cluster is not None:
-            raise UserError("start: the executor has been started; call shutdown() first")
+            raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
         self._cluster = connect()
 
     def run(
@@ -120,7 +119,7 @@ class ElasticRayExecutor:
         Raises JobError: why the job cannot go on.
         """
         if self._cluster is None:
-            raise UserError("the executor has not been started; call start()")
+            raise InvalidArgumentError("the executor has not been started; call start()")
         with _Run(self, self._cluster, fn, list(args or ()), dict(kwargs or {})) as job:
             return job.results()
 
@@ -277,3 +276,45 @@ class _Run:
             place = self._ray.get(process.place, timeout=0)
             return f"the worker in {process.slot} ({place})"
         return f"the worker in {process.slot}"
+
+
+# The nodes of a Ray cluster as slots of an elastic job: which live, and how many workers each has room for.
+
+
+class Nodes:
+    """What Ray says of its nodes, in the order in which they were first seen."""
+
+    def __init__(self, ray: Any, layout: Layout) -> None:  # noqa: ANN401
+        """`layout`: what a worker takes."""
+        self._ray, self._layout = ray, layout
+        self._numbers: dict[str, str] = {}
+        """Ray's numbers of nodes, by what they are called here."""
+
+    def slots(self) -> list[Slot]:
+        """Room for workers on the nodes that live now, by what nodes have in all, whoever uses it at present."""
+        slots: list[Slot] = []
+        living = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        for number, node in living.items():
+            # Several nodes of a machine share its address.
+            self._numbers.setdefault(f"{node['NodeManagerAddress']}/{number[:8]}", number)
+        for host, number in self._numbers.items():
+            if number in living:
+                slots += [Slot(host, place) for place in range(self._room(living[number]["Resources"]))]
+        return slots
+
+    def lives(self, slot: Slot) -> bool:
+        """Whether its node does."""
+        number = self._numbers[slot.host]
+        return any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == number)
+
+    def affinity(self, slot: Slot) -> Any:  # noqa: ANN401
+        """Ray's strategy that starts an actor there and nowhere else."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(self._numbers[slot.host], soft=False)
+
+    def _room(self, resources: dict[str, float]) -> int:
+        room = resources.get("CPU", 0.0) / self._layout.cpus_per_worker
+        if self._layout.gpus:
+            room = min(room, resources.get("GPU", 0.0) / self._layout.gpus)
+        return int(room + 1e-9)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paceline import human
-from paceline.table import Column, render, wrapped
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Prediction:
     """A value of ours that nobody has published."""
 
     table: str
@@ -43,7 +43,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True)
-class Tested:
+class ClaimResult:
     """A claim of the study, tested by simulation: the verdict and the figures that decide it."""
 
     claim: str
@@ -72,12 +72,12 @@ class Study:
 
     title: str
     rows: Sequence[Compared]
-    claims: Sequence[Tested]
+    claims: Sequence[ClaimResult]
     figures: Sequence[str] = ()
     skipped: Sequence[Skipped] = ()
     simulations: int = 0
     notes: Sequence[str] = field(default_factory=tuple)
-    forecasts: Sequence[Foreseen] = ()
+    forecasts: Sequence[Prediction] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -144,7 +144,7 @@ def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
 
 def _number(value: float, unit: str) -> str:
     # Published values have three digits, ours one more.
-    return f"{human.digits(value)} {unit}".rstrip()
+    return f"{units.digits(value)} {unit}".rstrip()
 
 
 def _table(title: str, rows: Sequence[Compared]) -> list[str]:
@@ -160,7 +160,7 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
     return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
 
 
-def _foreseen(title: str, values: Sequence[Foreseen]) -> list[str]:
+def _foreseen(title: str, values: Sequence[Prediction]) -> list[str]:
     """A line a row, a column a model."""
     import click
 
@@ -173,14 +173,14 @@ def _foreseen(title: str, values: Sequence[Foreseen]) -> list[str]:
     return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows], highlight_first=False), ""]
 
 
-def _claims(claims: Sequence[Tested], width: int) -> list[str]:
+def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
     import click
 
     lines = [click.style("The paper's claims", bold=True)]
     for it in claims:
         colour = "green" if it.holds else "red"
         lines += ["", *wrapped(it.claim, width)]
-        figures = "; ".join(f"{name} {human.short(value)}" for name, value in it.figures.items())
+        figures = "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())
         found = wrapped(f"{it.verdict}: {figures}", width - 4)
         lines += ["    " + line for line in found]
         start = len(lines) - len(found)

@@ -1,7 +1,7 @@
 """Published measurements of public systems, beside what is forecast for them.
 
-docs/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data FILE.csv`
-forecasts any file of the same columns.
+docs/results/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data
+FILE.csv` forecasts any file of the same columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from paceline.studies.published.rows import Forecast, forecast
 def run(
     plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
 ) -> Published:
-    """Forecast every row of a file, and draw the figure if a folder is given. Raises UserError for a file's mistake."""
+    """Forecast every row of a file, and draw the figure if a folder is given.
+
+    Raises InvalidArgumentError for a file's mistake.
+    """
     rows = read(data or BUILT_IN)
     forecasts: list[Forecast] = []
     skipped: list[Skip] = []

@@ -21,12 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.errors import PacelineError
 from paceline.studies.published.constants import as_rate, constant
 from paceline.studies.published.data import Row
 from paceline.studies.published.network import Channel, channel_of, knows_inside, says_channel
 
 
-class CannotForecastError(Exception):
+class CannotForecastError(PacelineError):
     """A row's reason."""
 
 
@@ -168,7 +169,7 @@ def engine_of(row: Row) -> Engine:
         if re.search(pattern, words):
             engine = make(row)
             return replace(engine, assumed=(*engine.assumed, *_guesses(row, engine)))
-    raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/published.md lists them")
+    raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/results/published.md lists them")
 
 
 def _guesses(row: Row, engine: Engine) -> list[str]:

@@ -12,14 +12,14 @@ from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.operators import operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, Terms
+from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, ReduceArgs
 from paceline.torch.hvd.sparse import is_sparse
 
 
 def _terms(
     op: int | None, average: bool | None, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
-) -> Terms:
-    return Terms(operator_of(op, average), prescale_factor, postscale_factor, process_set)
+) -> ReduceArgs:
+    return ReduceArgs(operator_of(op, average), prescale_factor, postscale_factor, process_set)
 
 
 def allreduce(
@@ -35,8 +35,8 @@ def allreduce(
     """Combine the tensors of all ranks: a new tensor of the same shape and dtype. Differentiable.
 
     `op` is Average (the default), Sum, Min, Max or Product; `average` is its older form. All ranks give the same shape
-    and dtype; any device, layout in memory, and dtype that `paceline.torch.reductions` lists. Averages and
-    multiples of integers are rounded toward zero. The factors multiply each tensor before and the result after.
+    and dtype; any device, layout in memory, and dtype that `paceline.torch.backend.reductions` lists. Averages
+    and multiples of integers are rounded toward zero. The factors multiply each tensor before and the result after.
 
     Raises JobError (`hvd.HorovodInternalError`) naming tensor and ranks if they differ, or if a rank is gone; TypeError
     for a dtype that has no such reduction; ValueError for an unknown `op` or at a rank outside of `process_set`.

@@ -7,22 +7,22 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline._core import JobError, UserError
-from paceline.elastic.membership import membership
-from paceline.failure import tell_launcher
-from paceline.job import join_named
+from paceline.errors import InvalidArgumentError, JobError
+from paceline.job.elastic_member import membership
+from paceline.job.failure import tell_launcher
+from paceline.job.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.objects import allgather_object
-from paceline.torch.hvd.places import places
 from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set
+from paceline.torch.hvd.world import places
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that this process was started for, and wait for all ranks; again, and nothing happens.
 
-    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/running.md); without one it is a
-    job of one rank. Settings are the PACELINE_ variables of `paceline.settings` and the HOROVOD_ variables of
+    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md); without one it
+    is a job of one rank. Settings are the PACELINE_ variables of `paceline.job.settings` and the HOROVOD_ variables of
     `paceline.torch.hvd.environment`.
 
     `comm`: ranks of the launcher that work together, this one among them, and are renumbered from 0 on; ranks that name
@@ -31,8 +31,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     In an elastic job ranks die and come: it waits until a world has met.
 
-    Raises JobError naming the ranks that did not come, UserError for a variable that cannot be, ValueError for `comm`
-    without this rank.
+    Raises JobError naming the ranks that did not come, InvalidArgumentError for a variable that cannot be, ValueError
+    for `comm` without this rank.
     """
     if world.is_initialized():
         return
@@ -61,7 +61,7 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     if job.settings.unfused:
         if knobs.threshold_given:
             job.close()
-            raise UserError(
+            raise InvalidArgumentError(
                 "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor by itself; unset it, or take ring"
             )
         knobs = replace(knobs, threshold=0, threshold_given=True)
@@ -86,12 +86,12 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
 
 
 def _compare(ways: list[dict[str, object]]) -> None:
-    """Raises UserError: the variable, and two ranks whose values differ."""
+    """Raises InvalidArgumentError: the variable, and two ranks whose values differ."""
     for rank, way in enumerate(ways):
         for variable, value in way.items():
             first = ways[0].get(variable)
             if value != first:
-                raise UserError(
+                raise InvalidArgumentError(
                     f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it alike on all ranks"
                 )
 

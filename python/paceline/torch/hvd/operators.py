@@ -13,8 +13,8 @@ import warnings
 import torch
 from torch.distributed import ReduceOp
 
-from paceline.torch.buffers import name_of
-from paceline.torch.reductions import WIDER_IN_PRODUCTS, Reduction, plan
+from paceline.torch.backend.buffers import name_of
+from paceline.torch.backend.reductions import WIDER_IN_PRODUCTS, Reduction, plan
 
 
 class Operator(enum.IntEnum):

@@ -7,10 +7,14 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from paceline._core import UserError
-from paceline.torch.hvd.elastic import updates
-from paceline.torch.hvd.elastic.commits import Commits
+import torch
+
+from paceline.errors import InvalidArgumentError
+from paceline.job.elastic_member import membership
+from paceline.torch.hvd.all_reduce import allreduce_
 from paceline.torch.hvd.objects import broadcast_object, dumped
+from paceline.torch.hvd.operators import Operator
+from paceline.torch.hvd.world import size
 
 
 class State:
@@ -48,7 +52,7 @@ class State:
         """
         self.save()
         self._made()
-        updates.check()
+        check()
 
     def check_host_updates(self) -> None:
         """Let ranks in that wait, and out that are to leave, if there are any; without a copy. All ranks call this.
@@ -56,8 +60,8 @@ class State:
         Raises HostsUpdatedInterrupt on all ranks, which `run` catches.
         """
         try:
-            updates.check()
-        except updates.HostsUpdatedInterrupt:
+            check()
+        except HostsUpdatedInterrupt:
             # All ranks are here, or will go back: what has been done since the last commit is not lost.
             self.save()
             self._made()
@@ -105,7 +109,7 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
         try:
             dumped(value)
         except _PICKLES as why:
-            return UserError(
+            return InvalidArgumentError(
                 f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep what "
                 "can be pickled in the state, and make the rest anew"
             )
@@ -138,7 +142,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the objects of rank 0, and keep them: `restore` brings them back.
 
-        Raises UserError naming an attribute that pickle cannot take.
+        Raises InvalidArgumentError naming an attribute that pickle cannot take.
         """
         if self._names:
             own = {name: getattr(self, name) for name in self._names}
@@ -162,3 +166,83 @@ class ObjectState(State):
 
     def _synchronized(self, number: int) -> None:
         self._commits.adopt(number, self._snapshot())
+
+
+# The last two commits of this process.
+
+
+Snapshot = Any
+"""Whatever a state needs to be as it was."""
+
+
+class Commits:
+    """Snapshots by the number of their commit. Two: another rank may not have come to make the last one."""
+
+    def __init__(self) -> None:
+        """There is none."""
+        self._held: dict[int, Snapshot] = {}
+        self._synchronized: list[Snapshot] = []
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of those that are held, the last one last."""
+        return list(self._held)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """A new commit; of those before, one is kept."""
+        self._synchronized.clear()
+        number = self.numbers[-1] + 1 if self._held else 0
+        self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
+
+    def adopt(self, number: int, snapshot: Snapshot) -> None:
+        """From now on this is the only one, and all ranks have it."""
+        self._synchronized.clear()
+        self._held = {number: snapshot}
+
+    def synchronized(self, snapshot: Snapshot) -> None:
+        """Keep what `sync` has left, until there is a later commit.
+
+        It has no number, so that no rank is asked to go back to it: others may have failed before they had it.
+        """
+        self._synchronized = [snapshot]
+
+    def last(self) -> Snapshot | None:
+        """The last one, or what `sync` has left since."""
+        if self._synchronized:
+            return self._synchronized[0]
+        return self._held[self.numbers[-1]] if self._held else None
+
+    def back_to(self, number: int) -> bool:
+        """Forget later ones. False if this one is not held; then nothing is."""
+        self._synchronized.clear()
+        if number not in self._held:
+            self._held = {}
+            return False
+        self._held = {each: snapshot for each, snapshot in self._held.items() if each <= number}
+        return True
+
+
+# Whether others wait to come in, or ranks are to leave: all ranks hear of it at the same commit.
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """There is to be another world; `run` catches it. Nothing is lost: all ranks are at the same point."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        """`skip_sync` is Horovod's: whether no rank comes in. Ranks are synchronized in any case."""
+        super().__init__("ranks are to come or to leave; hvd.elastic.run goes on with them")
+        self.skip_sync = skip_sync
+
+
+def check() -> None:
+    """All ranks call this at the same point, and wait for each other. Raises HostsUpdatedInterrupt on all, or on none.
+
+    That they wait is what keeps their commits at most one apart.
+    """
+    member = membership()
+    updated = member is not None and member.updated()
+    if size() > 1:
+        flag = torch.tensor([int(updated)], dtype=torch.int32)
+        updated = bool(allreduce_(flag, name="hvd.elastic.updated", op=Operator.Max).item())
+    if updated:
+        raise HostsUpdatedInterrupt

@@ -1,0 +1,101 @@
+"""`--placement FILE`: which server owns which tensor, as `{"tensor name": server number}`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Trace, nearest
+from paceline.errors import InvalidArgumentError
+
+_LARGEST_FILE = 256 * 1024 * 1024  # as for traces
+
+
+def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: int) -> list[int]:
+    """The server of each bucket of the trace. Raises InvalidArgumentError naming the file and the tensor."""
+    table = _read(path)
+    groups = trace.buckets(bucket_size)
+    known = {tensor for group in groups for tensor in group}
+    for tensor, server in table.items():
+        if tensor not in known:
+            near = nearest(tensor, sorted(known))
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: the trace has no such tensor{hint}")
+        _check(path, tensor, server, servers)
+    return [_server(path, group, table) for group in groups]
+
+
+def read_table(path: Path, servers: int) -> dict[str, int]:
+    """The server of each tensor, for training. Raises InvalidArgumentError naming the file and the tensor."""
+    table = _read(path)
+    for tensor, server in table.items():
+        _check(path, tensor, server, servers)
+    return table
+
+
+def _check(path: Path, tensor: str, server: object, servers: int) -> None:
+    if isinstance(server, bool) or not isinstance(server, int):
+        raise InvalidArgumentError(
+            f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}"
+        )
+    if not 0 <= server < servers:
+        raise InvalidArgumentError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
+
+
+def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:
+    for tensor in group:
+        if tensor not in table:
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: is missing; every tensor needs a server")
+        if table[tensor] != table[group[0]]:
+            raise InvalidArgumentError(
+                f"{path}: {_name(tensor)}: is fused into one bucket with {_name(group[0])}, and they are placed on "
+                f"different servers ({table[tensor]} and {table[group[0]]})"
+            )
+    server: int = table[group[0]]
+    return server
+
+
+def _numbered(servers: int) -> str:
+    return "there is one, number 0 (see --servers)" if servers == 1 else f"{servers} are numbered from 0"
+
+
+def _name(tensor: str) -> str:
+    return json.dumps(tensor[:80], ensure_ascii=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise InvalidArgumentError(f"{path}: {constant} is not JSON")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in table:
+                raise InvalidArgumentError(f"{path}: {_name(key)}: stands twice")
+            table[key] = value
+        return table
+
+    try:
+        if path.exists() and not path.is_file():
+            raise InvalidArgumentError(
+                f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}; name a file"
+            )
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InvalidArgumentError(f"{path}: is larger than 256 MB; is it a placement?")
+        table = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+    except FileNotFoundError:
+        raise InvalidArgumentError(
+            f"{path}: there is no such file; placements are round-robin, even or a file"
+        ) from None
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise InvalidArgumentError(f"{path}: is nested too deeply") from None
+    except InvalidArgumentError:
+        raise
+    except ValueError as error:  # not JSON, not UTF-8, or a NUL in the path
+        raise InvalidArgumentError(f"{path}: is not JSON: {error}") from None
+    if not isinstance(table, dict):
+        raise InvalidArgumentError(f'{path}: an object is meant, as in {{"conv1.weight": 0, "fc.weight": 1}}')
+    return table

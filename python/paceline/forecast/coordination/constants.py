@@ -1,0 +1,56 @@
+"""The constants of the coordinators' model: what the core declares, and files that set some of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from paceline._core import coordinator_constants, nearest
+from paceline.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One of them: `range` are the values that make sense."""
+
+    name: str
+    unit: str
+    default: float
+    range: tuple[float, float]
+    meaning: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def all_constants() -> dict[str, Constant]:
+    """By name, in the order in which the model uses them."""
+    rows = [{**row, "range": tuple(row["range"])} for row in json.loads(coordinator_constants())]
+    return {row["name"]: Constant(**row) for row in rows}
+
+
+def read_constants(path: Path) -> dict[str, float]:
+    """A JSON object of names and numbers; those that it does not name keep their defaults.
+
+    Raises InvalidArgumentError.
+    """
+    where = f"--coordinator-constants {path}"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"{where}: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidArgumentError(f'{where}: not JSON ({error}); give an object such as {{"cycle_ms": 1}}') from None
+    if not isinstance(values, dict):
+        raise InvalidArgumentError(f'{where}: not an object; give one such as {{"cycle_ms": 1}}')
+    for name, value in values.items():
+        constant = all_constants().get(name)
+        if constant is None:
+            near = nearest(name, list(all_constants()))
+            hint = f"did you mean '{near}'?" if near else f"there are: {', '.join(all_constants())}"
+            raise InvalidArgumentError(f"{where}: no constant '{name[:80]}'; {hint}")
+        least, most = constant.range
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise InvalidArgumentError(f"{where}: {name}: {value!r} is not a number between {least:g} and {most:g}")
+    return {name: float(value) for name, value in values.items()}

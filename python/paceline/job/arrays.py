@@ -1,0 +1,205 @@
+"""From arrays to the memory that the runtime works on: numpy's, and whatever else shows its memory as they do.
+
+An array is an object with `__array_interface__` (numpy) or the buffer protocol (bytearray, array.array, mmap), or a
+list or tuple of such objects, which are taken one after the other as if they were one. Nothing is copied: the memory
+must be contiguous, and writable where something arrives.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from paceline.errors import InvalidArgumentError
+
+Array = Any
+"""numpy arrays, buffers, lists of them."""
+Region = tuple[int, int]
+"""The address of the first element, and how many there are."""
+
+DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
+"""What can be reduced, and the bytes of an element."""
+# As __array_interface__ and as the buffer protocol write them; there, `l` and `q` have the size that comes with them.
+_KINDS = {"f4": "float32", "f8": "float64", "f2": "float16", "i4": "int32", "i8": "int64", "u1": "uint8"}
+_CODES = {"f": "f4", "d": "f8", "e": "f2", "B": "u1", "c": "S1", "b": "i1", "?": "b1"}
+# As numpy does.
+_CHARS = {"f": "float32", "d": "float64", "e": "float16", "B": "uint8"}
+_CHARS |= {code: f"int{8 * struct.calcsize(code)}" for code in "ilq"}
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+
+
+@dataclass(slots=True)
+class Memory:
+    """One argument of an operation."""
+
+    regions: list[Region]
+    dtype: str
+    keep: object
+    """Owns the memory: to be held until the operation is over."""
+
+    @property
+    def elements(self) -> int:
+        """In all regions."""
+        return sum(count for _, count in self.regions)
+
+
+def memory(value: Array, what: str, *, dtype: str | None = None, writable: bool = False) -> Memory:
+    """The memory of an array, or of a list or tuple of them.
+
+    `what` is what messages call it. `dtype` names the elements where the array cannot: "bfloat16" over uint16. Raises
+    InvalidArgumentError, a ValueError, for what is no array or has another dtype, is not contiguous or cannot be
+    written.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(value) is numpy.ndarray and dtype is None:
+        # What most arrays are, recognised in 2 µs; __array_interface__ takes 6.
+        kind = value.dtype
+        name = _CHARS.get(kind.char)
+        if name is not None and kind.isnative and value.flags.carray and value.size:
+            return Memory([(_writable_address(value), value.size)], name, value)
+    if not isinstance(value, list | tuple):
+        address, count, found, keep = _look(value, what, writable)
+        return Memory([(address, count)] if count else [], _said(found, dtype, what), keep)
+    if not value:
+        raise InvalidArgumentError(f"{what}: an empty list; give at least one array")
+    parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
+    for index, part in enumerate(parts):
+        if part.dtype != parts[0].dtype:
+            raise InvalidArgumentError(
+                f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays that go together have one "
+                "dtype: call once for each"
+            )
+    regions = [region for part in parts for region in part.regions]
+    if writable:
+        spans = sorted((address, address + count * DTYPES[parts[0].dtype]) for address, count in regions)
+        if any(after[0] < before[1] for before, after in pairwise(spans)):
+            raise InvalidArgumentError(f"{what}: two of the arrays share memory; give each once")
+    return Memory(regions, parts[0].dtype, [part.keep for part in parts])
+
+
+def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
+    """Raise InvalidArgumentError if what is written shares memory with what is read."""
+    size = DTYPES[inputs.dtype]
+    for address, count in inputs.regions:
+        if any(begin < address + count * size and address < begin + many * size for begin, many in outputs.regions):
+            raise InvalidArgumentError(f"{call}: out shares memory with array; give an array of its own, or a copy")
+
+
+def new_array(like: Array, shape: Sequence[int], what: str) -> Array:
+    """An array for a result: numpy's, if `like` is numpy's.
+
+    Raises InvalidArgumentError for others: they say where to.
+    """
+    import numpy
+
+    if not isinstance(like, numpy.ndarray):
+        raise InvalidArgumentError(
+            f"{what} is missing; give an array for the result (for a numpy array it would be made)"
+        )
+    return numpy.empty(tuple(shape), dtype=like.dtype)
+
+
+def _look(value: Array, what: str, writable: bool) -> tuple[int, int, str, object]:
+    """Address, elements, dtype and owner of one array; dtypes that the runtime does not know begin with '?'."""
+    interface = getattr(value, "__array_interface__", None)
+    if interface is None:
+        return _buffer(value, what, writable)
+    numpy = sys.modules.get("numpy")
+    if not isinstance(interface["data"], tuple) or (numpy is not None and isinstance(value, numpy.generic)):
+        raise InvalidArgumentError(
+            f"{what}: {type(value).__name__} has no memory of its own; give numpy.array([...]) of it"
+        )
+    address, read_only = interface["data"]
+    kind, shape = interface["typestr"], interface["shape"]
+    if kind[0] not in (_NATIVE, "|"):
+        raise InvalidArgumentError(
+            f"{what}: has the byte order of other machines; give array.astype(array.dtype.newbyteorder('='))"
+        )
+    found = _KINDS.get(kind[1:])
+    if found is None:
+        name = str(getattr(value, "dtype", kind))
+        found = "bfloat16" if name == "bfloat16" else f"?{name}"
+    if not _contiguous(shape, interface.get("strides"), DTYPES.get(found, 2)):
+        raise InvalidArgumentError(
+            f"{what}: is not contiguous; give numpy.ascontiguousarray(...) of it, and copy the result back"
+        )
+    if writable and read_only:
+        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
+    return address, math.prod(shape), found, value
+
+
+def _contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int) -> bool:
+    if strides is None or 0 in shape:
+        return True
+    expected = item
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _buffer(value: Array, what: str, writable: bool) -> tuple[int, int, str, object]:
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{what}: {type(value).__name__} is no array; give a numpy array or a buffer (bytearray, array.array)"
+        ) from None
+    if not view.c_contiguous:
+        raise InvalidArgumentError(f"{what}: is not contiguous; give a copy: bytearray(...)")
+    if writable and view.readonly:
+        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a bytearray")
+    code = view.format.lstrip("@=" + _NATIVE)
+    kind = _CODES.get(code) or {"i": "i", "l": "i", "q": "i", "H": "u"}.get(code, code) + str(view.itemsize)
+    found = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
+    # The view, and with it the memory, stays as long as the operation: a bytearray cannot be resized meanwhile.
+    return (_address(view), view.nbytes // view.itemsize, found, view) if view.nbytes else (0, 0, found, view)
+
+
+def _address(view: memoryview) -> int:
+    if not view.readonly:
+        return _writable_address(view)
+    ctypes, py_buffer = _ctypes()
+    buffer = py_buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    address = int(buffer[0])
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    return address
+
+
+def _writable_address(value: Array) -> int:
+    ctypes, _ = _ctypes()
+    address: int = ctypes.addressof(ctypes.c_char.from_buffer(value))
+    return address
+
+
+@cache
+def _ctypes() -> tuple[Any, Any]:
+    """ctypes, which takes a moment to load, and room for a Py_buffer: 11 words, the first of which is the address."""
+    import ctypes
+
+    return ctypes, ctypes.c_void_p * 11
+
+
+def _said(found: str, dtype: str | None, what: str) -> str:
+    if dtype is not None:
+        if dtype not in DTYPES:
+            raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is none of {', '.join(DTYPES)}")
+        if dtype == found or (dtype == "bfloat16" and found in ("?uint16", "?|V2", "?V2")):
+            return dtype
+        remedy = "leave dtype out" if not found.startswith("?") else "bfloat16 goes over uint16"
+        raise InvalidArgumentError(f"{what}: {found.lstrip('?')}, but dtype says {dtype}; {remedy}")
+    if found.startswith("?"):
+        hint = ", dtype='bfloat16' if it holds such" if found == "?uint16" else ""
+        raise InvalidArgumentError(
+            f"{what}: {found[1:]} is none of {', '.join(DTYPES)}; convert it with array.astype(...){hint}, or move its "
+            "bytes: array.view('uint8')"
+        )
+    return found

@@ -1,0 +1,118 @@
+"""A script that prints which hosts there are now, a line for each: `node1:4`, or `node1`, which has one slot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from paceline.errors import InvalidArgumentError
+from paceline.launch.hosts import parse_hosts
+
+EVERY_S = 1.0
+"""As often as Horovod runs it."""
+_LONGEST_S = 30.0
+_MOST = 1 << 16
+_FAILURES = 5
+
+
+class Discovery:
+    """Runs the script again and again, beside everything else."""
+
+    def __init__(self, command: str, *, every_s: float = EVERY_S) -> None:
+        """A command as a shell would take it, without a shell. Raises InvalidArgumentError if it is empty."""
+        try:
+            self.words: Sequence[str] = shlex.split(command)
+        except ValueError as error:
+            raise InvalidArgumentError(f"--host-discovery-script '{command[:80]}': {error}") from None
+        if not self.words:
+            raise InvalidArgumentError(
+                "--host-discovery-script: is empty; name a command that prints lines such as node1:4"
+            )
+        self.every_s = every_s
+        self._next = 0.0
+        self._running: subprocess.Popen[bytes] | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close; a pipe could fill up
+        self._give_up_at = 0.0
+        self._failures = 0
+        self._told: set[str] = set()
+
+    def first_time(self, name: str) -> bool:
+        """Whether the user has not been told of this yet."""
+        new = name not in self._told
+        self._told.add(name)
+        return new
+
+    def patience(self, now: float) -> float:
+        """Seconds until `look` is due."""
+        return 0.05 if self._running is not None else max(0.0, self._next - now)
+
+    def look(self, now: float) -> dict[str, int] | None:
+        """The slots of each host if a run has ended, else None. One that fails is told of, and changes nothing.
+
+        Raises InvalidArgumentError if the script cannot be started, ClickException if it has failed 5 times in a row.
+        """
+        if self._running is None:
+            if now >= self._next:
+                self._begin(now)
+            return None
+        code = self._running.poll()
+        if code is None:
+            if now < self._give_up_at:
+                return None
+            code = self._kill(self._running)
+        self._running = None
+        self._output.seek(0)
+        data = self._output.read(_MOST + 1)
+        text = data.decode(errors="replace")
+        try:
+            if len(data) > _MOST:  # its end could be half a line
+                raise InvalidArgumentError(
+                    f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host"
+                )
+            if code:
+                raise InvalidArgumentError(f"ended with exit code {code}")
+            hosts = parse_hosts(",".join(text.split()), "what it printed") if text.split() else []
+            found = {host.name: host.slots for host in hosts}
+        except InvalidArgumentError as error:
+            self._failures += 1
+            problem = f"--host-discovery-script {self.words[0]}: {error}"
+            if self._failures >= _FAILURES:
+                raise click.ClickException(f"{problem}; {_FAILURES} times in a row") from None
+            if self.first_time(str(error)):
+                click.echo(f"paceline: note: {problem}; the hosts stay as they were", err=True)
+            return None
+        self._failures = 0
+        return found
+
+    def _begin(self, now: float) -> None:
+        self._next, self._give_up_at = now + self.every_s, now + _LONGEST_S
+        self._output.seek(0)
+        self._output.truncate()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_SECRET")}
+        try:
+            self._running = subprocess.Popen(
+                self.words, stdin=subprocess.DEVNULL, stdout=self._output, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            words = Path(self.words[0])
+            raise InvalidArgumentError(f"--host-discovery-script {words}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """End a run that has not ended."""
+        if self._running is not None:
+            self._kill(self._running)
+        self._output.close()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> int:
+        """With what it has started: its session is its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()

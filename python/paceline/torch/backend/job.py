@@ -1,0 +1,144 @@
+"""A job as this process sees it: the native engine, what completes its futures, and the end of both."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from dataclasses import replace
+
+from torch._C._distributed_c10d import Store
+
+from paceline._core import Communicator, Engine
+from paceline.errors import InvalidArgumentError, JobError
+from paceline.job import selection_log, timeline_files
+from paceline.job.bootstrap import share_secret
+from paceline.job.elastic_member import ADDRESS
+from paceline.job.rank_environment import rank_environment
+from paceline.job.settings import Settings
+from paceline.torch.backend.completion import Completion
+from paceline.torch.backend.store_exchange import StoreExchange
+from paceline.torch.recorder.marks import Marks
+
+NOT_ELASTIC = (
+    "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run instead of init_process_group "
+    "(docs/how-to/elastic.md), or leave --elastic out"
+)
+
+
+class Job:
+    """The engine of one default process group (or of a group of its own), and who waits for its operations."""
+
+    def __init__(self, engine: Engine, world: Communicator, timeout_s: float) -> None:
+        """Use `start`."""
+        self.engine, self.world, self.timeout_s = engine, world, timeout_s
+        self.rank, self.size = world.rank, world.size
+        self.broken: str | None = None
+        """Why nothing can be begun any more."""
+        self.timeline: str | None = None
+        """Where what is recorded goes."""
+        self.marks: Marks | None = None
+        self.completion = Completion(engine)
+        self._names: dict[str, int] = {}
+        _jobs.add(self)
+
+    @classmethod
+    def start(cls, store: Store, rank: int, size: int, timeout_s: float | None) -> Job:
+        """Find the other ranks through `store` and connect; `timeout_s` is what init_process_group was told, if it was.
+
+        Raises JobError naming the ranks that did not come, and InvalidArgumentError for a setting that cannot be.
+        """
+        settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
+        settings.refuse_coordinator()
+        if os.environ.get(ADDRESS):
+            raise InvalidArgumentError(NOT_ELASTIC)
+        if settings.placed():
+            raise InvalidArgumentError(
+                f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "
+                "paceline.torch's DistributedOptimizer"
+            )
+        if settings.server_processes:
+            engine = _start_with_servers(rank, size, settings)
+        else:
+            exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
+            settings = replace(settings, secret=share_secret(exchange, settings.secret))
+            engine = Engine.start(rank, size, settings.to_json(), exchange)
+            exchange.finish()
+        try:
+            world = engine.world()
+        except BaseException:
+            engine.close()
+            raise
+        if settings.verbose and rank == 0:
+            selection_log.tell(world.choices())
+        job = cls(engine, world, settings.timeout_s)
+        if settings.timeline is not None:
+            timeline_files.begin(engine, settings.timeline)
+            job.timeline, job.marks = settings.timeline, Marks(engine)
+        return job
+
+    def group(self, ranks: list[int], name: str) -> Communicator:
+        """A communicator of these ranks of the job. Each of them calls this equally often with the same name."""
+        self.check()
+        again = self._names.get(name, 0)  # torch gives a destroyed group's name to the next one
+        self._names[name] = again + 1
+        return self.engine.group(ranks, f"{name}#{again}")
+
+    def check(self) -> None:
+        """Raise JobError if the job has ended, or if this process was forked from the one that began it."""
+        if self.broken is not None:
+            raise JobError(self.broken)
+
+    # The end.
+
+    def close(self) -> None:
+        """Say goodbye to the other ranks and end the threads. May be called twice."""
+        if self.broken is not None:
+            return
+        self.broken = "the process group has been destroyed; call init_process_group again"
+        self.completion.close()
+        self.engine.close()
+        if self.marks is not None:
+            self.marks.remove()
+        if self.timeline is not None:
+            timeline_files.finish(self.engine, self.timeline)
+        self.completion.finish()
+
+    def forked(self) -> None:
+        """Called in a forked child: the engine's threads and connections are the parent's."""
+        self.broken = (
+            f"this process was forked from rank {self.rank} after init_process_group, and the connections are its "
+            "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
+        )
+        self.completion.forked()
+        self.engine.forget_after_fork()
+
+
+def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
+    """The servers know nothing of torch's store: all meet where `paceline run` said."""
+    place = rank_environment()
+    if (rank, size) != (place.rank, place.size):
+        raise InvalidArgumentError(
+            f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can "
+            "use them; make it the default group, with backend paceline"
+        )
+    settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
+    return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
+
+
+_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for job in list(_jobs):
+        job.close()
+
+
+def _forked() -> None:
+    for job in list(_jobs):
+        job.forked()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
