@@ -1,7 +1,7 @@
 """Gives programs that insist on "gloo" Paceline's process groups: `PACELINE_AS_GLOO=1`, `paceline run --as-gloo`.
 
-Some trainers compare the backend's name with those that they know, and refuse every other. torch loads this module at the
-end of each `import torch` (entry point `torch.backends`), whoever started the process; without the variable it does
+Some trainers compare the backend's name with those that they know, and refuse every other. torch loads this module at
+the end of each `import torch` (entry point `torch.backends`), whoever started the process; without the variable it does
 nothing. With it, a group of backend "gloo" is Paceline's, and goes on to say that it is "gloo".
 """
 
