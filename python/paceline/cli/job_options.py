@@ -70,7 +70,7 @@ def output(place: str) -> types.Decorator:
         ),
         click.option("--record-steps", type=types.COUNT, help="Steps to take the median of.  [default: 10]"),
         click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps before the recorded ones.  [default: 3]"),
-        types.option(place, "verbose"),
+        types.options(place, "as_gloo", "verbose"),
     )
 
 
@@ -87,6 +87,7 @@ def request(
     record: Path | None,
     record_steps: int | None,
     record_warmup: int | None,
+    as_gloo: bool | None,
     switch: bool,
     elastic: Callable[[Settings], Elastic] | None = None,
     **settings: object,
@@ -106,6 +107,7 @@ def request(
         record=record,
         record_steps=record_steps,
         record_warmup=record_warmup,
+        as_gloo=bool(as_gloo),
         switch=switch,
         elastic=elastic,
     )

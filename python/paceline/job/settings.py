@@ -28,7 +28,7 @@ __all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABL
 
 # Variables that other parts read: those of `paceline run`, `record` and `emulate`.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
-OTHER_VARIABLES = frozenset({"PACELINE_EMULATED"})
+OTHER_VARIABLES = frozenset({"PACELINE_EMULATED", *(one.variable for one in SETTINGS.values() if one.variable)})
 
 
 @dataclass(frozen=True, kw_only=True)

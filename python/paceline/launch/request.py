@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 
 from paceline._internal.files import check_writable
+from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 from paceline.job.settings import OVER_MPI, Settings
@@ -39,6 +40,8 @@ class Request:
     record: Path | None = None
     record_steps: int | None = None
     record_warmup: int | None = None
+    as_gloo: bool = False
+    """Process groups that ask for gloo are Paceline's."""
     switch: bool = False
     """A process of its own adds up in the switch's place."""
     limit_s: float = float("inf")
@@ -60,6 +63,8 @@ class Request:
             SETTINGS[name].variable: as_text(getattr(settings, name) if name in ("timeline", "placement") else value)
             for name, value in said.items()
         }
+        if self.as_gloo:
+            given[AS_GLOO] = "1"
         if settings.transport in OVER_MPI:
             raise InvalidArgumentError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "

@@ -165,11 +165,11 @@ def text(value: object) -> str:
 
 
 def _switch(value: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    yes, no = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
     word = str(value).lower()
-    if word not in words:
+    if word not in (*yes, *no):
         raise InvalidArgumentError(f"'{value!s:.80}' is neither 1 nor 0 (true nor false)")
-    return words[word]
+    return word in yes
 
 
 def _strategy(value: object) -> str:

@@ -105,7 +105,12 @@ def page() -> str:
 
 
 def _of_job(setting: Setting) -> list[str]:
-    return [_code(setting.name), _code(setting.variable), _flag(setting, JOBS), *_meaning(setting, JOIN)]
+    return [
+        _code(setting.name),
+        _code(setting.variable),
+        _flag(setting, JOBS),
+        *_meaning(setting, JOIN if JOIN in setting.uses else None),
+    ]
 
 
 def _of_forecast(setting: Setting) -> list[str]:

@@ -598,6 +598,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*JOBS),
     ),
     Setting(
+        name="as_gloo",
+        flag="--as-gloo",
+        variable="PACELINE_AS_GLOO",
+        kind=kinds.SWITCH,
+        help='Process groups of "gloo" are Paceline\'s: for trainers that insist.',
+        default=False,
+        uses=_in("run", EMULATE_RUN),
+    ),
+    Setting(
         name="verbose",
         flag="--verbose",
         variable="PACELINE_VERBOSE",
@@ -609,8 +618,8 @@ _ALL: tuple[Setting, ...] = (
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
-VARIABLES: Mapping[str, str] = {setting.variable: setting.name for setting in _ALL if setting.variable}
-"""Names by environment variable, those of jobs."""
+VARIABLES: Mapping[str, str] = {one.variable: one.name for one in _ALL if one.variable and JOIN in one.uses}
+"""Names by environment variable, of those that a job reads when it is joined."""
 ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_timeout_s"}
 """Names that keywords had once."""
 
