@@ -105,12 +105,8 @@ def page() -> str:
 
 
 def _of_job(setting: Setting) -> list[str]:
-    return [
-        _code(setting.name),
-        _code(setting.variable),
-        _flag(setting, JOBS),
-        *_meaning(setting, JOIN if JOIN in setting.uses else None),
-    ]
+    place = JOIN if JOIN in setting.uses else None
+    return [_code(setting.name), _code(setting.variable), _flag(setting, JOBS), *_meaning(setting, place)]
 
 
 def _of_forecast(setting: Setting) -> list[str]:
