@@ -69,7 +69,7 @@ def test_each_setting_has_words_a_check_and_a_default(setting):
     assert setting.flag or setting.variable or any(place.startswith("paceline.") for place in setting.uses)
 
 
-@pytest.mark.parametrize("setting", map(SETTINGS.get, VARIABLES.values()), ids=lambda setting: setting.variable)
+@pytest.mark.parametrize("setting", list(map(SETTINGS.get, VARIABLES.values())), ids=lambda setting: setting.variable)
 def test_each_variable_is_read(setting):
     """What cannot be is refused by its name; empty is as good as unset."""
     assert JOIN in setting.uses
