@@ -14,7 +14,10 @@ from job_workers.launch import TESTS, clean
 from paceline._core import Engine, JobError
 from paceline.job.settings import Settings
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 
 def start(*words, env=None):
