@@ -11,7 +11,8 @@ import threading
 
 import pytest
 from job_workers.launch import TESTS, clean
-from paceline._core import Engine, JobError
+from paceline._core import Engine
+from paceline.errors import JobError
 from paceline.job.settings import Settings
 
 pytestmark = [
