@@ -45,7 +45,7 @@ def horovod(_folder, rank, size):
 
 
 class SharedJob:
-    """Ranks that are started by the first check. A job in which a check failed is ended, and the next starts another."""
+    """Ranks that the first check starts. A job in which a check failed is ended, and the next check starts another."""
 
     def __init__(self, member, size, **env):
         """`member(folder, rank, size)` joins and leaves, and gives the first arguments of every check."""
@@ -77,8 +77,10 @@ class SharedJob:
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             env |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            words = (theirs, self.member, Path(self.folder.name), rank, self.size, dict(env))
-            self.processes.append(context.Process(target=_rank, args=words, daemon=True))
+            place = (Path(self.folder.name), rank, self.size)
+            self.processes.append(
+                context.Process(target=_rank, args=(theirs, self.member, place, dict(env)), daemon=True)
+            )
             self.processes[-1].start()
             theirs.close()
             self.pipes.append(ours)
@@ -129,11 +131,11 @@ def _received(pipe):
         return False, "ended and said nothing"
 
 
-def _rank(pipe, member, folder, rank, size, env):
+def _rank(pipe, member, place, env):
     os.environ.update(env)
     torch.set_num_threads(1)
     try:
-        with member(folder, rank, size) as first:
+        with member(*place) as first:
             pipe.send((True, None))
             while (asked := pipe.recv()) is not None:
                 function, args = asked
