@@ -13,7 +13,7 @@ RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo
 
 .PHONY: setup demo test test-process test-all bench lint format clean study wheels docs
 
-setup: $(VENV)/.installed $(VENV)/.tests
+setup: $(VENV)/.installed
 
 # What the demo and the tests need; linters and benchmarks bring their own when they are run. On Linux plain torch brings CUDA's
 # libraries, 4 of its 5 GB; UV_TORCH_BACKEND=cpu in the environment leaves them out where download.pytorch.org can be reached.
@@ -43,7 +43,7 @@ $(VENV)/.lint: $(VENV)/.tools
 	@touch $@
 
 # Records real training steps of a real model on this machine, forecasts them on a cluster, draws what it says.
-demo: $(VENV)/.installed
+demo: setup
 	@mkdir -p $(OUT)
 	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes half a minute."
 	$(BIN)/paceline record --model resnet18 --batch 16 --warmup 1 --steps 4 -o $(OUT)/resnet18.json
@@ -61,7 +61,7 @@ demo: $(VENV)/.installed
 PYTEST   := $(BIN)/python -m pytest -q
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadgroup
 
-test: setup
+test: setup $(VENV)/.tests
 	PROPTEST_CASES=25 cargo test --locked --quiet
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
