@@ -6,7 +6,7 @@
 //! | [`reduce`] | kernels: combine, scale |
 //! | [`space`] | the memory of an operation |
 //! | [`tag`] | what stands in front of every fragment |
-//! | [`channel`] | what a transport offers; [`shm`], [`tcp`], [`loopback`] are transports |
+//! | [`channel`] | what a transport offers; [`shm`] and [`tcp`] are transports, `loopback` is for a process itself |
 //! | [`multicast`] | one message to many ranks, copied by the network |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`executor`] | runs programs over channels, never waiting |
@@ -30,7 +30,7 @@ pub mod executor;
 mod fork;
 pub mod grpc;
 pub mod handle;
-pub mod loopback;
+mod loopback;
 pub mod mpi;
 pub mod multicast;
 pub mod program;

@@ -66,6 +66,10 @@ pub(super) fn send(
     let element = signature.dtype.size();
     let (shown_as, bytes) = (live.number, piece.len * element as u64);
     let own = live.parts[part].role;
+    let stream = (to.count == 1 && live.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
+    if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
+        return (false, false);
+    }
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
     let mut any = false;
     let lane = &mut live.parts[part].lanes[at];
@@ -128,5 +132,9 @@ pub(super) fn send(
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }
     }
-    (any, lane.sent.complete() == copies.count())
+    let complete = lane.sent.complete() == copies.count();
+    if let Some(stream) = stream.filter(|_| complete) {
+        wires.leave(stream);
+    }
+    (any, complete)
 }
