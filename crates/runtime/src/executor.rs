@@ -84,7 +84,7 @@ impl Executor {
     /// The same, within these limits.
     #[must_use]
     pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
-        wires.limit_loopback(&limits);
+        wires.limit(&limits);
         let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::new(limits));
         Executor { wires, limits, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
     }

@@ -135,14 +135,21 @@ fn network() -> impl Strategy<Value = Network> {
     let limits = limits.prop_map(|(elements, loopback_fragments, aside, aside_streams, ahead, window, lanes)| Limits {
         loopback_fragment: elements * ELEMENT,
         loopback_fragments,
+        least_lent: 2 * ELEMENT,
         aside,
         aside_streams,
         ahead,
         window,
         lanes,
     });
-    (any::<u64>(), 1usize..12, 1usize..4, any::<bool>(), limits).prop_map(|(seed, elements, fragments, far, limits)| {
-        Network { seed, fragment: elements * ELEMENT, fragments, far, limits }
+    let sizes = (1usize..12, 1usize..4, prop_oneof![Just(0), 1usize..20]);
+    (any::<u64>(), sizes, any::<bool>(), limits).prop_map(|(seed, (elements, fragments, lent), far, limits)| Network {
+        seed,
+        fragment: elements * ELEMENT,
+        fragments,
+        lends: if lent > 0 { (elements + lent) * ELEMENT } else { 0 },
+        far,
+        limits,
     })
 }
 
@@ -183,7 +190,7 @@ fn case(operations: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     });
     (strategy, operations, knobs(), network(), 0u64..40, any::<bool>()).prop_map(
         |(strategy, (topology, mut operations), knobs, network, more, step)| {
-            let largest = network.fragment.max(network.limits.loopback_fragment) / ELEMENT;
+            let largest = network.fragment.max(network.lends).max(network.limits.loopback_fragment) / ELEMENT;
             // Steps are of parameter servers that meet.
             let step = step && strategy.starts_with("ps") && knobs.barrier;
             if step {
@@ -218,7 +225,7 @@ proptest! {
 fn a_switch_passes_on_beside_a_worker_and_a_server() {
     for seed in 0..50 {
         let limits = Limits { aside_streams: 1 << 10, loopback_fragment: 64, ..Limits::default() };
-        let network = Network { seed, fragment: 128, fragments: 4, far: true, limits };
+        let network = Network { seed, fragment: 128, fragments: 4, lends: 0, far: true, limits };
         let operation = Operation { elements: 4000, group: 0, late: vec![false, true], waits: vec![false; 2] };
         let case = Case {
             strategy: find("ps-aggregation").expect("a known strategy").name,

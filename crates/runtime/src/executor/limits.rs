@@ -7,6 +7,8 @@ pub struct Limits {
     pub loopback_fragment: usize,
     /// Fragments from one role of this process to another that have not been taken.
     pub loopback_fragments: usize,
+    /// Least bytes that are lent: below, finding the pages costs more than copying once more.
+    pub least_lent: usize,
     /// Bytes put aside of a wire above which it is left alone unless nothing else helps.
     pub aside: usize,
     /// The same of what streams through this process, which need not come faster than it goes on; and by how much more
@@ -25,6 +27,7 @@ impl Default for Limits {
         Limits {
             loopback_fragment: 64 << 10,
             loopback_fragments: 8,
+            least_lent: 128 << 10,
             aside: 64 << 20,
             aside_streams: 4 << 20,
             ahead: 16 << 20,

@@ -33,6 +33,7 @@ const LOOPBACK: u32 = 1 << 31;
 pub struct Wires {
     me: u32,
     loopback: Loopback,
+    least_lent: usize,
     /// By rank; none to itself.
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
@@ -66,7 +67,7 @@ impl Wires {
         let name = |channel: &Option<Box<dyn Channel>>| channel.as_ref().map_or("none", |channel| channel.name());
         let mut names: Vec<_> = channels.iter().map(name).collect();
         names[me as usize] = "self";
-        let Limits { loopback_fragment, loopback_fragments, .. } = Limits::default();
+        let Limits { loopback_fragment, loopback_fragments, least_lent, .. } = Limits::default();
         let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
@@ -75,6 +76,7 @@ impl Wires {
         Wires {
             me,
             loopback: Loopback::new(loopback_fragment, loopback_fragments),
+            least_lent,
             channels,
             names,
             far,
@@ -91,8 +93,9 @@ impl Wires {
         }
     }
 
-    pub(super) fn limit_loopback(&mut self, limits: &Limits) {
+    pub(super) fn limit(&mut self, limits: &Limits) {
         self.loopback = Loopback::new(limits.loopback_fragment, limits.loopback_fragments);
+        self.least_lent = limits.least_lent;
     }
 
     /// Has multicasts go out as such from now on.
@@ -219,6 +222,11 @@ impl Wires {
     /// Most bytes of a fragment that can be lent to this rank, or 0.
     pub(super) fn lends(&self, rank: u32) -> usize {
         self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())
+    }
+
+    /// Least bytes that are lent.
+    pub(super) fn least_lent(&self) -> usize {
+        self.least_lent
     }
 
     /// As [`Wires::send`]; the payload must not change until it has been returned.

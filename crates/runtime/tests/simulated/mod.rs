@@ -7,31 +7,55 @@
 //! nothing can happen any more, ranks that are late begin; then executors force what is in the way aside, as they do after
 //! a time without progress; if that does not help either, the operation hangs.
 #![allow(dead_code, reason = "every test uses a part of it")]
+#![allow(unsafe_code, reason = "what is lent is an address")]
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use paceline_runtime::channel::{Channel, Sink};
+use paceline_runtime::channel::{Channel, Sink, Ticket};
 use paceline_runtime::executor::{Executor, Limits, Wires};
 use paceline_runtime::handle::Handle;
 use paceline_runtime::tag::Tag;
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
+/// What a fragment holds: a copy, or an address and a length.
+enum Payload {
+    Copied(Vec<u8>),
+    Lent(usize, usize),
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match *self {
+            Payload::Copied(ref bytes) => bytes,
+            // SAFETY: whoever lent it keeps it until it was taken, or revokes it before.
+            Payload::Lent(address, len) => unsafe { std::slice::from_raw_parts(address as *const u8, len) },
+        }
+    }
+}
+
 /// What lies between two ranks, in one direction.
 #[derive(Default)]
 struct Link {
     /// On their way.
-    sent: VecDeque<(Tag, Vec<u8>)>,
+    sent: VecDeque<(Tag, Payload)>,
     /// Those that the receiver sees; of the last one perhaps only the tag.
-    arrived: VecDeque<(Tag, Vec<u8>)>,
+    arrived: VecDeque<(Tag, Payload)>,
     torn: bool,
+    /// Fragments so far.
+    taken: u32,
 }
 
 impl Link {
     fn held(&self) -> usize {
         self.sent.len() + self.arrived.len()
+    }
+
+    /// The number of the next fragment.
+    fn next(&self) -> u32 {
+        self.taken + self.held() as u32
     }
 
     fn moves(&self) -> bool {
@@ -59,20 +83,49 @@ fn locked(link: &Shared) -> MutexGuard<'_, Link> {
 struct Memory {
     outgoing: Shared,
     incoming: Shared,
-    fragment: usize,
-    fragments: usize,
-    far: bool,
+    network: Network,
+}
+
+impl Memory {
+    /// The number of the fragment, if there is room.
+    fn put(&mut self, tag: &Tag, payload: impl FnOnce() -> Payload) -> Option<u32> {
+        let mut link = locked(&self.outgoing);
+        let number = link.next();
+        let room = link.held() < self.network.fragments;
+        room.then(|| {
+            link.sent.push_back((*tag, payload()));
+            number
+        })
+    }
 }
 
 impl Channel for Memory {
     fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        assert!(payload.len() <= self.fragment && payload.len() == tag.bytes as usize);
+        assert!(payload.len() <= self.network.fragment && payload.len() == tag.bytes as usize);
+        Ok(self.put(tag, || Payload::Copied(payload.to_vec())).is_some())
+    }
+
+    fn lends(&self) -> usize {
+        self.network.lends
+    }
+
+    fn lend(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<Option<Ticket>> {
+        assert!(payload.len() <= self.network.lends && payload.len() == tag.bytes as usize);
+        Ok(self.put(tag, || Payload::Lent(payload.as_ptr() as usize, payload.len())).map(Ticket))
+    }
+
+    fn returned(&mut self, ticket: Ticket) -> bool {
+        locked(&self.outgoing).taken > ticket.0
+    }
+
+    fn revoke(&mut self, ticket: Ticket) {
         let mut link = locked(&self.outgoing);
-        let room = link.held() < self.fragments;
-        if room {
-            link.sent.push_back((*tag, payload.to_vec()));
+        let Some(at) = ticket.0.checked_sub(link.taken).map(|at| at as usize) else { return };
+        let arrived = link.arrived.len();
+        let payload = if at < arrived { link.arrived.get_mut(at) } else { link.sent.get_mut(at - arrived) };
+        if let Some((_, payload)) = payload {
+            *payload = Payload::Copied(vec![0; payload.bytes().len()]); // nobody completes an operation with it
         }
-        Ok(room)
     }
 
     fn front(&mut self) -> io::Result<Option<Tag>> {
@@ -83,6 +136,7 @@ impl Channel for Memory {
         let mut link = locked(&self.incoming);
         let torn = link.torn && link.arrived.len() == 1;
         let Some((_, payload)) = link.arrived.front() else { return Ok(false) };
+        let payload = payload.bytes();
         match sink {
             // As a socket does: what has come is where it belongs already.
             Sink::Into(to) if torn => to[..payload.len() / 2].copy_from_slice(&payload[..payload.len() / 2]),
@@ -93,16 +147,17 @@ impl Channel for Memory {
         }
         if !torn {
             link.arrived.pop_front();
+            link.taken += 1;
         }
         Ok(!torn)
     }
 
     fn fragment(&self) -> usize {
-        self.fragment
+        self.network.fragment
     }
 
     fn far(&self) -> bool {
-        self.far
+        self.network.far
     }
 
     fn name(&self) -> &'static str {
@@ -118,6 +173,8 @@ pub struct Network {
     /// Bytes of a fragment, and fragments that a channel holds.
     pub fragment: usize,
     pub fragments: usize,
+    /// Bytes of a fragment that is lent, more than of others; 0: none is.
+    pub lends: usize,
     /// Whether channels say that a network is between.
     pub far: bool,
     /// Of every executor.
@@ -178,9 +235,8 @@ impl World {
     pub fn new(ranks: u32, network: &Network) -> World {
         let links: Vec<Vec<Shared>> = (0..ranks).map(|_| (0..ranks).map(|_| Shared::default()).collect()).collect();
         let channel = |me: usize, peer: usize| -> Option<Box<dyn Channel>> {
-            let Network { fragment, fragments, far, .. } = *network;
             let (outgoing, incoming) = (links[me][peer].clone(), links[peer][me].clone());
-            (me != peer).then(|| Box::new(Memory { outgoing, incoming, fragment, fragments, far }) as Box<dyn Channel>)
+            (me != peer).then(|| Box::new(Memory { outgoing, incoming, network: network.clone() }) as Box<dyn Channel>)
         };
         let executors = (0..ranks as usize).map(|me| {
             let channels = (0..ranks as usize).map(|peer| channel(me, peer)).collect();
