@@ -84,16 +84,17 @@ def test_a_switch_adds_up_streams_in_little_memory(transport):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "transport", "chunk", "elements", "late_s"),
+    ("ranks", "words"),
     [
-        (2, "tcp", "whole", 4 << 20, 1.5),
-        (2, "auto", "whole", 10_000_000, 0),
-        (4, "tcp", "whole", 4 << 20, 1.5),
-        (2, "shm", "1MiB", 10_000_000, 1.5),
+        (2, ["tcp", "ps-aggregation", "whole", 4 << 20, 1.5]),
+        (2, ["auto", "ps-aggregation", "whole", 10_000_000, 0]),
+        (4, ["tcp", "ps-aggregation", "whole", 4 << 20, 1.5]),
+        (2, ["shm", "ps-aggregation", "1MiB", 10_000_000, 1.5]),
+        (2, ["tcp", "ps-multicast-aggregation", "whole", 4 << 20, 1.5]),
     ],
 )
-def test_ranks_may_be_worker_server_and_switch_at_once(tmp_path, ranks, transport, chunk, elements, late_s):
-    said = run_ranks(tmp_path, ranks, "roles", transport, "ps-aggregation", chunk, elements, late_s)
+def test_ranks_may_be_worker_server_and_switch_at_once(tmp_path, ranks, words):
+    said = run_ranks(tmp_path, ranks, "roles", *words)
     assert all(one["right"] == [True, True] for one in said)
 
 

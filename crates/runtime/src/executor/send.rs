@@ -64,7 +64,7 @@ pub(super) fn send(
     let (shown_as, bytes) = (live.number, piece.len * element as u64);
     let own = live.parts[part].role;
     let stream = (to.count == 1 && live.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
-    if false && stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
+    if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
         return (false, false);
     }
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };

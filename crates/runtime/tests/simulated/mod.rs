@@ -84,6 +84,8 @@ struct Memory {
     outgoing: Shared,
     incoming: Shared,
     network: Network,
+    rng: TestRng,
+    refused: bool,
 }
 
 impl Memory {
@@ -92,7 +94,9 @@ impl Memory {
         let mut link = locked(&self.outgoing);
         let number = link.next();
         let room = link.held() < self.network.fragments;
-        room.then(|| {
+        // As if the peer made room just afterwards: the next lane that asks is not refused.
+        self.refused = room && !self.refused && self.rng.next_u32().is_multiple_of(4);
+        (room && !self.refused).then(|| {
             link.sent.push_back((*tag, payload()));
             number
         })
@@ -209,6 +213,11 @@ impl Progress {
     }
 }
 
+fn rng(seed: u64) -> TestRng {
+    let seed: Vec<u8> = seed.to_le_bytes().iter().copied().cycle().take(32).collect();
+    TestRng::from_seed(RngAlgorithm::ChaCha, &seed)
+}
+
 /// What it took until all was over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
@@ -236,15 +245,16 @@ impl World {
         let links: Vec<Vec<Shared>> = (0..ranks).map(|_| (0..ranks).map(|_| Shared::default()).collect()).collect();
         let channel = |me: usize, peer: usize| -> Option<Box<dyn Channel>> {
             let (outgoing, incoming) = (links[me][peer].clone(), links[peer][me].clone());
-            (me != peer).then(|| Box::new(Memory { outgoing, incoming, network: network.clone() }) as Box<dyn Channel>)
+            let rng = rng(network.seed.wrapping_add((me * 97 + peer) as u64 + 1));
+            let channel = Memory { outgoing, incoming, network: network.clone(), rng, refused: false };
+            (me != peer).then(|| Box::new(channel) as Box<dyn Channel>)
         };
         let executors = (0..ranks as usize).map(|me| {
             let channels = (0..ranks as usize).map(|peer| channel(me, peer)).collect();
             Executor::with_limits(Wires::new(me as u32, channels), network.limits)
         });
         let executors = executors.collect();
-        let seed: Vec<u8> = network.seed.to_le_bytes().iter().copied().cycle().take(32).collect();
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let rng = rng(network.seed);
         let ranks = (0..ranks).map(|_| Progress::default()).collect();
         World { executors, links, ranks, rng, effort: Effort::default() }
     }
@@ -262,7 +272,8 @@ impl World {
             idle = if self.play_any() { 0 } else { idle + 1 };
             if idle > 4 * self.ranks.len() {
                 idle = 0;
-                if !self.play_first() && !self.play_last(patient) {
+                // Twice, for channels refuse once what they take then.
+                if !self.play_first() && !self.play_first() && !self.play_last(patient) {
                     return Err(self.describe());
                 }
             }
