@@ -6,7 +6,7 @@ UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python
 OUT    := demo-output
 # Python compiles torch's sources once, not at every start.
 unexport PYTHONDONTWRITEBYTECODE
-FUZZ   := documents handshake multicast grpc
+FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: setup demo test test-all bench lint format clean study

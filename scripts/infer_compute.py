@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes `compute_ms` of paceline/coordination/networks.json: what one V100 computes of a network at batch 32.
+"""Writes `compute_ms` of paceline/forecast/coordination/networks.json: what one V100 computes of a network at batch 32.
 
 python scripts/infer_compute.py
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from paceline.coordination.networks import Network, networks
-from paceline.library import load_trace
+from paceline.catalog.library import load_trace
+from paceline.forecast.coordination.networks import Network, networks
 from paceline.studies.load_imbalance import runs
 
-FILE = Path(__file__).parent.parent / "python/paceline/coordination/networks.json"
+FILE = Path(__file__).parent.parent / "python/paceline/forecast/coordination/networks.json"
 BASE = "resnet-50"
 # Differences of iterations are those of computations, nearly.
 ROUNDS = 6

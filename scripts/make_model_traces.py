@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes built-in traces of recordings (record_models.py) and of published rates (python/paceline/rates.json).
+"""Makes built-in traces of recordings (record_models.py) and of published rates (python/paceline/catalog/rates.json).
 
 Tensors, their sizes and order are the real model's, the proportions of layer times those of the recording on a CPU, and
 the whole is scaled to the rate of one device. A CPU's own speed would make every network look free.
@@ -15,9 +15,9 @@ import json
 from pathlib import Path
 
 import paceline
-from paceline.devices import Rate, rates_of
+from paceline.catalog.devices import Rate, rates_of
 
-TRACES = Path(__file__).parent.parent / "python/paceline/traces"
+TRACES = Path(__file__).parent.parent / "python/paceline/catalog/traces"
 DEVICES = ("V100", "A100", "P100")
 # Nobody has published a rate of these; what a device does better than the CPU it does as well for a model like them.
 LIKE = {"resnet-200": "resnet-152", "googlenet": "inception-v3"}

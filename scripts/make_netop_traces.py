@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from netop_models import Layer, inception_v3, resnet, vgg_16
 
 PARAMETERS = Path(__file__).parent / "netop_parameters.json"
-TRACES = Path(__file__).parent.parent / "python" / "paceline" / "traces"
+TRACES = Path(__file__).parent.parent / "python" / "paceline" / "catalog" / "traces"
 PAPER = (
     "M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "
     '"How to Train your DNN: The Network Operator Edition"'
@@ -134,7 +134,7 @@ def provenance(model: str, published: Published, it: Parameters) -> str:
 
 
 def make_trace(model: str, it: Parameters) -> dict[str, Any]:
-    """The trace as the object of docs/trace-format.md."""
+    """The trace as the object of docs/reference/trace-format.md."""
     published, layers = PUBLISHED[model], ARCHITECTURES[model]()
     sizes = tensor_bytes(layers, published.gigabits)
     duration = round(published.forward_s / len(layers), 12)

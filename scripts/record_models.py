@@ -20,7 +20,8 @@ from typing import Any
 
 import paceline
 import torch
-from paceline.torch import Recorder, vision
+from paceline.torch import Recorder
+from paceline.torch.recorder import torchvision as vision
 from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet
 

@@ -2,7 +2,7 @@
 """Trains a real model on an emulated cluster, forecasts it from what its ranks record meanwhile, and compares.
 
 One resnet18 a rank, a gradient a message (no fusion), a batch that is always the same: so a step is computation and
-communication alone. Prints the table of docs/validation.md, "Real training".
+communication alone. Prints the table of docs/results/validation.md, "Real training".
 
     python scripts/validate_training.py [--workers 2] [--bandwidth 500Mbps] [--repeats 3] [STRATEGY ...]
 """
@@ -54,14 +54,14 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
     import paceline
     from paceline import emulate
     from paceline._core import parse_rate
-    from paceline.library import find_strategy
+    from paceline.catalog.strategies import find_strategy
 
     knobs, path = find_strategy(strategy).knobs, folder / f"{strategy}.json"
     servers, switch = int("servers" in knobs), "aggregation" in knobs
     settings = {"servers": servers, "pull": "step"} if servers else {}
-    # The servers of a training job send what is summed while other gradients still come (docs/from-horovod.md). With
-    # them there are more processes than cores: under SCHED_FIFO they do not disturb each other, but a backward pass
-    # keeps the rank's own communication from running beside it.
+    # The servers of a training job send what is summed while other gradients still come
+    # (docs/reference/from-horovod.md). With them there are more processes than cores: under SCHED_FIFO they do not
+    # disturb each other, but a backward pass keeps the rank's own communication from running beside it.
     simulated = {**settings, "barrier": False, "overlap": False} if servers else {}
     bandwidth = parse_rate(options.bandwidth)
     shape = {"workers": options.workers, "servers": servers, "switch": switch, "realtime": bool(servers)}

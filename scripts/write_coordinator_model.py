@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/coordinator-model.md, and its figures if asked: constants, networks, what the study finds.
+"""Writes the tables of docs/explanation/coordinator-model.md, and its figures if asked.
 
 python scripts/write_coordinator_model.py [--figures]
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from paceline import human
-from paceline.coordination.constants import all_constants
-from paceline.coordination.networks import networks
-from paceline.library import all_coordinators
+from paceline._internal import units
+from paceline.catalog.strategies import all_coordinators
+from paceline.forecast.coordination.constants import all_constants
+from paceline.forecast.coordination.networks import networks
 from paceline.studies.load_imbalance import run
 from paceline.studies.load_imbalance.result import LoadImbalance
 from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of
 from write_published import placed
 from write_studies import rows
 
-PAGE = Path(__file__).parent.parent / "docs/coordinator-model.md"
+PAGE = Path(__file__).parent.parent / "docs/explanation/coordinator-model.md"
 
 
 def constants() -> list[str]:
@@ -53,7 +53,7 @@ def breakdown(result: LoadImbalance) -> list[str]:
     for it in all_coordinators():
         found = result.results[Point("resnet-50", it.name, LARGEST)]
         parts = (found.iteration_s, found.compute_s, found.coordinator_s, found.copy_s, found.collective_s)
-        lines.append(f"| `{it.name}` | {' | '.join(human.digits(part * 1e3, 3) for part in parts)} |")
+        lines.append(f"| `{it.name}` | {' | '.join(units.digits(part * 1e3, 3) for part in parts)} |")
     return lines
 
 

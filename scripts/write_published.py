@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/published.md: the constants, and every row with its forecast.
+"""Writes the tables of docs/results/published.md: the constants, and every row with its forecast.
 
 python scripts/write_published.py
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline import human
+from paceline._internal import units
 from paceline.studies.published import run
 from paceline.studies.published.constants import Constant, all_constants
 
-PAGE = Path(__file__).parent.parent / "docs/published.md"
+PAGE = Path(__file__).parent.parent / "docs/results/published.md"
 
 
 def shown(entry: Constant) -> str:
     if entry.unit == "bit/s":
-        return human.rate(entry.value)
+        return units.rate(entry.value)
     if entry.unit == "bytes":
         return f"{entry.value / 1e6:g} MB"
     if entry.unit.split()[0] == "s":
@@ -41,7 +41,7 @@ def rows() -> list[str]:
         row = it.row
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         mark = "" if row.well_posed else " *"
-        values = f"{row.measured:g} | {human.digits(it.value)} | {it.error:+.1%}{mark} | {it.lies}"
+        values = f"{row.measured:g} | {units.digits(it.value)} | {it.error:+.1%}{mark} | {it.lies}"
         lines.append(f"| {row.id} | {row.system} | {row.model} | {gpus} | {values} |")
     return lines
 

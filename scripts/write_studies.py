@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/studies.md: what is published beside what is simulated, and the claims.
+"""Writes the tables of docs/results/studies.md: what is published beside what is simulated, and the claims.
 
 python scripts/write_studies.py
 """
@@ -9,25 +9,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from paceline import human
+from paceline._internal import units
 from paceline.studies import run_study
 from paceline.studies.report import Study
 from write_published import placed
 
-PAGE = Path(__file__).parent.parent / "docs/studies.md"
+PAGE = Path(__file__).parent.parent / "docs/results/studies.md"
 NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
 
 
 def rows(study: Study) -> list[str]:
     lines = ["| of | row | model | published | simulated | error | |", "| --- " * 7 + "|"]
     for row in study.rows:
-        simulated = f"{human.digits(row.simulated)} {row.unit}"
+        simulated = f"{units.digits(row.simulated)} {row.unit}"
         note = "calibrated on" if row.calibrated else ""
         values = f"{row.published:g} {row.unit} | {simulated} | {row.error:+.1%} | {note}"
         lines.append(f"| {row.table} | {row.row} | {row.model} | {values} |")
     lines += ["", "| claim | | figures |", "| --- | --- | --- |"]
     for claim in study.claims:
-        figures = "; ".join(f"{name} {human.short(value)}" for name, value in claim.figures.items())
+        figures = "; ".join(f"{name} {units.short(value)}" for name, value in claim.figures.items())
         lines.append(f"| {claim.claim} | {claim.verdict} | {figures} |")
     return lines
 

@@ -1,4 +1,4 @@
-"""Puts the figures of a validation into docs/validation.md, between its markers, and its errors into the package.
+"""Puts a validation's figures into docs/results/validation.md, between its markers, and its errors into the package.
 
 paceline validate --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json
@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from paceline import human
+from paceline._internal import units
 
-PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
-ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "validated.json"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "validation.md"
+ERRORS = Path(__file__).parent.parent / "python" / "paceline" / "forecast" / "validated.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 Row = dict[str, Any]
 HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error", "FIFO")
@@ -24,8 +24,8 @@ def title(row: Row) -> str:
     slower = row["shrink"] * row["scale"]
     stands = f", bytes ÷ {row['shrink']:g}" if slower != 1 else ""
     stands += f", times × {row['scale']:g}" if row["scale"] != 1 else ""
-    stands += f": stands for {human.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
-    return f"**{row['trace']}, {human.rate(row['rate_bps'])}{stands}**"
+    stands += f": stands for {units.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
+    return f"**{row['trace']}, {units.rate(row['rate_bps'])}{stands}**"
 
 
 def cells(row: Row) -> list[str]:
@@ -34,9 +34,9 @@ def cells(row: Row) -> list[str]:
         row["strategy"],
         str(row["workers"]) + (f" ({row['ranks_per_host']} a host)" if row["ranks_per_host"] > 1 else ""),
         str(row["servers"] or ""),
-        human.duration(row["measured_s"]),
+        units.duration(row["measured_s"]),
         f"±{spread:.1%}",
-        human.duration(row["simulated_s"]),
+        units.duration(row["simulated_s"]),
         f"{row['error']:+.1%}" + ("" if row["undisturbed"] else " *"),
         f"{row['simulated_fifo_s'] / row['measured_s'] - 1:+.1%}",
     ]
@@ -58,8 +58,8 @@ def tables(said: Row) -> list[str]:
     for one in said["skipped"]:
         reasons.setdefault(one["reason"], []).append(one["strategy"])
     for reason, names in reasons.items():
-        each = human.listed(list(dict.fromkeys(names)))
-        lines.append(f"- not compared: {human.count(len(names), 'cell')} of {each}: {reason}")
+        each = units.listed(list(dict.fromkeys(names)))
+        lines.append(f"- not compared: {units.count(len(names), 'cell')} of {each}: {reason}")
     if any(not row["undisturbed"] for row in said["rows"]):
         lines.append("- \\* the machine disturbed every iteration of this cell")
     return lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
+from paceline.cli.main import main
 
 TINY = json.loads((Path(__file__).parent.parent / "examples" / "tiny.json").read_text())
 
@@ -144,6 +144,9 @@ def test_clusters_with_a_mistake(tmp_path):
         ("version", 2),
         ("bandwidth", "25"),
         ("bandwidth", "25GB"),
+        ("bandwidth", "25GBps"),
+        ("intra_bandwidth", "3.2TBps"),
+        ("switch", {"memory": "25Mb"}),
         ("bandwidth", "-1Gbps"),
         ("gpus_per_node", 0),
         ("latency", "1h"),
@@ -171,6 +174,13 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--servers", "0"], "--servers"),
         (["--bandwidth", "25"], "'25' has no unit"),
         (["--bandwidth", "25GB"], "is a size in bytes"),
+        (
+            ["--bandwidth", "25GBps"],
+            "'25GBps' is ambiguous: a capital B means bytes, and rates are bits per second; write 200Gbps",
+        ),
+        (["--bandwidth", "10Gbps,3.2TBps"], "write 25.6Tbps if bytes are meant, or 3.2Tbps if bits are"),
+        (["--bandwidth", "25GB/s"], "write 200Gbps"),
+        (["--bandwidth", "25gb/s"], "write 25Gbps if bits are meant"),
         (["--bandwidth", "0Gbps"], "--bandwidth"),
         (["--bandwidth", "-25Gbps"], "--bandwidth"),
         (["--bandwidth", "nanGbps"], "--bandwidth"),
@@ -182,6 +192,8 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--gpus-per-node", "2000"], "--gpus-per-node"),
         (["--bucket-size", "25"], "has no unit"),
         (["--bucket-size", "0B"], "--bucket-size"),
+        (["--bucket-size", "25Mb"], "'25Mb' is ambiguous: a small b means bits, and sizes are bytes; write 25MB"),
+        (["--chunk", "512Kib"], "write 512KiB if bytes are meant, or 64KiB if bits are"),
         (["--chunk", "half"], "--chunk"),
         (["--chunk", "1B"], "chunk"),
         (["--strategy", "rnig"], "did you mean 'ring'?"),
@@ -210,7 +222,16 @@ def test_options_with_a_mistake(words, named):
 
 
 @pytest.mark.parametrize(
-    "spec", ["allreduce", "allreduce:", "allreduce:100", "allreduce:100Gbps", "allreduce:0B", "allreduce:-1MB"]
+    "spec",
+    [
+        "allreduce",
+        "allreduce:",
+        "allreduce:100",
+        "allreduce:100Gbps",
+        "allreduce:0B",
+        "allreduce:-1MB",
+        "allreduce:100Mb",
+    ],
 )
 def test_all_reduces_with_a_mistake(spec):
     assert "allreduce" in refused(spec)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline import UserError
 from paceline.bench.logs import read_log
-from paceline.cli import main
+from paceline.cli.main import main
 
 LOGS = Path(__file__).parent / "data" / "bench"
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from paceline.bench import weights
-from paceline.bench.crew import Alone
+from paceline.bench.host_group import Alone
 from paceline.bench.places import arrange
 from paceline.bench.processes import EngineFailedError, Process, run
 from paceline.bench.ranks import data
-from paceline.bench.ranks.asked import Asked
 from paceline.bench.ranks.graph import UntranslatableError, layers_of
 from paceline.bench.ranks.models import build
+from paceline.bench.ranks.rank_spec import Asked
 from paceline.bench.ranks.stopwatch import Stopwatch
 
 

@@ -220,7 +220,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
 )
 def test_mistakes_are_named(words, says, tmp_path, monkeypatch):
     from click.testing import CliRunner
-    from paceline.cli import main
+    from paceline.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "few" / "cats").mkdir(parents=True)

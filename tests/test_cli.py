@@ -9,7 +9,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli import COMMANDS, main
+from paceline.cli.main import COMMANDS, main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -34,7 +34,7 @@ def test_version_and_help():
 
 
 def test_help_lists_every_option():
-    from paceline.cli_simulate import simulate
+    from paceline.cli.simulate import simulate
 
     text = call("simulate", "--help").output
     for parameter in simulate.params:
@@ -101,7 +101,7 @@ def test_ascii_terminals_get_an_answer():
 
 def test_json_needs_no_heavy_module():
     code = (
-        "import sys\nfrom paceline.cli import main\n"
+        "import sys\nfrom paceline.cli.main import main\n"
         "try:\n    main(['simulate', 'allreduce:1MB', '--workers', '2', '--json'])\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'matplotlib', 'pandas', 'torch', 'rich', 'numpy', 'asyncio', 'logging'} & set(sys.modules)\n"
@@ -183,7 +183,7 @@ def test_import_sends(tmp_path):
 
 def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
     code = (
-        "import os, signal, threading\nfrom paceline.cli import main\n"
+        "import os, signal, threading\nfrom paceline.cli.main import main\n"
         "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "main(['simulate', 'allreduce:100MB', '--workers', '20000', '--strategy', 'ring', '--chunk', 'per-worker',"
         " '--timeline', 'out.json'])"

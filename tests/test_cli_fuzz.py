@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.cli import main
+from paceline.cli.main import main
 
 _NUMBERS = st.sampled_from(["1", "2", "3", "4,8", "0", "-1", "7,7", "1.5", "", "99999999999", "x"])
 _RATES = st.sampled_from(["1Gbps", "25Gbps,10Gbps", "25", "25GB", "0bps", "1e3Tbps", "inf"])

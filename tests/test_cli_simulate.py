@@ -10,7 +10,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
+from paceline.cli.main import main
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 KEYS = str.split(

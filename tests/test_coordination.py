@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
-from paceline.coordination.constants import all_constants
-from paceline.library import all_coordinators
+from paceline.catalog.strategies import all_coordinators
+from paceline.cli.main import main
+from paceline.forecast.coordination.constants import all_constants
 
 PARTS = ("compute_s", "coordinator_s", "copy_s", "collective_s")
 USUAL = str.split(
@@ -139,7 +139,7 @@ def test_nothing_to_coordinate_is_refused(tmp_path):
 
 
 def test_every_constant_is_documented():
-    page = (Path(__file__).parent.parent / "docs" / "coordinator-model.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "explanation" / "coordinator-model.md").read_text()
     for constant in all_constants().values():
         row = f"| `{constant.name}` | {constant.default:g} | {constant.unit} | {constant.meaning} | {constant.source} |"
         assert row in page, constant.name

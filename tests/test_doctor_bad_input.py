@@ -7,7 +7,7 @@ import random
 import pytest
 from click.testing import CliRunner
 from paceline import UserError
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.doctor import diagnose
 from test_doctor_format import FIRST, LAST, Ranks, training
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.doctor import diagnose
 from paceline.doctor.intervals import length, overlap, union, without
-from paceline.doctor.parts import NAMES, median, quantile
+from paceline.doctor.step_breakdown import NAMES, median, quantile
 from test_doctor_format import Ranks, ddp, diagnosed, training
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
+from paceline.cli.main import main
 from test_doctor_format import Ranks, ddp, training
 
 SCRIPT = """

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.elastic.driver import Driver
-from paceline.elastic.order import agreed, places
-from paceline.elastic.roster import End, Exit, Give, Kill, Limits, Notify, Retire, Slot, Start, State, Worker
-from paceline.torch.hvd.elastic.commits import Commits
+from paceline.launch.elastic.driver import Driver
+from paceline.launch.elastic.order import agreed, places
+from paceline.launch.elastic.roster import End, Exit, Give, Kill, Limits, Notify, Retire, Slot, Start, State, Worker
+from paceline.torch.hvd.elastic.state import Commits
 
 KILLED = Exit(code=-9, words="killed")
 RAISED = Exit(code=1, words="rank 1 (pid 7) exited with code 1: ValueError: no")

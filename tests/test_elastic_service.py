@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline._core import JobError, UserError
-from paceline.cli import main
-from paceline.elastic.discovery import Discovery
-from paceline.elastic.frames import Decoder, encode, proof, proves, world_secret
-from paceline.elastic.membership import Membership, WorldEndedError, membership
-from paceline.elastic.roster import End, Exit, Limits, Slot, Start
-from paceline.elastic.service import Service
+from paceline.cli.main import main
+from paceline.job.elastic_member import Membership, WorldEndedError, membership
+from paceline.job.elastic_protocol import Decoder, encode, proof, proves, world_secret
+from paceline.launch.elastic.discovery import Discovery
+from paceline.launch.elastic.roster import End, Exit, Limits, Slot, Start
+from paceline.launch.elastic.service import Service
 
 SECRET = "a secret of the job"
 
@@ -145,7 +145,7 @@ def test_strangers_are_dropped_and_change_nothing(running, words):
 
 
 def test_a_stranger_who_says_nothing_is_dropped_in_time(running, monkeypatch):
-    monkeypatch.setattr("paceline.elastic.service._PROVE_S", 0.2)
+    monkeypatch.setattr("paceline.launch.elastic.service._PROVE_S", 0.2)
     job = running(1)
     with job.connect() as stranger:
         stranger.settimeout(10)
@@ -180,10 +180,10 @@ def test_the_secret_is_proved_both_ways(running):
 def test_a_launcher_that_is_silent_or_gone_is_an_error(running, monkeypatch):
     job = running(2)
     member = job.member(job.workers[0])
-    monkeypatch.setattr("paceline.elastic.membership._SILENT_S", 0.5)
+    monkeypatch.setattr("paceline.job.elastic_member._SILENT_S", 0.5)
     with job.lock, pytest.raises(JobError, match=r"has been silent for 0 s|silent"):
         member.ask()
-    monkeypatch.setattr("paceline.elastic.membership._SILENT_S", 30)
+    monkeypatch.setattr("paceline.job.elastic_member._SILENT_S", 30)
     (failed, _) = together(member.ask, lambda: (time.sleep(0.2), job.close()))
     assert isinstance(failed, JobError) and "is gone" in str(failed)
     with pytest.raises(JobError, match="does not answer"):

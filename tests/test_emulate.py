@@ -23,7 +23,7 @@ from emulate_workers.here import (
     wait_until,
 )
 from paceline import UserError, emulate
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.emulate import plan, state
 from paceline.emulate.cluster import bring_up, let_go
 
@@ -329,5 +329,5 @@ def test_without_pyroute2_the_extra_is_named(monkeypatch):
 
 
 def test_the_rest_of_paceline_does_without_it():
-    code = "import sys, paceline.cli_emulate, paceline.emulate.job\nsys.exit('pyroute2' in sys.modules)"
+    code = "import sys, paceline.cli.emulate, paceline.emulate.job\nsys.exit('pyroute2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

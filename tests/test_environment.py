@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline import UserError
-from paceline.environment import rank_environment
-from paceline.files import read_small
-from paceline.interfaces import address_of, addresses, endpoint
-from paceline.settings import VARIABLES, Settings
-from paceline.slurm import nodes, tasks_per_node
+from paceline._internal.files import read_small
+from paceline._internal.netif import address_of, addresses, endpoint
+from paceline.job.rank_environment import rank_environment
+from paceline.job.settings import VARIABLES, Settings
+from paceline.job.slurm import nodes, tasks_per_node
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 MASTER = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
@@ -239,6 +239,7 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
         ("PACELINE_TLS", "maybe", ["neither 1 nor 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),
+        ("PACELINE_CHUNK", "4Mb", ["4Mb", "ambiguous", "4MB", "0.5MB"]),
         ("PACELINE_SERVERS", "0", ["between 1 and"]),
         ("PACELINE_SERVERS", "two", ["whole number"]),
         ("PACELINE_INSIDE", "rign", ["did you mean ring"]),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli import main
+from paceline.cli.main import main
 
 
 def call(*words):

@@ -12,7 +12,7 @@ import paceline
 import pytest
 from job_workers.launch import clean
 from job_workers.values import DTYPES, said, stored
-from paceline.job import JobError
+from paceline.job.job import JobError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline import UserError
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.launch.frames import MAGIC, Decoder, Kind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import runs
@@ -140,7 +140,8 @@ def test_what_the_user_set_is_kept_and_what_is_stale_is_not(tmp_path):
 
 
 def test_a_rank_knows_who_started_it():
-    code = "from paceline.environment import rank_environment as e;from paceline.settings import Settings as s;"
+    code = "from paceline.job.rank_environment import rank_environment as e\n"
+    code += "from paceline.job.settings import Settings as s\n"
     code += "f=e();print(f.launcher,f.rank,f.local_size,f.rendezvous==s.from_environment().rendezvous)"
     result = run("-np", 2, "--", sys.executable, "-c", code)
     assert sorted(result.stdout.splitlines()) == ["[rank 0] paceline 0 2 True", "[rank 1] paceline 1 2 True"]
@@ -584,7 +585,7 @@ def test_ranks_in_words():
 
 def test_the_launcher_needs_no_heavy_module():
     code = (
-        "import sys, paceline.cli_run, paceline.launch.supervisor, paceline.launch.agent\n"
+        "import sys, paceline.cli.run, paceline.launch.supervisor, paceline.launch.agent\n"
         "heavy = {'torch', 'rich', 'numpy', 'asyncio', 'logging', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )

@@ -4,7 +4,7 @@ import json
 
 import paceline
 import pytest
-from paceline.devices import all_rates, rates_of
+from paceline.catalog.devices import all_rates, rates_of
 
 # torchvision's documentation; ResNet-200 of He et al. 2016 by its block counts; transformers' configurations.
 PARAMETERS = {

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from job_workers.launch import free_port
 from mpi_launch import LIBRARIES, RECOVERS, Mpirun, said
-from paceline.cli import main
-from paceline.settings import Settings
+from paceline.cli.main import main
+from paceline.job.settings import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

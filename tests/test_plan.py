@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import UserError
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.plan import Graph, plan_graph
 
 FIVE = Path(__file__).parent.parent / "examples" / "five-all-reduces.json"
-DOCUMENT = Path(__file__).parent.parent / "docs" / "coordinator-plan.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "coordinator-plan.md"
 
 
 def planned(*words):
@@ -125,7 +125,7 @@ def test_tensorflow_is_said_to_be_missing(monkeypatch, tmp_path):
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys\nfrom paceline.cli import main\n"
+        "import sys\nfrom paceline.cli.main import main\n"
         f"try: main(['plan', {str(FIVE)!r}])\nexcept SystemExit: pass\n"
         "print([name for name in ('torch', 'numpy', 'tensorflow', 'matplotlib') if name in sys.modules])"
     )

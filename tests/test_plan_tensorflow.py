@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline import UserError, plan_tensorflow
-from paceline.cli import main
+from paceline.cli.main import main
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 from job_workers.launch import TESTS, Ranks, clean, end, run
 from paceline import cluster_names
-from paceline.cli import main
-from paceline.library import find_strategy
+from paceline.catalog.strategies import find_strategy
+from paceline.cli.main import main
+from paceline.job.settings import Settings
 from paceline.probe import patterns
 from paceline.probe.layout import Host, Layout
 from paceline.probe.measure import QUICK
 from paceline.probe.result import Sample, slope
 from paceline.probe.slow import slow
-from paceline.settings import Settings
 from paceline.validate.cells import Cell
 from paceline.validate.here import why_not
 

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.ray import ElasticRayExecutor, MissingRayError, RayExecutor, RaySettings
 from paceline.ray.environment import World, by_node, checked_settings
 from paceline.ray.layout import Layout
-from paceline.ray.ps.shard import cuts
+from paceline.ray.ps.replica import cuts
 from paceline.ray.worker import Place
 
 pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli_record import record
+from paceline.cli.record import record
 from test_record_format import check_trace, layers
 
 
@@ -42,7 +42,7 @@ def test_a_model_of_torchvision(tmp_path):
 def test_auxiliary_classifiers():
     pytest.importorskip("torchvision")
     import torch
-    from paceline.torch import vision
+    from paceline.torch.recorder import torchvision as vision
 
     criterion = torch.nn.CrossEntropyLoss()
     target = torch.tensor([1, 2])
@@ -59,7 +59,7 @@ def test_auxiliary_classifiers():
 def test_every_model_can_be_built_at_its_size():
     pytest.importorskip("torchvision")
     import torch
-    from paceline.torch import vision
+    from paceline.torch.recorder import torchvision as vision
 
     with torch.device("meta"):
         for name in ("vit_b_16", "maxvit_t", "swin_v2_t", "googlenet", "inception_v3", "alexnet"):
@@ -121,7 +121,7 @@ def test_without_cuda_it_cannot_be_done_here(tmp_path):
 
 
 def test_the_command_imports_no_torch():
-    code = "import sys, paceline.cli_record; sys.exit('torch' in sys.modules or 'rich' in sys.modules)"
+    code = "import sys, paceline.cli.record; sys.exit('torch' in sys.modules or 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=_environment(), check=False).returncode == 0
 
 
@@ -131,7 +131,7 @@ def _environment():
 
 def test_links_and_devices_stay_what_they_are(tmp_path):
     pytest.importorskip("torch")
-    from paceline.torch.output import write_json
+    from paceline.torch.recorder.summary import write_json
 
     link, target, pipe = tmp_path / "link.json", tmp_path / "target.json", tmp_path / "pipe"
     link.symlink_to(target)

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from paceline.torch import CpuClock, CudaClock, record  # noqa: E402
-from paceline.torch.clock import clock_for  # noqa: E402
-from paceline.torch.recorder import Recorder  # noqa: E402
+from paceline.torch.recorder.clock import clock_for  # noqa: E402
+from paceline.torch.recorder.recorder import Recorder  # noqa: E402
 from test_record_format import check_trace, layers  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -9,7 +9,7 @@ ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def check_trace(trace):
-    """Assert what docs/trace-format.md demands of a recorded trace; return its only worker."""
+    """Assert what docs/reference/trace-format.md demands of a recorded trace; return its only worker."""
     assert set(trace) == {"format", "version", "name", "provenance", "batch", "dtype", "device", "workers"}
     assert (trace["format"], trace["version"]) == ("paceline-trace", 1)
     assert trace["batch"] >= 1
@@ -40,7 +40,7 @@ def layers(worker):
 
 
 def example():
-    text = (Path(__file__).parent.parent / "docs" / "trace-format.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "trace-format.md").read_text(encoding="utf-8")
     trace = json.loads(text.split("```json")[1].split("```")[0])
     del trace["distribution"], trace["variation"]
     return trace

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli_record import record
+from paceline.cli.record import record
 from test_record_format import check_trace, layers
 
 pytest.importorskip("torch")

@@ -3,11 +3,11 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from paceline.torch.modules import needed_tensors, survey  # noqa: E402
-from paceline.torch.overhead import overhead  # noqa: E402
-from paceline.torch.probe import Gradient, batch_of  # noqa: E402
-from paceline.torch.timeline import Event, Kind, take_apart  # noqa: E402
-from paceline.torch.trace import combine, wire_bytes, wire_dtype  # noqa: E402
+from paceline.torch.recorder.modules import needed_tensors, survey  # noqa: E402
+from paceline.torch.recorder.step import Event, Kind, take_apart  # noqa: E402
+from paceline.torch.recorder.step_hooks import Gradient, batch_of  # noqa: E402
+from paceline.torch.recorder.summary import overhead  # noqa: E402
+from paceline.torch.recorder.trace import combine, wire_bytes, wire_dtype  # noqa: E402
 from torch import nn  # noqa: E402
 
 # Modules: 0 the root, 1 the first layer, 2 the second. Parameters: 0 and 1 of the first, 2 and 3 of the second.

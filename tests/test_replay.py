@@ -14,10 +14,10 @@ from job_workers.launch import TESTS, clean
 from paceline.replay.clock import Clock, Lateness
 from paceline.replay.exchange import JobExchange
 from paceline.replay.load import Load, load
-from paceline.replay.part import Part
 from paceline.replay.player import Iteration
 from paceline.replay.result import Played, boundary, measured
 from paceline.replay.traces import shrunk
+from paceline.replay.worker_schedule import Part
 from validate_workers.virtual import play
 
 TWO_ORDERS = {

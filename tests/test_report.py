@@ -10,9 +10,9 @@ import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
 from paceline._core import UserError
-from paceline.cli_report import report
-from paceline.pages.chapters import simulated
-from paceline.pages.spec import read
+from paceline.cli.report import report
+from paceline.report.chapters import simulated
+from paceline.report.spec import read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent
@@ -120,6 +120,8 @@ def test_all_reduces_have_no_efficiency(tmp_path):
         ("[[chapter]]\ntrace='resnet-18'\nworkers=[0]", "chapter 1: Invalid value for '--workers'"),
         ("[[chapter]]\ntrace='resnet-18'\nworkers=[]", "chapter 1: workers: []"),
         ("[[chapter]]\ntrace='resnet-18'\nbandwidth='fast'", "chapter 1: Invalid value for '--bandwidth'"),
+        ("[[chapter]]\ntrace='resnet-18'\nbandwidth='25GBps'", "write 200Gbps if bytes are meant"),
+        ("[[chapter]]\ntrace='resnet-18'\nbucket_size='25Mb'", "write 25MB if bytes are meant"),
         ("[[chapter]]\ntrace='resnet-18'\noverlap='no'", "chapter 1: overlap: 'no' is neither true nor false"),
         ("[[chapter]]\ntrace='resnet-18'\nexplain=1", "chapter 1: explain: 1"),
         ("[[chapter]]\ntrace='resnet-18'\nstrategy='rung'", "chapter 1: unknown strategy 'rung'"),

@@ -3,11 +3,11 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from paceline.torch.clock import CpuClock  # noqa: E402
-from paceline.torch.exchanging import RankProbe, take_rank_apart, without_exchange  # noqa: E402
-from paceline.torch.modules import survey  # noqa: E402
-from paceline.torch.recorder import Recorder  # noqa: E402
-from paceline.torch.timeline import Event, Kind, take_apart  # noqa: E402
+from paceline.torch.recorder.clock import CpuClock  # noqa: E402
+from paceline.torch.recorder.communication_hooks import RankProbe, take_rank_apart, without_exchange  # noqa: E402
+from paceline.torch.recorder.modules import survey  # noqa: E402
+from paceline.torch.recorder.recorder import Recorder  # noqa: E402
+from paceline.torch.recorder.step import Event, Kind, take_apart  # noqa: E402
 from torch import nn  # noqa: E402
 
 TABLE, _, _ = survey(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)))

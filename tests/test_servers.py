@@ -13,7 +13,7 @@ import pytest
 from job_workers.launch import TESTS, clean
 from job_workers.launch import run as run_ranks
 from paceline._core import Engine, JobError
-from paceline.settings import Settings
+from paceline.job.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli_study import study
+from paceline.cli.study import study
 from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
 from paceline.studies.published.constants import constant
 from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
@@ -35,7 +35,7 @@ def test_json(results, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_documentation_says_what_comes_out(results, name):
-    page = (ROOT / "docs" / "studies.md").read_text()
+    page = (ROOT / "docs" / "results" / "studies.md").read_text()
     for row in results[name].rows:
         assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
         assert f"| {row.error:+.1%} |" in page

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline.cli_study import study
-from paceline.coordination import execute
-from paceline.coordination.networks import networks
-from paceline.library import all_coordinators
+from paceline.catalog.strategies import all_coordinators
+from paceline.cli.study import study
+from paceline.forecast.coordination.model import execute
+from paceline.forecast.coordination.networks import networks
 from paceline.studies import run_study
 from paceline.studies.load_imbalance import runs
 
@@ -110,7 +110,7 @@ def test_figures(tmp_path):
 
 
 def test_documentation_says_what_comes_out(result):
-    page = (ROOT / "docs" / "coordinator-model.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "coordinator-model.md").read_text()
     for row in result.study.rows:
         assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
         assert f"| {row.error:+.1%} |" in page

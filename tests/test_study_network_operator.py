@@ -8,7 +8,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli_study import study
+from paceline.cli.study import study
 from paceline.studies import run_study
 from paceline.studies.network_operator.assignment import byte_shares
 from paceline.studies.network_operator.published import INPUTS, MODELS
@@ -145,7 +145,7 @@ def test_csv_has_a_line_per_row(result):
 
 
 def test_documentation_says_what_comes_out(result):
-    documentation = (ROOT / "docs" / "network-operator.md").read_text()
+    documentation = (ROOT / "docs" / "results" / "network-operator.md").read_text()
     said = [line for line in result.text(100) if "values calibrated on" in line or "values not calibrated on" in line]
     assert len(said) == 2
     for line in said:

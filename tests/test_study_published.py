@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline._core import UserError
-from paceline.cli import main
+from paceline.cli.main import main
 from paceline.studies import run_study
 from paceline.studies.published import run
 from paceline.studies.published.constants import all_constants, constant

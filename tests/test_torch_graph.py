@@ -5,7 +5,7 @@ import torch
 import torchvision
 from paceline import UserError
 from paceline.plan import plan_graph
-from paceline.torch.graph import autograd_graph, observed_order
+from paceline.torch.recorder.autograd_graph import autograd_graph, observed_order
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

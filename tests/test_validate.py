@@ -8,8 +8,8 @@ import sys
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline import cli_validate
-from paceline.cli import main
+from paceline.cli import validate as cli_validate
+from paceline.cli.main import main
 from paceline.validate import cells as all_cells
 from paceline.validate.cells import Network, Wanted, auto_shrink, cells
 from paceline.validate.compare import How, compare

@@ -8,7 +8,7 @@ import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from job_workers.launch import TESTS, clean
 from paceline import emulate
-from paceline.library import find_strategy
+from paceline.catalog.strategies import find_strategy
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08

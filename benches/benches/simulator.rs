@@ -1,4 +1,4 @@
-//! The simulator's speed against the targets of docs/benchmarks.md, beside a bare event loop that does nothing else.
+//! The simulator's speed against the targets of docs/results/benchmarks.md, beside a bare event loop that does nothing else.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hint::black_box;

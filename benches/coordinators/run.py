@@ -26,7 +26,7 @@ import summary  # noqa: E402
 import systems  # noqa: E402
 from systems import System  # noqa: E402
 
-DOCS = HERE.parents[1] / "docs" / "coordinator.md"
+DOCS = HERE.parents[1] / "docs" / "explanation" / "coordinator.md"
 HOROVOD = HERE.parents[1] / ".venv-bench" / "horovod" / "bin"
 POLICIES = ("negotiate", "global-sleep", "nonblocking", "partitioned", "graph")
 HEADING = "## Under contention"

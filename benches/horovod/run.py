@@ -1,6 +1,6 @@
 """Horovod's calls: training in turns with DDP over gloo, over paceline and with Horovod itself where it is installed.
 
-Horovod is looked for in .venv-bench/horovod (docs/benchmarks.md says how that was made). Also measured: what
+Horovod is looked for in .venv-bench/horovod (docs/results/benchmarks.md says how that was made). Also measured: what
 `hvd.init()` costs a training that does nothing else with it, what a timeline costs, and the time of small all-reduces.
 """
 
@@ -25,7 +25,7 @@ import summary  # noqa: E402
 import systems  # noqa: E402
 from systems import System  # noqa: E402
 
-DOCS = HERE.parents[1] / "docs" / "benchmarks.md"
+DOCS = HERE.parents[1] / "docs" / "results" / "benchmarks.md"
 HOROVOD = HERE.parents[1] / ".venv-bench" / "horovod" / "bin"
 TITLES = {
     "gloo": "DDP, gloo",

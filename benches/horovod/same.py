@@ -1,6 +1,6 @@
 """The same training script under Horovod and under Paceline: how far weights, momenta and losses differ after 20 steps.
 
-Both run in Horovod's environment, .venv-bench/horovod (docs/benchmarks.md says how that was made).
+Both run in Horovod's environment, .venv-bench/horovod (docs/results/benchmarks.md says how that was made).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def main() -> None:
         rank_of(options.library, options.out)
         return
     if not (HOROVOD / "horovodrun").exists():
-        sys.exit(f"there is no {HOROVOD / 'horovodrun'}; docs/benchmarks.md says how to make it")
+        sys.exit(f"there is no {HOROVOD / 'horovodrun'}; docs/results/benchmarks.md says how to make it")
     with tempfile.TemporaryDirectory() as folder:
         both(options.ranks, Path(folder))
         compared(options.ranks, Path(folder))

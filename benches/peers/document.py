@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md, from the numbers of a run."""
+"""The section of docs/results/benchmarks.md, from the numbers of a run."""
 
 from __future__ import annotations
 

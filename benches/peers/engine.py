@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from paceline._core import Communicator, Engine
-from paceline.environment import rank_environment
-from paceline.settings import Settings
+from paceline.job.rank_environment import rank_environment
+from paceline.job.settings import Settings
 
 
 def start() -> tuple[Engine, Communicator]:

@@ -17,7 +17,7 @@ import systems
 import training
 
 PARTS = ("all-reduce", "training", "idle")
-DOCS = environments.ROOT / "docs" / "benchmarks.md"
+DOCS = environments.ROOT / "docs" / "results" / "benchmarks.md"
 
 
 def options() -> argparse.Namespace:

@@ -1,5 +1,5 @@
 //! Any bytes as a trace, as a cluster, as a graph and as traces of sends: an error of one line, or a document that is read
-//! as it was written. Start from the examples in docs/trace-format.md, docs/cluster-format.md and docs/coordinator-plan.md,
+//! as it was written. Start from the examples in docs/reference/trace-format.md, docs/reference/cluster-format.md and docs/reference/coordinator-plan.md,
 //! copied into corpus/documents.
 #![no_main]
 use libfuzzer_sys::fuzz_target;

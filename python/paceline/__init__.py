@@ -1,22 +1,24 @@
 """Paceline runs, measures, records and forecasts synchronous data-parallel training.
 
-`import paceline` is light: neither torch nor numpy nor matplotlib nor pandas is imported before it is needed.
-`paceline.job` joins a job and exchanges arrays with its ranks; it is imported when it is first used, and so is
-`paceline.plan_tensorflow`.
+`import paceline` is light: what is named here is imported when it is first used. `paceline.job` joins a job and
+exchanges arrays with its ranks; `paceline.torch` and `paceline.ray` are imported by name.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from paceline._core import Cluster, InternalError, JobError, Trace, UserError, __version__
-from paceline.forecast import Busy, LinkUse, PathPart, Result, simulate
-from paceline.frame import to_frame
-from paceline.library import all_strategies, cluster_names, load_cluster, load_trace, trace_names
-from paceline.plotting import plot
-from paceline.sweeps import sweep
+from paceline._internal.lazy import lazy
 
 if TYPE_CHECKING:
     from paceline import job
+    from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
+    from paceline.catalog.strategies import all_strategies
+    from paceline.forecast.frame import to_frame
+    from paceline.forecast.plotting import plot
+    from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
+    from paceline.forecast.sweep import sweep
     from paceline.plan import plan_tensorflow
 
 __all__ = [
@@ -43,10 +45,16 @@ __all__ = [
     "trace_names",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name == "job":
-        return importlib.import_module("paceline.job")
-    if name == "plan_tensorflow":
-        return importlib.import_module("paceline.plan").plan_tensorflow
-    raise AttributeError(f"module 'paceline' has no attribute '{name}'")
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "paceline.job": [],
+        "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
+        "paceline.catalog.strategies": ["all_strategies"],
+        "paceline.forecast.frame": ["to_frame"],
+        "paceline.forecast.plotting": ["plot"],
+        "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
+        "paceline.forecast.sweep": ["sweep"],
+        "paceline.plan": ["plan_tensorflow"],
+    },
+)

@@ -12,7 +12,7 @@ class InternalError(Exception):
     """A defect of paceline."""
 
 class Trace:
-    """What one worker computes in one iteration (docs/trace-format.md). Immutable."""
+    """What one worker computes in one iteration (docs/reference/trace-format.md). Immutable."""
 
     @staticmethod
     def read(path: str | PathLike[str]) -> Trace: ...
@@ -43,7 +43,7 @@ class Trace:
     def summary(self) -> str: ...
 
 class Cluster:
-    """Nodes, links, racks and what the switch can do (docs/cluster-format.md). Immutable."""
+    """Nodes, links, racks and what the switch can do (docs/reference/cluster-format.md). Immutable."""
 
     @staticmethod
     def read(path: str | PathLike[str]) -> Cluster: ...
@@ -52,7 +52,7 @@ class Cluster:
     def to_json(self) -> str: ...
 
 class Graph:
-    """The operations of one training step and what each needs (docs/coordinator-plan.md). Immutable."""
+    """The operations of one training step and what each needs (docs/reference/coordinator-plan.md). Immutable."""
 
     name: str
     nodes: int
@@ -79,7 +79,7 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
 
 def strategies() -> str: ...
 def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
-    """Simulates training under a coordinator: JSON to JSON (paceline.coordination makes and reads it)."""
+    """Simulates training under a coordinator: JSON to JSON (paceline.forecast.coordination makes and reads it)."""
 
 def coordinator_constants() -> str: ...
 def coordinators() -> str: ...
@@ -97,13 +97,19 @@ def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes
     `rank` of `size`, JobError for ranks that do not come.
     """
 
+def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
+    """Path, and name and version, of the MPI library that a job would take; it is loaded, not initialised.
+
+    `named`: PACELINE_MPI_LIBRARY. Raises UserError, which names what was tried.
+    """
+
 class JobError(RuntimeError):
     """A run failed: a rank died, is silent, left, or called something else. The message names ranks and hosts."""
 
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
-    `settings` is JSON (paceline.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
+    `settings` is JSON (paceline.job.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
     interface, secret, rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s,
     strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an
     all-gather of small blobs, by torch's store for example).
@@ -271,7 +277,7 @@ class Coordinator:
         Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
         """
     def submit_step(self, of: str, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
-        """Ask for operations on gradients of optimizer `of`, whose order may be planned (docs/coordinator.md).
+        """Ask for operations on gradients of optimizer `of`, in an order to plan (docs/explanation/coordinator.md).
 
         `late`: they were not computed, but stand for what was missing at the end of the backward pass. `flush(of)`
         follows when no more come in the step, and `ended(of)` after they have been waited for. Raises as `submit`.

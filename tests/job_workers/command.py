@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.cli import main
+from paceline.cli.main import main
 
 if __name__ == "__main__":
     main(sys.argv[1:], prog_name="paceline")

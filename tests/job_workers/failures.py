@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import paceline
-from paceline.job import JobError, UserError
+from paceline.job.job import JobError, UserError
 
 from job_workers.values import holdings, tell
 

@@ -56,7 +56,7 @@ def steps(job):
 
 
 def begin(job, array, name, **how):
-    from paceline.job_arrays import memory
+    from paceline.job.arrays import memory
 
     given = memory(array, "array", dtype=None, writable=True)
     return job._begin("all_reduce", array, given, None, label=name, background=True, **how)

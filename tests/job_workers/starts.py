@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import paceline
-from paceline.job import JobError, UserError
+from paceline.job.job import JobError, UserError
 
 from job_workers.values import check_combined, holdings, tell, values
 

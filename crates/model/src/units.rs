@@ -7,6 +7,8 @@ use std::ops::{Add, AddAssign, Sub};
 
 use thiserror::Error;
 
+use crate::document::shown;
+
 /// A point in time or a duration, in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
@@ -99,34 +101,100 @@ impl Rate {
 #[error("{0}")]
 pub struct UnitError(pub String);
 
-const RATE_UNITS: &[(&str, f64)] = &[
-    ("bps", 1.0),
-    ("kbps", 1e3),
-    ("mbps", 1e6),
-    ("gbps", 1e9),
-    ("tbps", 1e12),
-    ("bit/s", 1.0),
-    ("kbit/s", 1e3),
-    ("mbit/s", 1e6),
-    ("gbit/s", 1e9),
-    ("tbit/s", 1e12),
+/// Powers of 1000 and of 1024 that a prefix stands for: `k` and `ki`.
+const PREFIXES: [(&str, i32); 5] = [("", 0), ("k", 1), ("m", 2), ("g", 3), ("t", 4)];
+
+/// How amounts and rates of data are spelled, case aside, and what each spelling means.
+///
+/// Case matters for one letter. `B` is bytes and `b` is bits (IEEE 1541), and whoever writes a capital anywhere is taken at
+/// their word: `Gbps`, `Gb/s` and `Mb` are bits, `GBps`, `GB/s` and `MB` bytes. Text wholly in lower case says nothing by its
+/// case, and means what it is commonly written for; where that is not one thing it is refused. Nothing depends on the
+/// case of a prefix.
+const SPELLINGS: [(&str, bool, Letters); 8] = [
+    ("bps", true, Letters::Abbreviated { lower: Amount::Bits }),
+    ("b/s", true, Letters::Abbreviated { lower: Amount::Unclear }),
+    ("b", false, Letters::Abbreviated { lower: Amount::Bytes }),
+    ("bit/s", true, Letters::SpelledOut(Amount::Bits)),
+    ("bits/s", true, Letters::SpelledOut(Amount::Bits)),
+    ("bit", false, Letters::SpelledOut(Amount::Bits)),
+    ("bits", false, Letters::SpelledOut(Amount::Bits)),
+    ("bytes/s", true, Letters::SpelledOut(Amount::Bytes)),
 ];
-const SIZE_UNITS: &[(&str, f64)] = &[
-    ("b", 1.0),
-    ("kb", 1e3),
-    ("mb", 1e6),
-    ("gb", 1e9),
-    ("tb", 1e12),
-    ("kib", 1024.0),
-    ("mib", 1_048_576.0),
-    ("gib", 1_073_741_824.0),
-    ("tib", 1_099_511_627_776.0),
-];
+
+#[derive(Clone, Copy)]
+enum Letters {
+    /// `b` or `B`, by its case; `lower` is what it means where all letters are small.
+    Abbreviated {
+        lower: Amount,
+    },
+    SpelledOut(Amount),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Amount {
+    Bits,
+    Bytes,
+    /// Both are written so.
+    Unclear,
+}
+
+/// What a unit of data means, by [`SPELLINGS`].
+#[derive(Clone, Copy)]
+struct DataUnit {
+    amount: Amount,
+    per_second: bool,
+    /// `Ki`, `Mi`, …: powers of 1024.
+    is_binary: bool,
+    power: i32,
+}
+
+impl DataUnit {
+    fn read(unit: &str) -> Option<DataUnit> {
+        let lower = unit.to_ascii_lowercase();
+        PREFIXES.iter().find_map(|&(prefix, power)| {
+            let rest = lower.strip_prefix(prefix)?;
+            let binary = rest.strip_prefix('i').filter(|_| power > 0);
+            let (_, per_second, letters) = SPELLINGS.iter().find(|spelling| spelling.0 == binary.unwrap_or(rest))?;
+            let amount = match letters {
+                Letters::SpelledOut(amount) => *amount,
+                Letters::Abbreviated { lower: usual } if unit == lower => *usual,
+                Letters::Abbreviated { .. } if unit.contains('B') => Amount::Bytes,
+                Letters::Abbreviated { .. } => Amount::Bits,
+            };
+            Some(DataUnit { amount, per_second: *per_second, is_binary: binary.is_some(), power })
+        })
+    }
+
+    fn factor(self) -> f64 {
+        if self.is_binary { 1024_f64.powi(self.power) } else { 1000_f64.powi(self.power) }
+    }
+
+    /// `value` of these as the rate to write if each is `bits` bits: "200Gbps".
+    fn as_rate(self, value: f64, bits: f64) -> String {
+        let value = value * bits * self.factor() / 1000_f64.powi(self.power);
+        format!("{}{}bps", plain(value), ["", "k", "M", "G", "T"][self.power.unsigned_abs() as usize])
+    }
+
+    /// `value` of these as the size to write if each is `bytes` bytes: "3.125MB".
+    fn as_size(self, value: f64, bytes: f64) -> String {
+        let prefix = match (self.is_binary, self.power) {
+            (false, power) => ["", "k", "M", "G", "T"][power.unsigned_abs() as usize],
+            (true, power) => ["", "Ki", "Mi", "Gi", "Ti"][power.unsigned_abs() as usize],
+        };
+        format!("{}{prefix}B", plain(value * bytes))
+    }
+}
+
+/// A number as people write it: with an exponent only where it would be long.
+fn plain(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e9).contains(&value) { format!("{value}") } else { format!("{value:e}") }
+}
+
 const TIME_UNITS: &[(&str, f64)] =
     &[("ps", 1e-12), ("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
 
-/// Splits "25Gbps" into 25.0 and "gbps"; sizes and rates are told apart by their last letters, case aside.
-fn split(text: &str, what: &str, example: &str) -> Result<(f64, String), UnitError> {
+/// Splits "25Gbps" into 25.0 and "Gbps".
+fn split<'a>(text: &'a str, what: &str, example: &str) -> Result<(f64, &'a str), UnitError> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
     // An exponent ("1e-3ms") belongs to the number when digits follow it; "1eb" does not exist as a unit.
@@ -137,8 +205,8 @@ fn split(text: &str, what: &str, example: &str) -> Result<(f64, String), UnitErr
         .parse()
         .ok()
         .filter(|v: &f64| v.is_finite())
-        .ok_or_else(|| UnitError(format!("'{text}' is not a {what}; write for example {example}")))?;
-    Ok((value, unit.trim().to_lowercase()))
+        .ok_or_else(|| UnitError(format!("{} is not a {what}; write for example {example}", shown(text))))?;
+    Ok((value, unit.trim()))
 }
 
 fn exponent_end(text: &str, digits: usize) -> usize {
@@ -149,38 +217,51 @@ fn exponent_end(text: &str, digits: usize) -> usize {
     if digits > 0 && count > 0 { digits + 1 + sign + count } else { digits }
 }
 
-fn look_up(units: &[(&str, f64)], unit: &str) -> Option<f64> {
-    units.iter().find(|(name, _)| *name == unit).map(|&(_, factor)| factor)
-}
-
-/// Reads a rate in bits per second: `25Gbps`, `500Mbit/s`. Units are SI: 25Gbps is 25e9 bit/s.
+/// Reads a rate in bits per second: `25Gbps`, `25Gb/s`, `500Mbit/s`. Units are SI: 25Gbps is 25e9 bit/s.
 ///
 /// # Errors
-/// A number without a unit, a size where a rate is meant (`25GB`), zero, or anything else.
+/// A number without a unit, bytes (`25GBps`, `3GB/s`), a size where a rate is meant (`25GB`), zero, or anything else.
 pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     let example = "25Gbps or 500Mbps";
     let (value, unit) = split(text, "rate", example)?;
-    let Some(factor) = look_up(RATE_UNITS, &unit) else {
-        let hint = if unit.is_empty() {
-            format!("'{text}' has no unit; rates are bits per second: write {text}Gbps if that is meant")
-        } else if unit.ends_with("b/s") || look_up(SIZE_UNITS, &unit).is_some() {
-            let bits = value * 8.0;
-            let prefix = unit
-                .chars()
-                .next()
-                .filter(|c| "kmgt".contains(*c))
-                .map_or(String::new(), |c| c.to_uppercase().to_string());
-            format!(
-                "'{text}' is a size in bytes, and a rate is meant; rates are bits per second: {text} each second is {bits}{prefix}bps"
-            )
-        } else {
-            format!("'{text}' has the unknown unit '{unit}'; write a rate as {example}")
-        };
-        return Err(UnitError(hint));
+    let read = shown(text.trim());
+    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    if unit.is_empty() {
+        let value = plain(value);
+        return refused(format!("has no unit; rates are bits per second: write {value}Gbps if that is meant"));
+    }
+    let Some(data) = DataUnit::read(unit) else {
+        return refused(format!("has the unknown unit {}; write a rate as {example}", shown(unit)));
     };
-    let rate = value * factor;
+    let (bits, bytes) = (data.as_rate(value, 1.0), data.as_rate(value, 8.0));
+    match (data.amount, data.per_second) {
+        (Amount::Bits, true) if !data.is_binary => {}
+        (Amount::Bits, true) => {
+            return refused(format!("counts in powers of 1024, and rates are in powers of 1000: write {bits}"));
+        }
+        (Amount::Bits, false) => return refused(format!("is a number of bits, and a rate is meant: write {bits}")),
+        (Amount::Bytes, false) => {
+            return refused(format!(
+                "is a size in bytes, and a rate is meant; rates are bits per second: write {bytes} for {read} each second, \
+                 or {bits} if bits are meant"
+            ));
+        }
+        (Amount::Bytes, true) => {
+            return refused(format!(
+                "is ambiguous: a capital B means bytes, and rates are bits per second; write {bytes} if bytes are meant, \
+                 or {bits} if bits are"
+            ));
+        }
+        (Amount::Unclear, _) => {
+            return refused(format!(
+                "is ambiguous: a small b is written for bits and for bytes; write {bits} if bits are meant, or {bytes} if \
+                 bytes are"
+            ));
+        }
+    }
+    let rate = value * data.factor();
     if !(1.0..=1e18).contains(&rate) {
-        return Err(UnitError(format!("'{text}' is no usable rate; it must lie between 1bps and 1e6Tbps")));
+        return refused("is no usable rate; it must lie between 1bps and 1e6Tbps".into());
     }
     Ok(Rate(rate))
 }
@@ -188,23 +269,33 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
 /// Reads a size in bytes: `100MB` (SI), `64KiB` (IEC).
 ///
 /// # Errors
-/// A number without a unit, a rate where a size is meant, a fraction of a byte, or anything else.
+/// A number without a unit, bits (`25Mb`), a rate where a size is meant, a fraction of a byte, or anything else.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let example = "100MB or 64KiB";
     let (value, unit) = split(text, "size", example)?;
-    let Some(factor) = look_up(SIZE_UNITS, &unit) else {
-        let hint = if unit.is_empty() {
-            format!("'{text}' has no unit; sizes are bytes: write {text}B or {text}MB, as is meant")
-        } else if look_up(RATE_UNITS, &unit).is_some() {
-            format!("'{text}' is a rate, and a size in bytes is meant; write for example {example}")
-        } else {
-            format!("'{text}' has the unknown unit '{unit}'; write a size as {example}")
-        };
-        return Err(UnitError(hint));
+    let read = shown(text.trim());
+    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    if unit.is_empty() {
+        let value = plain(value);
+        return refused(format!("has no unit; sizes are bytes: write {value}B or {value}MB, as is meant"));
+    }
+    let Some(data) = DataUnit::read(unit) else {
+        return refused(format!("has the unknown unit {}; write a size as {example}", shown(unit)));
     };
-    let bytes = value * factor;
+    match (data.amount, data.per_second) {
+        (Amount::Bytes, false) => {}
+        (_, true) => return refused(format!("is a rate, and a size in bytes is meant; write for example {example}")),
+        (_, false) => {
+            return refused(format!(
+                "is ambiguous: a small b means bits, and sizes are bytes; write {} if bytes are meant, or {} if bits are",
+                data.as_size(value, 1.0),
+                data.as_size(value, 0.125),
+            ));
+        }
+    }
+    let bytes = value * data.factor();
     if !(1.0..=1e15).contains(&bytes) || (bytes - bytes.round()).abs() > 1e-6 * bytes.max(1.0) {
-        return Err(UnitError(format!("'{text}' is not a whole number of bytes between 1B and 1000TB")));
+        return refused("is not a whole number of bytes between 1B and 1000TB".into());
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok(bytes.round() as u64)
@@ -217,23 +308,29 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
 pub fn parse_time(text: &str) -> Result<Time, UnitError> {
     let example = "10us or 1.5ms";
     let (value, unit) = split(text, "time", example)?;
-    let factor = match look_up(TIME_UNITS, &unit) {
+    let lower = unit.to_lowercase();
+    let read = shown(text.trim());
+    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    let factor = match TIME_UNITS.iter().find(|(name, _)| *name == lower).map(|&(_, factor)| factor) {
         Some(factor) => factor,
         None if unit.is_empty() && value == 0.0 => 1.0,
         None if unit.is_empty() => {
-            return Err(UnitError(format!("'{text}' has no unit; write {text}us or {text}ms, as is meant")));
+            let value = plain(value);
+            return refused(format!("has no unit; write {value}us or {value}ms, as is meant"));
         }
-        None => return Err(UnitError(format!("'{text}' has the unknown unit '{unit}'; write a time as {example}"))),
+        None => return refused(format!("has the unknown unit {}; write a time as {example}", shown(unit))),
     };
     let seconds = value * factor;
     if seconds > MAX_SECONDS {
-        return Err(UnitError(format!("'{text}' is longer than a day; is the unit right?")));
+        return refused("is longer than a day; is the unit right?".into());
     }
     Ok(Time::from_seconds(seconds))
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -260,6 +357,133 @@ mod tests {
         assert!(error.contains("200Gbps"), "{error}");
         assert!(parse_rate("3GB/s").unwrap_err().0.contains("24Gbps"));
         assert!(parse_size("25Gbps").unwrap_err().0.contains("size"));
+    }
+
+    /// What each spelling is, in one table: bits per second, or what the refusal tells to write instead.
+    #[test]
+    fn rates_as_people_spell_them() {
+        for (text, rate) in [
+            ("25Gbps", 25e9),
+            ("25gbps", 25e9),
+            ("25 gbps", 25e9),
+            ("25Gb/s", 25e9),
+            ("100 Mb/s", 100e6),
+            ("25Gbit/s", 25e9),
+            ("25gbit/s", 25e9),
+            ("25GBIT/S", 25e9),
+            ("25Gbits/s", 25e9),
+            ("3.2Tbps", 3.2e12),
+            ("9600bps", 9600.0),
+        ] {
+            assert_eq!(parse_rate(text), Ok(Rate(rate)), "{text}");
+        }
+        for (text, why, remedies) in [
+            ("25GBps", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
+            ("3.2TBps", "ambiguous: a capital B means bytes", ["25.6Tbps", "3.2Tbps"]),
+            ("25GBPS", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
+            ("25gBps", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
+            ("25GB/s", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
+            ("25gb/s", "a small b is written for bits and for bytes", ["25Gbps", "200Gbps"]),
+            ("25GB", "a size in bytes", ["200Gbps", "25Gbps"]),
+            ("25Gb", "a number of bits", ["25Gbps", "25Gbps"]),
+            ("25Gbit", "a number of bits", ["25Gbps", "25Gbps"]),
+            ("1Gibit/s", "powers of 1024", ["1.073741824Gbps", "1.073741824Gbps"]),
+            ("25G", "unknown unit 'G'", ["25Gbps", "500Mbps"]),
+            ("25ibps", "unknown unit 'ibps'", ["25Gbps", "500Mbps"]),
+        ] {
+            let error = parse_rate(text).unwrap_err().0;
+            assert!(error.starts_with(&format!("'{text}' ")) && error.contains(why), "{error}");
+            assert!(remedies.iter().all(|remedy| error.contains(remedy)), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_as_people_spell_them() {
+        for (text, bytes) in [
+            ("25MB", 25_000_000),
+            ("25 MB", 25_000_000),
+            ("25mb", 25_000_000),
+            ("25mB", 25_000_000),
+            ("4kB", 4000),
+            ("4KB", 4000),
+            ("4kb", 4000),
+            ("100 MiB", 104_857_600),
+            ("100mib", 104_857_600),
+            ("100MIB", 104_857_600),
+            ("8B", 8),
+            ("8b", 8),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for (text, why, remedies) in [
+            ("25Mb", "ambiguous: a small b means bits", ["25MB", "3.125MB"]),
+            ("4Kb", "ambiguous: a small b means bits", ["4kB", "0.5kB"]),
+            ("8Mib", "ambiguous: a small b means bits", ["8MiB", "1MiB"]),
+            ("25Mbit", "ambiguous: a small b means bits", ["25MB", "3.125MB"]),
+            ("25MB/s", "a rate", ["100MB", "64KiB"]),
+            ("25M", "unknown unit 'M'", ["100MB", "64KiB"]),
+        ] {
+            let error = parse_size(text).unwrap_err().0;
+            assert!(error.starts_with(&format!("'{text}' ")) && error.contains(why), "{error}");
+            assert!(remedies.iter().all(|remedy| error.contains(remedy)), "{error}");
+        }
+    }
+
+    /// The words in an error that follow "write", with their units, are themselves read, and as what they say.
+    fn remedies(error: &str) -> Vec<String> {
+        let after = error.split_once("write ").map_or("", |(_, after)| after);
+        let words = after.split([' ', ',', ':']);
+        words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_refused_rate_is_told_a_rate_to_write(
+            value in 1..100_000_u32, prefix in "[kKmMgGtT]i?", unit in "([bB]ps|[bB]/s|[bB]|[bB][iI][tT](/s)?)",
+        ) {
+            let text = format!("{value}{prefix}{unit}");
+            match parse_rate(&text) {
+                Ok(rate) => {
+                    prop_assert!(!unit.starts_with('B') || unit.to_lowercase().starts_with("bit"), "{}", text);
+                    prop_assert!(rate.0 >= f64::from(value) * 1e3);
+                }
+                Err(error) => {
+                    let factor = DataUnit::read(&format!("{prefix}{unit}")).unwrap().factor();
+                    let remedies = remedies(&error.0);
+                    prop_assert!(!remedies.is_empty(), "{}", error);
+                    for remedy in remedies {
+                        let times = parse_rate(&remedy).unwrap().0 / (f64::from(value) * factor);
+                        prop_assert!((times - 1.0).abs() < 1e-9 || (times - 8.0).abs() < 1e-9, "{}", error);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn a_refused_size_is_told_a_size_to_write(value in 1..1000_u64, prefix in "[kKmMgG]i?", unit in "([bB]|[bB]it)") {
+            let text = format!("{}{prefix}{unit}", value * 8);
+            let factor = DataUnit::read(&format!("{prefix}{unit}")).unwrap().factor() as u64;
+            match parse_size(&text) {
+                Ok(bytes) => prop_assert_eq!(bytes, value * 8 * factor),
+                Err(error) => {
+                    let read: Vec<u64> = remedies(&error.0).iter().map(|remedy| parse_size(remedy).unwrap()).collect();
+                    prop_assert_eq!(read, vec![value * 8 * factor, value * factor], "{}", error);
+                }
+            }
+        }
+
+        #[test]
+        fn no_text_is_both_a_rate_and_a_size(text in "[0-9]{1,4} ?[kKmMgGtT]?i?[bB](ps|/s|it|it/s|its/s|ytes/s)?") {
+            prop_assert!(parse_rate(&text).is_err() || parse_size(&text).is_err(), "{}", text);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_in_one_short_line(text in "\\PC{0,100}|[0-9.e+-]{0,30}[kKmMgGtTiIbBpPsS/\n ]{0,8}") {
+            let errors = [parse_rate(&text).err(), parse_size(&text).err(), parse_time(&text).err()];
+            for error in errors.into_iter().flatten() {
+                prop_assert!(error.0.chars().count() < 350 && !error.0.chars().any(char::is_control), "{}", error);
+            }
+        }
     }
 
     #[test]

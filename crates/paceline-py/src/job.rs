@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,13 @@ pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: 
     let settings = Settings::parse(settings).map_err(python_error)?;
     let told = py.detach(|| paceline_runtime::engine::exchange_over_mpi(rank, size, &settings, blob));
     Ok(told.map_err(python_error)?.iter().map(|blob| PyBytes::new(py, blob).unbind()).collect())
+}
+
+/// Path, name and version of the MPI library that a job would take.
+#[pyfunction]
+#[pyo3(signature = (named=None))]
+pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String)> {
+    py.detach(|| paceline_runtime::mpi::library(named)).map_err(python_error)
 }
 
 /// This process's part of a job.

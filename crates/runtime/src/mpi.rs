@@ -28,7 +28,7 @@ mod thread;
 pub use collective::Ticket;
 pub use meet::exchange;
 pub use port::Port;
-pub use thread::{About, Thread};
+pub use thread::{About, Thread, library};
 pub(crate) use thread::{entered, left};
 
 /// What the transport is called.

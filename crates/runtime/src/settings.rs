@@ -1,4 +1,4 @@
-//! The settings of a job, as the caller gives them (JSON; `paceline.settings` makes and documents them).
+//! The settings of a job, as the caller gives them (JSON; `paceline.job.settings` makes and documents them).
 use std::net::SocketAddrV4;
 use std::time::Duration;
 

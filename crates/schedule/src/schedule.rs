@@ -20,7 +20,7 @@ impl Roles {
     }
 }
 
-/// What one bucket costs, in closed form: the oracle of the programs, documented in docs/models.md.
+/// What one bucket costs, in closed form: the oracle of the programs, documented in docs/explanation/models.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Messages of all roles; a multicast counts once.
@@ -106,7 +106,7 @@ pub trait Schedule: Send + Sync {
     }
 
     /// Seconds that one bucket alone takes on nodes of several ranks, for numbers of them that no event simulation
-    /// reaches. An approximation where pipelines fill and drain; docs/models.md says how far it is off.
+    /// reaches. An approximation where pipelines fill and drain; docs/explanation/models.md says how far it is off.
     fn closed_form_on_nodes(&self, _bucket: &Bucket, _links: Links) -> Option<f64> {
         None
     }

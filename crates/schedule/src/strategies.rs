@@ -1,4 +1,4 @@
-//! One strategy a file. To add one: write its file, name it here twice, and describe it in docs/strategies.md; the
+//! One strategy a file. To add one: write its file, name it here twice, and describe it in docs/reference/strategies.md; the
 //! property tests run over [`ALL`].
 mod halving_doubling;
 mod hierarchical;

@@ -4,7 +4,7 @@
 //! It is a model of its own beside the event simulation: no message is simulated. What differs between processes is
 //! drawn (who wakes late, who is preempted), what they do together follows from it. S. Pumma, D. Buono, F. Checconi,
 //! X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the cause,
-//! four remedies and what they measured; docs/coordinator-model.md tells the model.
+//! four remedies and what they measured; docs/explanation/coordinator-model.md tells the model.
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Closed forms as oracles: docs/models.md lists each of them.
+//! Closed forms as oracles: docs/explanation/models.md lists each of them.
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{Bucket, Chunk, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build, registry};
 use paceline_simulator::{ChunkBytes, Options, Pull, simulate};

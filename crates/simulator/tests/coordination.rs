@@ -161,7 +161,7 @@ fn balanced_processes_scale_with_the_same_cache() {
         ..Constants::default()
     };
     let asked = CoordinatedOptions { overlap: true, constants, ..options("negotiate", 27_600) };
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/paceline/traces/resnet-50.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/paceline/catalog/traces/resnet-50.json");
     let resnet = Trace::read(path.as_ref()).unwrap().with_dtype(Dtype::Float16).unwrap();
     let found = coordinate(&resnet.scaled_to_rate(32.0 / 0.0375).unwrap(), &summit(), &asked).unwrap();
     let efficiency = found.breakdown.compute_s / found.iteration_s;

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline._internal.console import say
 from paceline.bench.engines import Engine
 from paceline.bench.plan import Plan
 from paceline.bench.result import Row
 from paceline.bench.statistics import timing
-from paceline.terminal import say
 
 _RULE = "-" * 64
 

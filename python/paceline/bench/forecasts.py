@@ -10,10 +10,11 @@ from paceline._core import Cluster, Trace, UserError
 from paceline.bench.engines import Engine
 from paceline.bench.engines.paceline import DDP_BUCKET
 from paceline.bench.result import Result, Row
+from paceline.catalog.library import load_cluster, load_trace, trace_names
+from paceline.catalog.strategies import find_strategy
 from paceline.emulate import state
 from paceline.emulate.processes import MARK
-from paceline.forecast import simulate
-from paceline.library import find_strategy, load_cluster, load_trace, trace_names
+from paceline.forecast.simulate import simulate
 
 
 @dataclass(frozen=True)

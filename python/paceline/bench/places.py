@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.bench.crew import Crew
-from paceline.interfaces import endpoint
+from paceline._internal.netif import endpoint
+from paceline.bench.host_group import Crew
 
 LOOPBACK = "127.0.0.1"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline._core import UserError
+from paceline._internal.files import replaced
+from paceline._internal.units import listed
 from paceline.bench.logs import Read
 from paceline.bench.plan import Plan
 from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
-from paceline.files import replaced
-from paceline.human import listed
-from paceline.plotting import COLOURS, MARKERS, need_matplotlib, save
+from paceline.forecast.plotting import COLOURS, MARKERS, need_matplotlib, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

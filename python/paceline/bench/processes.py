@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.crew import Crew
+from paceline.bench.host_group import Crew
 from paceline.bench.ranks.start import PARENT
 from paceline.bench.ranks.stopwatch import EVENTS
 

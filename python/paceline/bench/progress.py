@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline._internal.units import count, digits
 from paceline.bench.engines import Engine
 from paceline.bench.plan import Plan
-from paceline.human import count, digits
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.console import Column, render, wrapped
+from paceline._internal.units import count, digits, percent
 from paceline.bench.logs import Read
 from paceline.bench.logs.show import shown
 from paceline.bench.plan import Plan
 from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
-from paceline.human import count, digits, percent
-from paceline.table import Column, render, wrapped
 
 ALIKE = 0.05
 """Weights of engines count as the same to rounding up to this difference, relative to how far training moved them.

@@ -11,21 +11,21 @@ from types import FrameType
 from typing import Any
 
 from paceline._core import UserError
+from paceline._internal.netif import address_of
 from paceline.bench import forecasts
 from paceline.bench.classic import Steps
-from paceline.bench.conduct import Conductor, Watcher
-from paceline.bench.crew import Alone, Crew, Ranks
 from paceline.bench.engines import Engine, Options, chosen
+from paceline.bench.host_group import Alone, Crew, Ranks
 from paceline.bench.places import LOOPBACK
 from paceline.bench.plan import WEAK, Plan
 from paceline.bench.progress import Shown, Silent
 from paceline.bench.ranks.models import SMALL
 from paceline.bench.result import Result
+from paceline.bench.runner import Conductor, Watcher
 from paceline.bench.scaling import scale
-from paceline.environment import rank_environment
-from paceline.interfaces import address_of
-from paceline.settings import Settings
-from paceline.torch.vision import UnknownModelError, default_image_size, resolve
+from paceline.job.rank_environment import rank_environment
+from paceline.job.settings import Settings
+from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
 
 _PATIENCE_S = 300.0
 """For a host of the job that is busy with something else than answering: exporting a model, ending processes."""
@@ -91,7 +91,7 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     if hosts == 1:
         yield Session(plan, Alone(), network, quiet=quiet, every=every)
         return
-    from paceline import job
+    from paceline.job import job
 
     # A strategy is named, so that none is measured; what the hosts tell each other is short.
     with job.join(strategy="recursive-doubling", timeout_s=max(given.timeout_s, _PATIENCE_S)) as ranks:

@@ -10,6 +10,7 @@
 | analysis | all steps of all ranks |
 | causes, latency, busiest | what time is lost to, a cause a module |
 | diagnosis, report | how it is said |
+| environment, environment_table | `--env`: what is installed and what this machine is like |
 """
 
 from paceline.doctor.diagnosis import Diagnosis

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paceline._core import UserError
-from paceline.doctor.account import Account, account
 from paceline.doctor.events import RECORD
 from paceline.doctor.intervals import Interval
-from paceline.doctor.parts import Parts, mean, median, quantile
-from paceline.doctor.recorded import Rank, Recording
+from paceline.doctor.step_breakdown import Account, Parts, account, mean, median, quantile
 from paceline.doctor.steps import Marked, marked, steps_of
+from paceline.doctor.timeline_model import Rank, Recording
 from paceline.doctor.transfers import Transfer, match, transfers_of
 
 _WARM_UP = 3

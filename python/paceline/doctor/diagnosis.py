@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline import human
+from paceline._internal import units
 
 Figure = float | int | str | bool | None | list[int]
 
@@ -31,8 +31,8 @@ class Diagnosis:
 
 def duration(seconds: float) -> str:
     """`0.01234` → `12.3 ms`."""
-    factor, unit = human.time_unit([seconds])
-    return f"{human.short(seconds / factor)} {unit}"
+    factor, unit = units.time_unit([seconds])
+    return f"{units.short(seconds / factor)} {unit}"
 
 
 def nanoseconds(value: float) -> str:
@@ -42,12 +42,12 @@ def nanoseconds(value: float) -> str:
 
 def size(number: float) -> str:
     """`2112` → `2.11 kB`."""
-    return human.size(float(f"{number:.3g}"))
+    return units.size(float(f"{number:.3g}"))
 
 
 def operations(number: float) -> str:
     """`1 operation`, `18.4 operations`."""
-    return "1 operation" if number == 1 else f"{human.short(number)} operations"
+    return "1 operation" if number == 1 else f"{units.short(number)} operations"
 
 
 def percent(share: float) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline import timelines
 from paceline._core import UserError
 from paceline.doctor.events import RECORD, Event, events
-from paceline.doctor.recorded import AGREEMENT, MARKS, Operation, Rank, Recording, Span, Tensor
+from paceline.doctor.timeline_model import AGREEMENT, MARKS, Operation, Rank, Recording, Span, Tensor
+from paceline.job import timeline_files
 
 _MOST_US = 4e15
 """Microseconds of a hundred years: what is later is no time."""
@@ -22,7 +22,7 @@ def read(path: Path) -> Recording:
     """What a timeline holds, or the parts of one that were never put together. Raises UserError."""
     try:
         there = path.exists()
-        parts = [] if there or not path.parent.is_dir() else timelines.found(path)
+        parts = [] if there or not path.parent.is_dir() else timeline_files.found(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
     if path.is_dir():

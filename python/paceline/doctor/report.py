@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline import human
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 from paceline.doctor.analysis import Analysis, analyse
 from paceline.doctor.causes import COMPUTE_BOUND, SLOW_STEPS, diagnoses
 from paceline.doctor.diagnosis import Diagnosis, nanoseconds, percent
-from paceline.doctor.parts import NAMES, Parts, median, quantile
 from paceline.doctor.reading import read
-from paceline.table import Column, render, wrapped
+from paceline.doctor.step_breakdown import NAMES, Parts, median, quantile
 
 _MOST_ROWS = 16
 UNTOLD = ("input", "forward", "backward", "optimizer")
@@ -108,13 +108,13 @@ class Report:
 
     def _title(self) -> str:
         analysis = self.analysis
-        title = f"{analysis.recording.path}: {human.count(analysis.recording.world_size, 'rank')}"
+        title = f"{analysis.recording.path}: {units.count(analysis.recording.world_size, 'rank')}"
         if analysis.recording.servers:
-            title += f", {human.count(len(analysis.recording.servers), 'server')}"
+            title += f", {units.count(len(analysis.recording.servers), 'server')}"
         if not analysis.has_steps:
             return f"{title}, no steps"
         middle, low, high = map(nanoseconds, analysis.spread())
-        title += f", {human.count(analysis.count, 'step')}"
+        title += f", {units.count(analysis.count, 'step')}"
         title += f" after {analysis.warm_up} of warm-up" if analysis.warm_up else ""
         slow = len(next(iter(analysis.slow.values())))
         title += f", {slow} slow {'one' if slow == 1 else 'ones'} apart" if slow else ""
@@ -122,7 +122,7 @@ class Report:
 
     def _table(self) -> list[str]:
         analysis, means = self.analysis, self.analysis.means
-        factor, unit = human.time_unit([analysis.mean.step / 1e9])
+        factor, unit = units.time_unit([analysis.mean.step / 1e9])
         names = [name for name in NAMES if analysis.has_steps or name not in UNTOLD]
         if analysis.has_steps and all(parts.other < _SHOWN * parts.step for parts in means.values()):
             names.remove("other")
@@ -135,7 +135,7 @@ class Report:
             values = [parts.step, *(getattr(parts, name) for name in own)]
             values += [parts.exposed, *(getattr(parts, name) for name in exposed)]
             # With as many decimals as the step, so that the parts add up on paper.
-            decimals = len(human.digits(parts.step / 1e9 / factor).partition(".")[2])
+            decimals = len(units.digits(parts.step / 1e9 / factor).partition(".")[2])
             return [str(rank), *(f"{value / 1e9 / factor:.{decimals}f}" for value in values)]
 
         shown = self._rows()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.doctor.intervals import Interval, Intervals, clip, overlap, union, without
-from paceline.doctor.recorded import Rank, Span
+from paceline.doctor.timeline_model import Rank, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from paceline.doctor.recorded import Rank
+from paceline.doctor.timeline_model import Rank
 
 _TWO_SIDED = "send/recv"
 """Such an operation has one peer, of which its name tells nothing."""

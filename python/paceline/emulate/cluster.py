@@ -17,12 +17,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import UserError
+from paceline._internal.system import boot
 from paceline.emulate import processes, state
 from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import CARD, REALTIME, Host, find, plan
 from paceline.emulate.shaping import shape
 from paceline.emulate.state import State
-from paceline.machine import boot
 
 if TYPE_CHECKING:
     from paceline.emulate.fidelity import Fidelity

@@ -8,10 +8,10 @@ import signal
 from contextlib import suppress
 
 from paceline._core import UserError
+from paceline._internal.system import boot
+from paceline._internal.units import listed
 from paceline.emulate import processes, state
 from paceline.emulate.state import DEFAULT, State
-from paceline.human import listed
-from paceline.machine import boot
 
 _END_S = 10.0
 

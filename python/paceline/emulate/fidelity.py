@@ -16,9 +16,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import UserError
+from paceline._internal.units import percent
 from paceline.emulate import stream
 from paceline.emulate.errors import ClusterError
-from paceline.human import percent
 
 if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster

@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from paceline._core import UserError
+from paceline._internal.system import boot
 from paceline.emulate import network, processes, state
 from paceline.emulate.network import Network
 from paceline.emulate.plan import REALTIME, Host
 from paceline.emulate.shaping import shape
-from paceline.machine import boot
 
 
 class _EndedError(Exception):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import UserError
+from paceline._internal.system import cores
+from paceline._internal.units import count
 from paceline.emulate.plan import NETWORK, REALTIME
-from paceline.human import count
 from paceline.launch.hosts import MOST_RANKS, Host, Place
 from paceline.launch.job import Job
 from paceline.launch.output import Output, Terminal
 from paceline.launch.request import Checked, Request
-from paceline.machine import cores
 
 if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster
@@ -75,6 +75,6 @@ def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool
 
 
 def _agent() -> list[str]:
-    from paceline.launch.remote import local_agent
+    from paceline.launch.host import local_agent
 
     return local_agent()

@@ -1,7 +1,7 @@
 """Token buckets that imitate a network card: rate, burst and segment size.
 
-The figures were found by measurement (docs/emulate.md). A bucket smaller than a segment makes tbf cut segments in
-software, which costs two to four times the CPU; a much larger one lets small messages pass for free.
+The figures were found by measurement (docs/how-to/emulate.md). A bucket smaller than a segment makes tbf cut segments
+in software, which costs two to four times the CPU; a much larger one lets small messages pass for free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from paceline._core import UserError
-from paceline.human import rate
+from paceline._internal.units import rate
 
 MTU = 9000
 LIMIT_BYTES = 1 << 30

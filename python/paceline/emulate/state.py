@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline._core import UserError
+from paceline._internal.system import boot
 from paceline.emulate import enter
 from paceline.emulate.plan import Host
 from paceline.emulate.processes import MARK, start_of
-from paceline.machine import boot
 
 DEFAULT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")

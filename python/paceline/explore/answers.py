@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline import plotting
 from paceline._core import Cluster, Trace, UserError, parse_rate, parse_time
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.strategies import Strategy, all_strategies, feasible
 from paceline.explore.state import State
-from paceline.forecast import Result, Run, traced
-from paceline.library import Strategy, all_strategies, load_cluster, load_trace
-from paceline.pages.lanes import COLOURS, MOST_LANES, lanes_of
-from paceline.sweeps import execute, feasible, plan
+from paceline.forecast import plotting
+from paceline.forecast.simulate import Result, Run, traced
+from paceline.forecast.sweep import execute, plan
+from paceline.report.lanes import COLOURS, MOST_LANES, lanes_of
 
 # A timeline of more workers is not read.
 _TIMELINE_WORKERS = 8

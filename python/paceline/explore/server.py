@@ -24,9 +24,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline._core import UserError
+from paceline.catalog.library import cluster_names, trace_names
+from paceline.catalog.strategies import all_strategies
 from paceline.explore.answers import answer, preset
 from paceline.explore.state import LIMITS, State, checked, parse
-from paceline.library import all_strategies, cluster_names, trace_names
 
 HOST = "127.0.0.1"
 _STATIC = Path(__file__).parent / "static"

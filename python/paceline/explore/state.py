@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from paceline._core import UserError, nearest
-from paceline.library import cluster_names, find_strategy, trace_names
+from paceline.catalog.library import cluster_names, trace_names
+from paceline.catalog.strategies import find_strategy
 
 MOST_WORKERS = 128
 _MOST = 1e15

@@ -19,19 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from paceline._core import UserError, __version__
-from paceline.interfaces import address_of, is_own, towards
+from paceline._internal.netif import address_of, is_own, towards
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
+from paceline.launch.outcomes import Reasons
 from paceline.launch.processes import Group, Starter, reap, signal_all
-from paceline.launch.reasons import Reasons
 from paceline.launch.recordings import Exchange
 
 _FULL = 1 << 20  # bytes that wait for the launcher: then ranks wait too
 _READ = 1 << 16
 _POLL_S = 0.05
 _LEFTOVERS_S = 1.0  # for what ranks left behind, and for everything once the launcher is gone: SIGTERM to SIGKILL
-_SERVER = (sys.executable, "-m", "paceline.server")
+_SERVER = (sys.executable, "-m", "paceline.job.server")
 _GIVE_UP_S = 2.0  # after SIGKILL: processes that not even it ends
 
 

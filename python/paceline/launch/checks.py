@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from paceline.interfaces import default_address
-from paceline.machine import boot
+from paceline._internal.netif import default_address
+from paceline._internal.system import boot
 
 
 class Problem(Exception):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paceline._core import UserError
+from paceline._internal.netif import default_address, is_own, towards
 from paceline.launch.frames import Decoder, Frame, Lines, Outbox
-from paceline.launch.hosts import Place
+from paceline.launch.hosts import Place, address_part
 
 _READ = 1 << 18
 _MOST_WORDS = 2000
@@ -120,3 +125,93 @@ class AgentHost:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+# By which address the ranks of other hosts reach the first host.
+
+
+def first_address(hosts: Sequence[AgentHost]) -> str | None:
+    """What sshd says comes first: it knows the connection that works. Then the name, then the default route.
+
+    None if there is no address but the loopback.
+    """
+    first = hosts[0]
+    assert first.ready is not None
+    if first.remote:
+        default = str(first.ready["default"])
+        found = _said(first, "server") or _resolved(address_part(first.name)) or default
+        return None if _loopback(found) else found
+    # The first host is this machine: the others know from where they were reached.
+    others = [host for host in hosts if host.remote]
+    seen = [address for host in others if (address := _said(host, "client")) and is_own(address)]
+    routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
+    found = next(iter([*seen, *routes, default_address()]))
+    return None if _loopback(found) else found
+
+
+def _said(host: AgentHost, end: str) -> str | None:
+    """An end of the host's SSH_CONNECTION; None if that is our own login, inherited."""
+    assert host.ready is not None
+    own = os.environ.get("SSH_CONNECTION", "").split()
+    inherited = len(own) == 4 and (own[0], own[2]) == (host.ready["client"], host.ready["server"])
+    address = host.ready[end]
+    return None if inherited or address is None or _loopback(address) else str(address)
+
+
+def _resolved(name: str) -> str | None:
+    """The address that a name server gives, IPv4 before IPv6, if other hosts can use it."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return next((str(entry[4][0]) for entry in found if not _loopback(str(entry[4][0]))), None)
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return True
+
+
+# Command lines that start agents. Neither the job nor its secret stands on them: those go through standard input.
+
+
+# -P: modules of the folder that a job is started in must not replace Python's own in the agent.
+_AGENT = ("-P", "-m", "paceline.launch.agent")
+# The alive messages find out within a minute that a host has gone; accept-new asks about no new host's key.
+DEFAULT_RSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ServerAliveInterval=15"
+
+
+def local_agent() -> list[str]:
+    """Starts an agent here."""
+    return [sys.executable, *_AGENT]
+
+
+def remote_agent(rsh: Sequence[str], host: str) -> list[str]:
+    """Starts an agent there: by this Python if it exists there, else by the one that the remote PATH names.
+
+    What the remote shell gets is `exec sh -c '…'`, which all login shells understand.
+    """
+    path = os.environ.get("PYTHONPATH")
+    script = "; ".join(
+        [
+            f"python={shlex.quote(sys.executable)}",
+            '[ -x "$python" ] || python=python3',
+            *([f"PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}", "export PYTHONPATH"] if path else []),
+            f'exec "$python" {shlex.join(_AGENT)}',
+        ]
+    )
+    return [*rsh, host, f"exec sh -c {shlex.quote(script)}"]
+
+
+def parse_rsh(text: str) -> list[str]:
+    """The words of `--rsh`. Raises UserError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--rsh: '{text[:80]}' has unbalanced quotes ({error})") from None
+    if not words:
+        raise UserError("--rsh: is empty; write for example --rsh 'ssh -p 2222'")
+    return words

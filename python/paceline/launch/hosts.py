@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline._core import UserError
-from paceline.files import read_small
+from paceline._internal.files import read_small
 
 MOST_RANKS = 4096
 _NAME = re.compile(r"(?:[\w.\-]+@)?(?:[\w.\-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])", re.ASCII)

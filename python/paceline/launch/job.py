@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.elastic.discovery import Discovery
-from paceline.elastic.roster import Limits
 from paceline.launch import variables
+from paceline.launch.elastic.discovery import Discovery
+from paceline.launch.elastic.roster import Limits
 from paceline.launch.hosts import Place
 
 

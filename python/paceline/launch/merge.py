@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from paceline.files import replaced
-from paceline.human import short
-from paceline.injection import problem
+from paceline._internal.files import replaced
+from paceline._internal.units import short
+from paceline.launch.injection import problem
 from paceline.launch.outcomes import runs
 from paceline.launch.recordings import MOST_OF_ALL, Records
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paceline.table import Column, render
+from paceline._internal.console import Column, render
+from paceline.job.failure import MOST, PIPE
 
 _MOST_ROWS = 20
 
@@ -83,3 +87,36 @@ def runs(numbers: Sequence[int]) -> str:
         else:
             parts.append((number, number))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+# Why a rank failed: it tells its agent through a pipe, so that the launcher names the first cause and no victim.
+
+
+class Reasons:
+    """An agent's ends of the pipes."""
+
+    def __init__(self) -> None:
+        """No rank has started."""
+        self._pipes: dict[int, int] = {}
+
+    @contextmanager
+    def told_by(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
+        """What the rank finds in its environment, and the descriptor that it inherits. Raises OSError."""
+        mine, its = os.pipe()
+        os.set_blocking(mine, False)
+        self._pipes[rank] = mine
+        try:
+            yield {**environment, PIPE: str(its)}, its
+        finally:
+            os.close(its)
+
+    def of(self, rank: int) -> tuple[str | None, bool]:
+        """The reason of a rank that has ended, and whether it failed because of another."""
+        pipe = self._pipes.pop(rank)
+        try:
+            told = json.loads(os.read(pipe, MOST))
+            return str(told["reason"]), bool(told["follows"])
+        except (OSError, ValueError, TypeError, KeyError):  # the script's own process may have written anything
+            return None, False
+        finally:
+            os.close(pipe)

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline import injection
+from paceline.launch import injection
 from paceline.launch.checks import Problem
 from paceline.launch.frames import Kind, encode
 
 MOST_OF_RANK = 32 << 20
 """Bytes; a tensor takes about 300, so that this is enough for 100,000 of them."""
 MOST_OF_ALL = 240_000_000
-"""Bytes; files over 256 MB are not read (docs/trace-format.md)."""
+"""Bytes; files over 256 MB are not read (docs/reference/trace-format.md)."""
 
 _TRACE = "trace.json"
 _PIECE = 1 << 20

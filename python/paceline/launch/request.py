@@ -11,18 +11,17 @@ from typing import Any
 
 import click
 
-from paceline import timelines
 from paceline._core import UserError
-from paceline.files import check_writable
-from paceline.injection import SETTINGS
+from paceline._internal.files import check_writable
+from paceline.job import timeline_files
+from paceline.job.settings import OVER_MPI, Settings, check_timeline
 from paceline.launch import merge, variables
-from paceline.launch.elastic import ElasticSupervisor
+from paceline.launch.elastic.supervisor import ElasticSupervisor
 from paceline.launch.hosts import Place
+from paceline.launch.injection import SETTINGS
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
-from paceline.setting_values import OVER_MPI, check_timeline
-from paceline.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,8 @@ class Request:
         if settings.transport in OVER_MPI:
             raise UserError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
-                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/mpi.md); or take another "
-                "transport"
+                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or take "
+                "another transport"
             )
         if self.switch and not settings.has_switch():
             raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
@@ -156,7 +155,7 @@ class Checked:
     def _finish(self, supervisor: Supervisor, code: int) -> None:
         """Timeline and trace."""
         if self.settings.timeline is not None:
-            timelines.say(timelines.gather(self.settings.timeline))
+            timeline_files.say(timeline_files.gather(self.settings.timeline))
         path = self.request.record
         if path is not None and self.recording is not None:
             said = f"no trace was written to {path}: the ranks did not end well"

@@ -15,16 +15,14 @@ from types import FrameType
 import click
 
 from paceline._core import UserError, __version__
-from paceline.interfaces import endpoint
+from paceline._internal.netif import endpoint
 from paceline.launch.frames import Frame, Kind
-from paceline.launch.host import AgentHost
+from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
 from paceline.launch.hosts import is_this_machine
 from paceline.launch.job import Job
 from paceline.launch.outcomes import Outcome, runs, table
 from paceline.launch.output import Output
-from paceline.launch.reach import first_address
 from paceline.launch.recordings import Records
-from paceline.launch.remote import local_agent, remote_agent
 
 KILL_AFTER_S = 3.0
 _START_S = 60.0  # for all hosts to answer

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import UserError
-from paceline.machine import cores
+from paceline._internal.system import cores
 
 # Pass on to other hosts, besides PACELINE_*: what decides which Python and which modules a rank gets.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")

@@ -1,4 +1,4 @@
-"""Plans: which all-reduces of a step's graph are fused, and in which order they are issued (docs/coordinator-plan.md).
+"""Plans: which all-reduces of a graph are fused, and in which order they start (docs/reference/coordinator-plan.md).
 
 Nothing heavy is imported before it is needed: TensorFlow only for its graphs.
 """

@@ -31,7 +31,7 @@ def read_graph(
     """The graph in a file, and the names of the nodes to fetch: those that are given, or that the file names.
 
     A folder is a SavedModel, a file that ends in .pb or .pbtxt a GraphDef (or, if it is called saved_model, a
-    SavedModel); any other is in the format of docs/coordinator-plan.md. Raises UserError.
+    SavedModel); any other is in the format of docs/reference/coordinator-plan.md. Raises UserError.
     """
     given = options or TensorflowOptions()
     if path.is_dir() or path.suffix in TENSORFLOW_ENDINGS:

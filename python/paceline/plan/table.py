@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline import human
 from paceline._core import Graph
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 from paceline.plan.result import Plan
-from paceline.table import Column, render, wrapped
 
 
 def lines(plan: Plan, graph: Graph, width: int) -> list[str]:
@@ -14,20 +14,20 @@ def lines(plan: Plan, graph: Graph, width: int) -> list[str]:
 
 
 def _summary(plan: Plan, graph: Graph) -> str:
-    limit = f" of at most {human.size(plan.bucket_size_bytes)}" if plan.bucket_size_bytes else ""
-    total = human.size(sum(bucket.bytes for bucket in plan.buckets))
+    limit = f" of at most {units.size(plan.bucket_size_bytes)}" if plan.bucket_size_bytes else ""
+    total = units.size(sum(bucket.bytes for bucket in plan.buckets))
     text = (
-        f"{plan.graph}: {human.count(len(plan.tensors), 'all-reduce')} of {total} in "
-        f"{human.count(len(plan.buckets), 'bucket')}{limit}; the fetches need {plan.nodes} of {graph.nodes} nodes"
+        f"{plan.graph}: {units.count(len(plan.tensors), 'all-reduce')} of {total} in "
+        f"{units.count(len(plan.buckets), 'bucket')}{limit}; the fetches need {plan.nodes} of {graph.nodes} nodes"
     )
     unneeded = graph.all_reduces - len(plan.tensors)
-    return f"{text}, and not {human.count(unneeded, 'all-reduce')}" if unneeded else text
+    return f"{text}, and not {units.count(unneeded, 'all-reduce')}" if unneeded else text
 
 
 def _nothing(plan: Plan, graph: Graph) -> str:
     return (
         f"{plan.graph}: nothing to plan: the fetches need {plan.nodes} of {graph.nodes} nodes, and none of them is one "
-        f"of the graph's {human.count(graph.all_reduces, 'all-reduce')}"
+        f"of the graph's {units.count(graph.all_reduces, 'all-reduce')}"
     )
 
 
@@ -45,7 +45,7 @@ def _table(plan: Plan) -> list[str]:
         members = [plan.tensors[tensor] for tensor in bucket.tensors]
         groups.append(
             [
-                [str(number), str(tensor.id), tensor.name, tensor.dtype, human.size(tensor.bytes), str(tensor.depth)]
+                [str(number), str(tensor.id), tensor.name, tensor.dtype, units.size(tensor.bytes), str(tensor.depth)]
                 for tensor in members
             ]
         )

@@ -58,7 +58,7 @@ def require_tensorflow() -> None:
     except ImportError as error:
         raise UserError(
             f"graphs of TensorFlow's need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
-            "as JSON (docs/coordinator-plan.md)"
+            "as JSON (docs/reference/coordinator-plan.md)"
         ) from None
 
 

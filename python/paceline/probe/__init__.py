@@ -1,7 +1,7 @@
 """What a cluster's network and machines give, measured by the ranks of a job: `paceline probe`.
 
-Rank 0 orders, all ranks obey and answer; all transfers are sends and receives of the runtime. docs/probe.md says what
-is measured, and what of it stands in the cluster file.
+Rank 0 orders, all ranks obey and answer; all transfers are sends and receives of the runtime. docs/how-to/probe.md says
+what is measured, and what of it stands in the cluster file.
 
 | module | holds |
 | --- | --- |

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from paceline import human
 from paceline._core import Cluster, UserError
+from paceline._internal import units
+from paceline.catalog.library import NO_NETWORK
 from paceline.probe.measure import INSIDE, INSIDE_LATENCY, LATENCY, MESSAGE, RING
 from paceline.probe.result import Found
 
 _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
-NO_NETWORK = "no network was measured, for all ranks are on one host"
 
 
 def fields(found: Found) -> dict[str, Any]:
-    """Of docs/cluster-format.md. Raises UserError for what no cluster file holds."""
+    """Of docs/reference/cluster-format.md. Raises UserError for what no cluster file holds."""
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
     made: dict[str, Any] = {
@@ -53,12 +53,12 @@ def _provenance(found: Found) -> str:
 
 
 def _how(sample: Any) -> str:  # noqa: ANN401 - a Sample
-    return f"median of {len(sample.values)} (±{human.percent(sample.spread)})"
+    return f"median of {len(sample.values)} (±{units.percent(sample.spread)})"
 
 
 def _rate(bits_per_s: float) -> str:
     factor, unit = next((one for one in _UNITS if bits_per_s >= one[0]), _UNITS[-1])
-    return f"{human.short(bits_per_s / factor, 4)}{unit}"
+    return f"{units.short(bits_per_s / factor, 4)}{unit}"
 
 
 def _time(seconds: float) -> str:

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline import human
 from paceline._core import UserError
+from paceline._internal import units
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 _SHOWN = 8
 
@@ -66,8 +66,8 @@ class Layout:
     def describe(self) -> str:
         """`3 hosts (a, b and c), 2 ranks each`."""
         names = [host.name for host in self.hosts[:_SHOWN]] + ["…"] * (len(self.hosts) > _SHOWN)
-        each = human.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
-        return f"{human.count(len(self.hosts), 'host')} ({human.listed(names)}), {each}"
+        each = units.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
+        return f"{units.count(len(self.hosts), 'host')} ({units.listed(names)}), {each}"
 
 
 def _names(found: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from paceline.machine import cores
+from paceline._internal.system import cores
 from paceline.replay.clock import Clock
 from paceline.replay.load import load
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from paceline import human
+from paceline._internal import units
 from paceline.probe import patterns
 from paceline.probe.layout import Host, Layout
-from paceline.probe.orders import Conductor
 from paceline.probe.patterns import Flows
 from paceline.probe.result import Cost, Found, Rate, Sample, slope
+from paceline.probe.rpc import Conductor
 from paceline.probe.slow import slow
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 RING, ONE, BOTH, INCAST, FAN_OUT = "ring", "one stream", "both ways", "incast", "1:N"
 SEVERAL, INSIDE, STREAMS = "all ranks at once", "inside a host", "several connections"
@@ -261,7 +261,7 @@ def _unsteady(found: Found) -> list[str]:
     rate = found.rates.get(RING) or found.rates.get(INSIDE)
     if rate is None or rate.sample.spread <= _UNSTEADY:
         return []
-    return [f"the rate varied by ±{human.percent(rate.sample.spread)}: others use network or cores; probe again"]
+    return [f"the rate varied by ±{units.percent(rate.sample.spread)}: others use network or cores; probe again"]
 
 
 def _gains(found: Found) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline import human
-from paceline.probe import cluster_file
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.library import NO_NETWORK
 from paceline.probe.layout import Host
 from paceline.probe.machine import GAP_NS
 from paceline.probe.measure import RING
 from paceline.probe.result import Found
-from paceline.table import Column, render, wrapped
 
 _WORTH_NAMING = 0.02
 _LATE_S = 0.002
@@ -27,8 +27,8 @@ def text(found: Found, width: int) -> list[str]:
         lines += [*_machines(found), ""]
     for note in _notes(found):
         lines += wrapped(note, width)
-    moved = f"{human.size(found.bytes_sent)} sent in {human.duration(found.seconds)}"
-    return [*lines, *([f"left out, for lack of time: {human.listed(found.left_out)}"] if found.left_out else []), moved]
+    moved = f"{units.size(found.bytes_sent)} sent in {units.duration(found.seconds)}"
+    return [*lines, *([f"left out, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []), moved]
 
 
 def _rates(found: Found) -> list[str]:
@@ -37,9 +37,9 @@ def _rates(found: Found) -> list[str]:
         [
             rate.pattern,
             str(rate.flows),
-            human.size(rate.size),
-            human.rate(rate.sample.median),
-            f"±{human.percent(rate.sample.spread)}",
+            units.size(rate.size),
+            units.rate(rate.sample.median),
+            f"±{units.percent(rate.sample.spread)}",
             str(len(rate.sample.values)),
         ]
         for rate in found.rates.values()
@@ -52,8 +52,8 @@ def _costs(found: Found) -> list[str]:
     rows = [
         [
             cost.what,
-            human.duration(max(0.0, cost.sample.median)),
-            f"±{human.percent(cost.sample.spread)}",
+            units.duration(max(0.0, cost.sample.median)),
+            f"±{units.percent(cost.sample.spread)}",
             str(len(cost.sample.values)),
         ]
         for cost in found.costs.values()
@@ -82,17 +82,17 @@ def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
     return [
         host.name,
         str(ranks[0]["cores"]),
-        human.duration(_worst(ranks, "late_median_s")),
-        human.duration(_worst(ranks, "late_p99_s")),
-        human.percent(_worst(ranks, "taken_share")),
-        human.duration(_worst(ranks, "longest_gap_s")),
+        units.duration(_worst(ranks, "late_median_s")),
+        units.duration(_worst(ranks, "late_p99_s")),
+        units.percent(_worst(ranks, "taken_share")),
+        units.duration(_worst(ranks, "longest_gap_s")),
         str(sum(rank["involuntary_switches"] for rank in ranks)),
-        human.duration(_worst(ranks, "steal_s")),
+        units.duration(_worst(ranks, "steal_s")),
     ]
 
 
 def _notes(found: Found) -> list[str]:
-    notes = [] if RING in found.rates else [f"{cluster_file.NO_NETWORK}; start some on several hosts"]
+    notes = [] if RING in found.rates else [f"{NO_NETWORK}; start some on several hosts"]
     return notes + found.notes + (_about_machines(found) if found.machines else [])
 
 
@@ -104,16 +104,16 @@ def _about_machines(found: Found) -> list[str]:
         crowded = any(len(host.ranks) > found.machines[host.first]["cores"] for host in hosts)
         why = "more ranks than cores" if crowded else "other processes, or the machine's own host"
         notes.append(
-            f"on {_named(busy)} up to {human.percent(max(taken.values()))} of a busy rank's time was taken away, in "
-            f"gaps of more than {human.duration(GAP_NS * 1e-9)}: {why}"
+            f"on {_named(busy)} up to {units.percent(max(taken.values()))} of a busy rank's time was taken away, in "
+            f"gaps of more than {units.duration(GAP_NS * 1e-9)}: {why}"
         )
     if slow := [name for name, seconds in late.items() if seconds > _LATE_S]:
         notes.append(
-            f"on {_named(slow)} one in a hundred sleeps ended up to {human.duration(max(late.values()))} late or more"
+            f"on {_named(slow)} one in a hundred sleeps ended up to {units.duration(max(late.values()))} late or more"
         )
     return notes
 
 
 def _named(hosts: list[str]) -> str:
     shown = [*hosts[:_SHOWN], *(["…"] * (len(hosts) > _SHOWN))]
-    return f"host{'s' * (len(hosts) > 1)} {human.listed(shown)}"
+    return f"host{'s' * (len(hosts) > 1)} {units.listed(shown)}"

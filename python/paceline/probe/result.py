@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline import human
+from paceline._internal import units
 from paceline.probe.layout import Layout
 
 
@@ -92,9 +92,9 @@ class Found:
 
     def describe(self) -> str:
         """`3 hosts (a, b and c), 2 ranks each; shm and tcp, 1 connection between two ranks`."""
-        words = human.listed([*self.layout.transports])
+        words = units.listed([*self.layout.transports])
         if "tcp" in self.layout.transports:
-            words += f", {human.count(self.streams, 'connection')} between two ranks"
+            words += f", {units.count(self.streams, 'connection')} between two ranks"
         return f"{self.layout.describe()}; {words}"
 
     def rate(self, name: str) -> float | None:

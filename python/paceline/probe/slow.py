@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from paceline import human
+from paceline._internal import units
 from paceline.probe.result import Pair
 
 SLOW = 0.9
@@ -44,17 +44,17 @@ def _slower(rates: Mapping[str, float]) -> dict[str, tuple[float, float]]:
 
 def _sentence(host: str, sends: tuple[float, float] | None, takes: tuple[float, float] | None) -> str:
     words = [
-        f"{verb} {human.rate(rates[0])} (others: {human.rate(rates[1])})"
+        f"{verb} {units.rate(rates[0])} (others: {units.rate(rates[1])})"
         for verb, rates in (("sends", sends), ("receives", takes))
         if rates is not None
     ]
-    return f"host {host} is slow: its card {human.listed(words)}"
+    return f"host {host} is slow: its card {units.listed(words)}"
 
 
 def _pairs(pairs: Mapping[Pair, float]) -> list[str]:
     fastest = max(pairs.values())
     return [
-        f"from host {source} to host {to} there are {human.rate(rate)}, elsewhere up to {human.rate(fastest)}: "
+        f"from host {source} to host {to} there are {units.rate(rate)}, elsewhere up to {units.rate(fastest)}: "
         f"what {source} sends or what {to} receives is slow"
         for (source, to), rate in pairs.items()
         if rate < SLOW * fastest

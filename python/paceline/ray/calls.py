@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._core import JobError, UserError
-from paceline.failure import follows
+from paceline.job.failure import follows
 from paceline.ray.worker import SIGNATURE, Place
 
 _LOOK_S = 1.0

@@ -12,18 +12,17 @@ from types import TracebackType
 from typing import Any
 
 from paceline._core import JobError, UserError
-from paceline.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
-from paceline.elastic.service import Service
-from paceline.failure import follows
+from paceline.job.failure import follows
+from paceline.job.timeline_files import say
+from paceline.launch.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
+from paceline.launch.elastic.service import Service
 from paceline.ray.calls import cause_of, died_how, in_words, is_death
 from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import checked_settings
 from paceline.ray.executor import checked_extra, sendable
 from paceline.ray.layout import Layout, check_count
-from paceline.ray.member import Left, Member
 from paceline.ray.settings import RaySettings, checked, create_settings
-from paceline.ray.slots import Nodes
-from paceline.timelines import say
+from paceline.ray.worker import Left, Member
 
 _LOOK_S = 0.1
 """How long workers' messages are waited for before Ray is asked again."""
@@ -54,7 +53,7 @@ class ElasticRayExecutor:
         executor.start()
         results = executor.run(train)
 
-    `train` calls a function that `hvd.elastic.run` has decorated (docs/elastic.md). An actor that is killed is
+    `train` calls a function that `hvd.elastic.run` has decorated (docs/how-to/elastic.md). An actor that is killed is
     replaced, on the same node if that lives, else where there is room; all go back to the last commit. Nodes that come
     are used, up to `max_workers`.
     """
@@ -277,3 +276,45 @@ class _Run:
             place = self._ray.get(process.place, timeout=0)
             return f"the worker in {process.slot} ({place})"
         return f"the worker in {process.slot}"
+
+
+# The nodes of a Ray cluster as slots of an elastic job: which live, and how many workers each has room for.
+
+
+class Nodes:
+    """What Ray says of its nodes, in the order in which they were first seen."""
+
+    def __init__(self, ray: Any, layout: Layout) -> None:  # noqa: ANN401
+        """`layout`: what a worker takes."""
+        self._ray, self._layout = ray, layout
+        self._numbers: dict[str, str] = {}
+        """Ray's numbers of nodes, by what they are called here."""
+
+    def slots(self) -> list[Slot]:
+        """Room for workers on the nodes that live now, by what nodes have in all, whoever uses it at present."""
+        slots: list[Slot] = []
+        living = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        for number, node in living.items():
+            # Several nodes of a machine share its address.
+            self._numbers.setdefault(f"{node['NodeManagerAddress']}/{number[:8]}", number)
+        for host, number in self._numbers.items():
+            if number in living:
+                slots += [Slot(host, place) for place in range(self._room(living[number]["Resources"]))]
+        return slots
+
+    def lives(self, slot: Slot) -> bool:
+        """Whether its node does."""
+        number = self._numbers[slot.host]
+        return any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == number)
+
+    def affinity(self, slot: Slot) -> Any:  # noqa: ANN401
+        """Ray's strategy that starts an actor there and nowhere else."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(self._numbers[slot.host], soft=False)
+
+    def _room(self, resources: dict[str, float]) -> int:
+        room = resources.get("CPU", 0.0) / self._layout.cpus_per_worker
+        if self._layout.gpus:
+            room = min(room, resources.get("GPU", 0.0) / self._layout.gpus)
+        return int(room + 1e-9)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline._core import UserError
-from paceline.interfaces import endpoint
+from paceline._internal.netif import endpoint
+from paceline.job.settings import VARIABLES, Settings
 from paceline.launch.variables import SECRET, inherited_settings
 from paceline.ray.worker import Place
-from paceline.settings import VARIABLES, Settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from paceline import timelines
 from paceline._core import JobError, UserError
+from paceline.job import timeline_files
 from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import World, checked_settings
@@ -46,9 +46,9 @@ class RayExecutor:
     ) -> None:
         """`num_workers` on as few nodes as can be, or `num_workers_per_host` on each of `num_hosts` nodes.
 
-        `job`: settings of the runtime, by the names of `paceline.settings`: strategy, servers, transport, timeout_s,
-        coordinator, …; they win over this process's PACELINE_ variables. With a strategy that has parameter servers,
-        these are actors, too. Raises UserError for what cannot be.
+        `job`: settings of the runtime, by the names of `paceline.job.settings` (strategy, servers, transport,
+        timeout_s, coordinator, …); they win over this process's PACELINE_ variables. With a strategy that has
+        parameter servers, these are actors, too. Raises UserError for what cannot be.
         """
         self.settings = checked(settings)
         self.layout = Layout(
@@ -152,7 +152,7 @@ class RayExecutor:
                 # Servers serve until they are killed; after a failure nobody waits for anybody.
                 actors.end(leave=actors is self._workers and self._broken is None)
         if self._workers is not None and self._checked.timeline is not None:
-            timelines.say(timelines.gather(self._checked.timeline))
+            timeline_files.say(timeline_files.gather(self._checked.timeline))
         if self._cluster is not None:
             self._cluster.disconnect()
         self._workers = self._servers = self._cluster = self.world = self._broken = None

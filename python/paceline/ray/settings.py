@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core import UserError
-from paceline.setting_values import LONGEST_TIMEOUT_S
+from paceline.job.settings import LONGEST_TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._core import UserError, __version__
-from paceline.interfaces import address_of
+from paceline._internal.netif import address_of
 from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
 
@@ -134,7 +134,7 @@ class Server(Actor):
 
     def serve(self) -> None:
         """Until this actor is killed. Raises JobError, UserError."""
-        from paceline.server import serve
+        from paceline.job.server import serve
 
         serve()
 
@@ -143,7 +143,7 @@ def leave() -> None:
     """Leave all jobs of this process: Horovod's, those of torch.distributed and those of `paceline.job`."""
     import sys
 
-    from paceline import job
+    from paceline.job import job
 
     # What has not been imported has joined nothing.
     if "paceline.torch" in sys.modules:
@@ -156,3 +156,36 @@ def leave() -> None:
             torch.distributed.destroy_process_group()
     for joined in list(job._jobs):
         joined.close()
+
+
+# The actor of an elastic job: a worker whose rank the driver says, world by world.
+
+
+@dataclass(frozen=True)
+class Left:
+    """An elastic job's worker has left before the end, as it was told, or with an exit code of its own."""
+
+    code: int
+
+
+class Member(Worker):
+    """A worker of an elastic job."""
+
+    def join(self, variables: Mapping[str, str], interface: str | None) -> None:
+        """As `enter`; the driver says by and by which rank this is. `interface`: None for the node's address."""
+        import ray
+
+        own = ray.util.get_node_ip_address() if interface is None else self.interface(interface)
+        self.enter({**variables, "PACELINE_INTERFACE": own})
+
+    def run(self, call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> tuple[int, Any] | Left:
+        """Its rank at the end, and what the function returns."""
+        from paceline.job.elastic_member import membership
+
+        try:
+            result = self.attempt(*call)
+        except SystemExit as leaving:
+            return Left(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
+        member = membership()
+        place = member.place if member is not None else None
+        return (place.rank if place is not None else 0), result

@@ -1,7 +1,7 @@
 """Ranks that play a trace instead of computing: `paceline run -np 4 -- python -m paceline.replay TRACE`.
 
 A rank sleeps where a worker of the simulator computes, waits for what that waits for, and exchanges real buffers of the
-gradients' sizes through `paceline.job`. docs/replay.md says what is measured.
+gradients' sizes through `paceline.job`. docs/how-to/replay.md says what is measured.
 
 | module | holds |
 | --- | --- |

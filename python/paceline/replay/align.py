@@ -16,7 +16,7 @@ import numpy as np
 from paceline.replay.clock import Clock
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 _ASKED = 32
 

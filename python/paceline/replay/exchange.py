@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.job_arrays import memory
-from paceline.job_group import Handle, How
+from paceline.job.arrays import memory
+from paceline.job.collectives import Handle, How
 from paceline.replay.clock import Clock
-from paceline.replay.part import Part
+from paceline.replay.worker_schedule import Part
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 _MARGIN_NS = 3_000_000
 """From agreeing on a moment to that moment: ranks that learn of it late must still be there in time."""

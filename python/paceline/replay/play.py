@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline import job_text
 from paceline._core import Cluster, Trace, UserError
-from paceline.forecast import core_options
-from paceline.library import find_strategy, load_cluster
-from paceline.machine import boot
+from paceline._internal.system import boot
+from paceline.catalog.library import load_cluster
+from paceline.catalog.strategies import find_strategy
+from paceline.forecast.simulate import core_options
+from paceline.job import objects
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
-from paceline.replay.part import Part
 from paceline.replay.player import Mark, Player
 from paceline.replay.result import Played, boundary
+from paceline.replay.worker_schedule import Part
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
 
 def gather(ranks: Job, played: Played) -> list[Played]:
     """What all ranks say, at rank 0; elsewhere nothing."""
-    said = job_text.gather(ranks, json.dumps(played.to_dict()))
+    said = objects.gather(ranks, json.dumps(played.to_dict()))
     return [Played.from_dict(json.loads(text)) for text in said]
 
 
 def _clocks(ranks: Job, clock: Clock) -> Sequence[str]:
     """By rank; the same for ranks that share one."""
-    names: list[str] = json.loads(job_text.share(ranks, json.dumps(job_text.gather(ranks, clock.name or _machine()))))
+    names: list[str] = json.loads(objects.share(ranks, json.dumps(objects.gather(ranks, clock.name or _machine()))))
     return names
 
 

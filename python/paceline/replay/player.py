@@ -12,7 +12,7 @@ from typing import Protocol
 
 from paceline.replay.clock import Lateness
 from paceline.replay.load import Load, load
-from paceline.replay.part import Factors, Part
+from paceline.replay.worker_schedule import Factors, Part
 
 Mark = Callable[[str, str, int, int], None]
 """Category, name, begin and end of something for the timeline."""

@@ -12,7 +12,7 @@ from paceline.replay.load import Load
 from paceline.replay.player import Iteration
 
 Boundary = Literal["start", "end", "handed"]
-"""From when to when an iteration is measured; docs/replay.md.
+"""From when to when an iteration is measured; docs/how-to/replay.md.
 
 start: from the moment at which all begin it to the last rank's end. end: from one last end to the next. handed: from
 the moment at which the last rank hands over its last gradient to the next such moment.

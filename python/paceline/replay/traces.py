@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from paceline._core import Trace, UserError
-from paceline.job_arrays import DTYPES
+from paceline.job.arrays import DTYPES
 
 MOST_SHRINK = 1_000_000
 """By what bytes are divided at the most."""

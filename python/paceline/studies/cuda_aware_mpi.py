@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
-from paceline.devices import rates_of
-from paceline.forecast import Run
-from paceline.library import load_cluster, load_trace
+from paceline.catalog.devices import rates_of
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.forecast.simulate import Run
 from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import Trace
-from paceline.devices import rates_of
-from paceline.forecast import Run
-from paceline.library import load_cluster, load_trace
+from paceline.catalog.devices import rates_of
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.forecast.simulate import Run
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant

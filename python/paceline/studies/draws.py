@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from paceline.forecast import Run
-from paceline.sweeps import execute
+from paceline.forecast.simulate import Run
+from paceline.forecast.sweep import execute
 
 # Of many workers the slowest varies little.
 _DRAWS = 5

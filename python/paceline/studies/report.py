@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paceline import human
-from paceline.table import Column, render, wrapped
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
 
 def _number(value: float, unit: str) -> str:
     # Published values have three digits, ours one more.
-    return f"{human.digits(value)} {unit}".rstrip()
+    return f"{units.digits(value)} {unit}".rstrip()
 
 
 def _table(title: str, rows: Sequence[Compared]) -> list[str]:
@@ -180,7 +180,7 @@ def _claims(claims: Sequence[Tested], width: int) -> list[str]:
     for it in claims:
         colour = "green" if it.holds else "red"
         lines += ["", *wrapped(it.claim, width)]
-        figures = "; ".join(f"{name} {human.short(value)}" for name, value in it.figures.items())
+        figures = "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())
         found = wrapped(f"{it.verdict}: {figures}", width - 4)
         lines += ["    " + line for line in found]
         start = len(lines) - len(found)

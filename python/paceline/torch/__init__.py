@@ -6,12 +6,11 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 
 import torch.distributed
 
-from paceline.torch.clock import Clock, CpuClock, CudaClock
-from paceline.torch.errors import RecordingError
-from paceline.torch.graph import AutogradGraph, autograd_graph, observed_order
-from paceline.torch.overhead import Overhead
-from paceline.torch.recorder import Recorder, record
-from paceline.torch.summary import Summary
+from paceline.torch.recorder.autograd_graph import AutogradGraph, autograd_graph, observed_order
+from paceline.torch.recorder.clock import Clock, CpuClock, CudaClock
+from paceline.torch.recorder.recorder import Recorder, record
+from paceline.torch.recorder.summary import Overhead, Summary
+from paceline.torch.recorder.trace import RecordingError
 
 __all__ = [
     "AutogradGraph",
@@ -29,8 +28,8 @@ __all__ = [
 
 if torch.distributed.is_available():
     from paceline.torch import hvd
-    from paceline.torch.backend import register as _register
-    from paceline.torch.hook import strategy_hook
+    from paceline.torch.backend.hook import strategy_hook
+    from paceline.torch.backend.register import register as _register
     from paceline.torch.hvd import *  # noqa: F403 - what Horovod's users import, listed there
 
     _register()

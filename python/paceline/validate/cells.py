@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from paceline import human
 from paceline._core import Trace, UserError
-from paceline.library import Strategy, all_strategies, find_strategy, load_trace
-from paceline.machine import cores
+from paceline._internal import units
+from paceline._internal.system import cores
+from paceline.catalog.library import load_trace
+from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
@@ -55,8 +56,8 @@ class Cell:
 
     def title(self) -> str:
         """For people."""
-        where = human.count(self.workers, "worker")
-        where += f", {human.count(self.servers, 'server')}" if self.servers else ""
+        where = units.count(self.workers, "worker")
+        where += f", {units.count(self.servers, 'server')}" if self.servers else ""
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float
     shrink = max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale)))
     if shrink > MOST_SHRINK:
         raise UserError(
-            f"--bandwidth: at {human.rate(bandwidth_bps)} the trace's bytes would be divided by {shrink:,}, which "
+            f"--bandwidth: at {units.rate(bandwidth_bps)} the trace's bytes would be divided by {shrink:,}, which "
             f"is more than {MOST_SHRINK:,}; give more"
         )
     return float(shrink)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline import human
+from paceline._internal import units
 from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Costs, Forecast, emulated, forecast
 from paceline.validate.outcome import Row, Validation
@@ -122,7 +122,7 @@ def too_long(expected_s: float) -> str | None:
 
 def in_short(row: Row) -> str:
     """For people who wait."""
-    times = f"measured {human.duration(row.measured_s)}, simulated {human.duration(row.simulated_s)}"
+    times = f"measured {units.duration(row.measured_s)}, simulated {units.duration(row.simulated_s)}"
     return f"{row.cell.title()}: {times}, {row.error:+.1%}"
 
 

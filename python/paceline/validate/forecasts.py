@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Cluster, Trace, parse_size
-from paceline.forecast import Run, core_options
-from paceline.library import load_cluster
+from paceline.catalog.library import load_cluster
+from paceline.forecast.simulate import Run, core_options
 from paceline.validate.cells import Cell
 
 _SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}

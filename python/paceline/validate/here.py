@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from paceline import job_text
 from paceline._core import Cluster, Trace, UserError, parse_rate
-from paceline.library import Strategy, load_cluster, load_trace
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.strategies import Strategy
+from paceline.job import objects
+from paceline.job.settings import PLACEMENTS, Settings
 from paceline.probe.layout import Layout
 from paceline.replay.play import Asked, gather, play
 from paceline.replay.result import Played
-from paceline.setting_values import PLACEMENTS
-from paceline.settings import Settings
 from paceline.validate.cells import Cell, Skipped, chosen
 from paceline.validate.compare import Progress, in_short, too_long
 from paceline.validate.forecasts import Forecast, forecast
@@ -24,7 +24,7 @@ from paceline.validate.outcome import Row, Validation
 from paceline.validate.real import WARMUP, Observed, until_undisturbed
 
 if TYPE_CHECKING:
-    from paceline.job import Job
+    from paceline.job.job import Job
 
 _KNOBS = ("chunk", "distribution", "inside")
 """Settings of the job that a simulation takes by the same name."""
@@ -131,7 +131,7 @@ class Comparison:
             row = Row(cell, self._observe(cell), simulated, self.network, _realtime())
             self.result.rows.append(row)
             self.progress(number + 1, len(self._forecasts), in_short(row))
-        job_text.share_last(self.here.ranks, json.dumps(None))
+        objects.share_last(self.here.ranks, json.dumps(None))
         if self._clock_error_s:
             self.result.notes.append(f"hosts' clocks were aligned to {self._clock_error_s * 1e6:.0f} us")
         return self.result
@@ -170,13 +170,13 @@ class Comparison:
 
 def take_part(here: Here) -> None:
     """At all other ranks: play until rank 0 has enough. Raises JobError, UserError."""
-    while (order := json.loads(job_text.share(here.ranks))) is not None:
+    while (order := json.loads(objects.share(here.ranks))) is not None:
         _play(here, order)
-    job_text.heard(here.ranks)
+    objects.heard(here.ranks)
 
 
 def _say(ranks: Job, order: dict[str, Any]) -> None:
-    job_text.share(ranks, json.dumps(order))
+    objects.share(ranks, json.dumps(order))
 
 
 def _play(here: Here, order: dict[str, Any]) -> list[Played]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.machine import cores
+from paceline._internal.system import cores
 from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Forecast
 from paceline.validate.real import MOST_RUNS, Observed

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline import human, plotting
 from paceline._core import UserError
-from paceline.files import replaced
-from paceline.library import all_strategies
+from paceline._internal import units
+from paceline._internal.files import replaced
+from paceline.catalog.strategies import all_strategies
+from paceline.forecast import plotting
 from paceline.validate.outcome import BAND, Errors, Row
 
 if TYPE_CHECKING:
@@ -73,6 +74,6 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.grid(color="0.92")
         axes.set_axisbelow(True)
         drawn.legend(loc="outside right center", frameon=False)
-        mean, worst = human.percent(errors.mean), human.percent(errors.worst)
+        mean, worst = units.percent(errors.mean), units.percent(errors.worst)
         drawn.suptitle(f"{errors.rows} cells, mean error {mean}, worst {worst}")
     return drawn

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import click
 
 from paceline._core import UserError
-from paceline.machine import cores
+from paceline._internal.system import cores
 from paceline.replay.result import Measured, Played, measured
 from paceline.validate.cells import Cell
 

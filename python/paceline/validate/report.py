@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import human
-from paceline.table import Column, render, wrapped
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 from paceline.validate.cells import Skipped
 from paceline.validate.outcome import Errors, Row, Validation
 
@@ -31,13 +31,13 @@ def text(result: Validation, width: int) -> list[str]:
 
 def _title(row: Row) -> str:
     cell = row.cell
-    words = [cell.trace, human.rate(cell.bandwidth_bps)]
+    words = [cell.trace, units.rate(cell.bandwidth_bps)]
     if cell.shrink != 1:
         words.append(f"bytes divided by {cell.shrink:g}")
     if cell.scale != 1:
         words.append(f"times multiplied by {cell.scale:g}")
     slower = cell.shrink * cell.scale
-    return ", ".join(words) + (f": stands for {human.rate(cell.bandwidth_bps * slower)}" if slower != 1 else "")
+    return ", ".join(words) + (f": stands for {units.rate(cell.bandwidth_bps * slower)}" if slower != 1 else "")
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
@@ -53,9 +53,9 @@ def _cells(row: Row) -> list[str]:
         row.cell.strategy.name,
         f"{row.cell.workers}{several}",
         str(row.cell.servers or "-"),
-        human.duration(row.measured_s),
+        units.duration(row.measured_s),
         f"±{spread:.1%}",
-        human.duration(row.simulated_s),
+        units.duration(row.simulated_s),
         f"{row.error:+.1%}" + ("" if row.undisturbed else "*"),
     ]
 
@@ -86,4 +86,4 @@ def _named(cells: Sequence[Skipped]) -> str:
     if len(cells) == 1:
         return cells[0].cell.title()
     names = dict.fromkeys(one.cell.strategy.name for one in cells)
-    return f"{human.count(len(cells), 'cell')} of {human.listed([*names])}"
+    return f"{units.count(len(cells), 'cell')} of {units.listed([*names])}"

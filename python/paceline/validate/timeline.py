@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.files import replaced
+from paceline._internal.files import replaced
 from paceline.replay.player import MARK
 from paceline.validate.cells import Cell
 from paceline.validate.forecasts import Costs, emulated, run_of

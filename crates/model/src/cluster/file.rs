@@ -1,4 +1,4 @@
-//! Reading a cluster: the one parser of docs/cluster-format.md.
+//! Reading a cluster: the one parser of docs/reference/cluster-format.md.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Cluster {
     /// cluster's name where the text gives none.
     ///
     /// # Errors
-    /// Anything that docs/cluster-format.md does not allow, in one line that names the place and the remedy.
+    /// Anything that docs/reference/cluster-format.md does not allow, in one line that names the place and the remedy.
     pub fn from_json(text: &[u8], source: &str) -> Result<Cluster, DocumentError> {
         let file: ClusterFile = parse(text, source, &FORMAT)?;
         file.checked(source).map_err(|problem| problem.of(source))

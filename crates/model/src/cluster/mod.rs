@@ -1,4 +1,4 @@
-//! A cluster: nodes, links, racks, and what the switch can do. Its file is described in docs/cluster-format.md.
+//! A cluster: nodes, links, racks, and what the switch can do. Its file is described in docs/reference/cluster-format.md.
 mod file;
 mod write;
 

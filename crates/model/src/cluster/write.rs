@@ -4,7 +4,7 @@ use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
 impl Cluster {
-    /// The JSON of docs/cluster-format.md, every field of it. Reading it gives this cluster again.
+    /// The JSON of docs/reference/cluster-format.md, every field of it. Reading it gives this cluster again.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut fields = vec![

@@ -1,4 +1,4 @@
-//! Reading a graph: the one parser of docs/coordinator-plan.md.
+//! Reading a graph: the one parser of docs/reference/coordinator-plan.md.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl Graph {
     /// graph's name where the text gives none.
     ///
     /// # Errors
-    /// Anything that docs/coordinator-plan.md does not allow, in one line that names the place and the remedy.
+    /// Anything that docs/reference/coordinator-plan.md does not allow, in one line that names the place and the remedy.
     pub fn from_json(text: &[u8], source: &str) -> Result<Graph, DocumentError> {
         let file: GraphFile = parse(text, source, &FORMAT)?;
         file.checked(source).map_err(|problem| problem.of(source))

@@ -1,5 +1,5 @@
 //! The graph of one training step: which operations there are, which of them are all-reduces, and what needs what. Its file
-//! is described in docs/coordinator-plan.md.
+//! is described in docs/reference/coordinator-plan.md.
 mod dtype;
 mod file;
 mod write;

@@ -3,7 +3,7 @@ use super::{Graph, Node};
 use crate::document::quoted;
 
 impl Graph {
-    /// The JSON of docs/coordinator-plan.md. Reading it gives this graph again.
+    /// The JSON of docs/reference/coordinator-plan.md. Reading it gives this graph again.
     #[must_use]
     pub fn to_json(&self) -> String {
         let name = |&place: &u32| quoted(&self.nodes[place as usize].name);

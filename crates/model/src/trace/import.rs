@@ -1,6 +1,6 @@
 //! Import of the trace format of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": what a
 //! network operator can record without knowing the model. Two CSV files a model, one row per send, described in
-//! docs/trace-format.md, "Traces of sends".
+//! docs/reference/trace-format.md, "Traces of sends".
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
@@ -60,7 +60,7 @@ impl Default for ImportOptions {
 /// and the parameters in the order in which servers send them (`distribution`).
 ///
 /// # Errors
-/// Anything that docs/trace-format.md does not allow, naming file, line and column.
+/// Anything that docs/reference/trace-format.md does not allow, naming file, line and column.
 pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOptions) -> Result<Trace, DocumentError> {
     check_options(&options)?;
     let (for_aggregation, for_distribution) = (&options.aggregation_source, &options.distribution_source);

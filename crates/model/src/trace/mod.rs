@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | this one | the types |
-//! | `file`, `parse`, `check`, `write` | the JSON of docs/trace-format.md, read and written |
+//! | `file`, `parse`, `check`, `write` | the JSON of docs/reference/trace-format.md, read and written |
 //! | [`import`] | traces made of the sends that a network operator sees |
 //! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
 //! | [`modules`], `rate` | traces made of others: with added modules, at a measured rate |

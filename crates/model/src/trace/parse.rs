@@ -1,4 +1,4 @@
-//! Reading a trace: the one parser of docs/trace-format.md.
+//! Reading a trace: the one parser of docs/reference/trace-format.md.
 use std::path::Path;
 
 use super::Trace;
@@ -11,7 +11,7 @@ impl Trace {
     /// Reads the JSON of a trace; `source` is what errors call it.
     ///
     /// # Errors
-    /// Anything that docs/trace-format.md does not allow, in one line that names the place and the remedy.
+    /// Anything that docs/reference/trace-format.md does not allow, in one line that names the place and the remedy.
     pub fn from_json(text: &[u8], source: &str) -> Result<Trace, DocumentError> {
         let file: TraceFile = parse(text, source, &FORMAT)?;
         file.checked().map_err(|problem| problem.of(source))

@@ -1,9 +1,9 @@
-//! The example of docs/trace-format.md, for tests.
+//! The example of docs/reference/trace-format.md, for tests.
 use super::Trace;
 
 /// Its text, taken from the documentation, so that the documentation is tested.
 pub(crate) fn tiny_json() -> String {
-    let page = include_str!("../../../../docs/trace-format.md");
+    let page = include_str!("../../../../docs/reference/trace-format.md");
     let start = page.find("```json\n").expect("the page has an example") + "```json\n".len();
     let length = page[start..].find("```").expect("the example ends");
     page[start..start + length].to_owned()
@@ -11,5 +11,5 @@ pub(crate) fn tiny_json() -> String {
 
 /// The trace it stands for.
 pub(crate) fn tiny() -> Trace {
-    Trace::from_json(tiny_json().as_bytes(), "docs/trace-format.md").expect("the example is valid")
+    Trace::from_json(tiny_json().as_bytes(), "docs/reference/trace-format.md").expect("the example is valid")
 }

@@ -6,7 +6,7 @@ use crate::document::quoted;
 use crate::document::seconds::write as seconds;
 
 impl Trace {
-    /// The JSON of docs/trace-format.md. Reading it gives this trace again, to the picosecond, if its tensors and
+    /// The JSON of docs/reference/trace-format.md. Reading it gives this trace again, to the picosecond, if its tensors and
     /// gradients are in the order that [`Trace`] says (those of every read trace are).
     #[must_use]
     pub fn to_json(&self) -> String {

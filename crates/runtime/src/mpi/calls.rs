@@ -68,14 +68,7 @@ impl Mpi {
 
     /// Name and version of the library.
     pub fn version(&self) -> String {
-        let mut buffer = vec![0u8; TEXT_BYTES];
-        let mut length = 0;
-        // SAFETY: the buffer has MPI_MAX_LIBRARY_VERSION_STRING bytes.
-        unsafe { (self.functions().get_library_version)(buffer.as_mut_ptr().cast::<c_char>(), &raw mut length) };
-        let all = CStr::from_bytes_until_nul(&buffer).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
-        let first = all.lines().next().unwrap_or_default();
-        let first = first.split(',').next().unwrap_or_default().replace("Version:", "");
-        first.split_whitespace().collect::<Vec<_>>().join(" ")
+        version(self.functions())
     }
 
     /// Initialises MPI, unless something else of this process has; who has.
@@ -352,4 +345,16 @@ pub(super) struct Results {
 fn error_of(status: &[u64]) -> c_int {
     let bytes = status[1].to_ne_bytes();
     c_int::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Name and version of a library, which may be asked for before MPI is initialised.
+pub(super) fn version(functions: &Functions) -> String {
+    let mut buffer = vec![0u8; TEXT_BYTES];
+    let mut length = 0;
+    // SAFETY: the buffer has MPI_MAX_LIBRARY_VERSION_STRING bytes.
+    unsafe { (functions.get_library_version)(buffer.as_mut_ptr().cast::<c_char>(), &raw mut length) };
+    let all = CStr::from_bytes_until_nul(&buffer).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
+    let first = all.lines().next().unwrap_or_default();
+    let first = first.split(',').next().unwrap_or_default().replace("Version:", "");
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::abi::Abi;
-use super::calls::{Mpi, Owner, claim_thread};
+use super::calls::{Mpi, Owner, claim_thread, version};
 use super::collective::abandoned;
 use super::find::{OTHERS, candidates, is_loaded};
 use crate::engine::lock;
@@ -189,6 +189,15 @@ fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
          PACELINE_MPI_LIBRARY to its libmpi_abi.so.1 or libmpi.so.40"
     };
     usage(format!("{remedy}. Tried: {}", tried.join("; ")))
+}
+
+/// The library that a job over MPI would take, and its name and version. It is loaded, and MPI is not initialised.
+///
+/// # Errors
+/// There is none; the message names what was tried.
+pub fn library(named: Option<&str>) -> Result<(PathBuf, String)> {
+    let (path, abi) = load(named)?;
+    Ok((path, version(&abi.functions)))
 }
 
 /// What the thread said when it had begun.

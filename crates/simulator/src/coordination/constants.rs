@@ -21,7 +21,7 @@ pub struct Constant {
 /// Declares the struct, its defaults and its table at once, so that they cannot differ.
 macro_rules! constants {
     ($($name:ident: $default:literal $unit:literal in $least:literal..=$most:literal, $meaning:literal, $source:literal;)*) => {
-        /// The model's constants; docs/coordinator-model.md shows each with its source.
+        /// The model's constants; docs/explanation/coordinator-model.md shows each with its source.
         #[derive(Clone, Debug, PartialEq, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Constants {

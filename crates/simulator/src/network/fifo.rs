@@ -2,7 +2,7 @@
 //!
 //! Messages pass cut-through: a link forwards the first bit at once, so that an idle path costs one transmission
 //! time, whatever its length. There is no back-pressure: a queue holds any number of messages. This is the model of
-//! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"; docs/models.md says when it is right.
+//! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"; docs/explanation/models.md says when it is right.
 use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;

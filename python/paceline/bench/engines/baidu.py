@@ -12,9 +12,9 @@ from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
-from paceline.library import find_strategy
-from paceline.setting_values import TRANSPORTS
+from paceline.bench.ranks.rank_spec import Asked
+from paceline.catalog.strategies import find_strategy
+from paceline.job.settings import TRANSPORTS
 
 
 class BaiduRing(Engine):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.netif import addresses
 from paceline.bench.places import Places, Slot, job_of
 from paceline.bench.processes import Process
 from paceline.bench.ranks import start
-from paceline.bench.ranks.asked import Asked
-from paceline.interfaces import addresses
+from paceline.bench.ranks.rank_spec import Asked
 from paceline.launch import variables
 
 

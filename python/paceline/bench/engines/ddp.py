@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline._internal.units import count
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
 from paceline.bench.engines.paceline import DDP_BUCKET
 from paceline.bench.places import Places
 from paceline.bench.processes import EngineFailedError, Process
-from paceline.bench.ranks.asked import Asked
-from paceline.human import count
+from paceline.bench.ranks.rank_spec import Asked
 
 
 class Ddp(Engine):

@@ -12,7 +12,7 @@ from paceline.bench.engines.base import Engine, environments, launcher_words, ra
 from paceline.bench.environments import folder_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 FUSION = 128 << 20
 """HOROVOD_FUSION_THRESHOLD's default (horovod/common/common.h)."""
@@ -36,7 +36,7 @@ class Horovod(Engine):
         """Horovod itself, which has no wheels."""
         if self._bin() is None:
             return (
-                f"is not installed: build it as docs/benchmarks.md says (section 'Horovod itself'), with "
+                f"is not installed: build it as docs/results/benchmarks.md says (section 'Horovod itself'), with "
                 f"V={folder_of('horovod')}, or with pip into this environment"
             )
         return None

@@ -10,7 +10,7 @@ from paceline.bench.engines.base import environments, launcher_words, rank_words
 from paceline.bench.environments import OPEN_MPI, folder_of, install_line, python_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 # What our launcher would say is for the processes that mpirun starts not true.
 _NOT_MPIS = (

@@ -10,10 +10,10 @@ from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
 from paceline.bench.places import Places, job_of
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
+from paceline.catalog.strategies import find_strategy
+from paceline.job.settings import Settings
 from paceline.launch import variables
-from paceline.library import find_strategy
-from paceline.settings import Settings
 
 DDP_BUCKET = 25 << 20
 """torch.nn.parallel.DistributedDataParallel's bucket_cap_mb; the first bucket has 1 MiB."""
@@ -90,7 +90,7 @@ class Paceline(Engine):
         common = variables.base(os.environ, {**job, "secret": self.secret})
         for slot in places.own_servers:
             environment = variables.of_server(common, {**job, "all_servers": len(places.servers)}, go, slot.number)
-            command = [sys.executable, "-m", "paceline.server"]
+            command = [sys.executable, "-m", "paceline.job.server"]
             found.append(Process(f"server {slot.number}", command, {**environment, **settings}, serves=True))
         return found
 

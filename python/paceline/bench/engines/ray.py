@@ -9,7 +9,7 @@ from typing import Any
 from paceline.bench.engines.base import Engine, environments, rank_words
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 
 class RayServers(Engine):

@@ -11,7 +11,7 @@ from paceline.bench.engines.base import Engine, environments, rank_words
 from paceline.bench.environments import TENSORFLOW, install_line, python_of
 from paceline.bench.places import Places, Slot
 from paceline.bench.processes import Process
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 
 class _TensorFlow(Engine):

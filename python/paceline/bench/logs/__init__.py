@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline._core import UserError
+from paceline._internal.files import read_small
 from paceline.bench.logs import nccl, osu, tf_cnn
 from paceline.bench.logs.found import Read, ReadError
-from paceline.files import read_small
 
 __all__ = ["Read", "read_log"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from paceline._internal.units import count
 from paceline.bench.logs.found import Read, ReadError, Size, number, once, whole
-from paceline.human import count
 
 _COLUMNS = re.compile(r"^#\s+size\s+count\s+type")
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from paceline._internal.units import count
 from paceline.bench.logs.found import Read, ReadError, Size, number, once, whole
-from paceline.human import count
 
 _TITLE = re.compile(
     r"^# ?OSU (?:MPI|NCCL|OpenSHMEM|UPC|UPC\+\+)?\S* ?(.*?) (?:Latency |Bandwidth )?Test\b", re.IGNORECASE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline._internal.console import Column, render
+from paceline._internal.units import digits, duration, size
 from paceline.bench.logs.found import Read
-from paceline.human import digits, duration, size
-from paceline.table import Column, render
 
 
 def shown(read: Sequence[Read]) -> list[str]:

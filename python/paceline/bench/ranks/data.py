@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paceline.bench.ranks.asked import Asked
+    from paceline.bench.ranks.rank_spec import Asked
 
 DISTINCT = 4
 """Batches that a rank makes before it begins, and then takes in turns: making them would count as computing."""

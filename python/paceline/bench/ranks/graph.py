@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
-from paceline.bench.ranks.asked import Asked
 from paceline.bench.ranks.models import build
+from paceline.bench.ranks.rank_spec import Asked
 from paceline.bench.ranks.stopwatch import save
 
 LAYERS, WEIGHTS = "layers.json", "initial.npz"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from paceline.bench.ranks.asked import Asked
+    from paceline.bench.ranks.rank_spec import Asked
 
 SMALL = ("mlp", "cnn")
 """For tests, and for machines on which a ResNet takes too long."""

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.ranks.asked import Asked, read
 from paceline.bench.ranks.data import batch
 from paceline.bench.ranks.models import build
+from paceline.bench.ranks.rank_spec import Asked, read
 from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
 
 

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paceline.bench.ranks.asked import Asked
+    from paceline.bench.ranks.rank_spec import Asked
 
 EVENTS, WEIGHTS, FIRST_WEIGHTS = "steps.jsonl", "weights.npz", "first-weights.npz"
 Weights = Mapping[str, "NDArray[np.float32]"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from paceline.bench.ranks import data
-from paceline.bench.ranks.asked import Asked
+from paceline.bench.ranks.rank_spec import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

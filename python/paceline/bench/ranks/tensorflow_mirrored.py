@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paceline.bench.ranks.asked import place, read
+from paceline.bench.ranks.rank_spec import place, read
 from paceline.bench.ranks.stopwatch import Stopwatch
 from paceline.bench.ranks.tensorflow_common import alone, checker, loader, threads
 from paceline.bench.ranks.tensorflow_layers import Model

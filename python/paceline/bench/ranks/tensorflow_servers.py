@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.bench.ranks.asked import Asked, place, read
+from paceline.bench.ranks.rank_spec import Asked, place, read
 from paceline.bench.ranks.stopwatch import Stopwatch, cpu_s
 from paceline.bench.ranks.tensorflow_common import alone, checker, loader, threads
 from paceline.bench.ranks.tensorflow_layers import Model

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from paceline.bench.ranks import data
-from paceline.bench.ranks.asked import Asked, place, read
 from paceline.bench.ranks.models import build
+from paceline.bench.ranks.rank_spec import Asked, place, read
 from paceline.bench.ranks.stopwatch import Stopwatch
 from paceline.bench.ranks.wrapping import sgd, wrapped
 
@@ -109,7 +109,7 @@ def _alone(
         for number in range(1 + 2 * asked.alone):  # as long as the first rank records
             step(number, lambda _, work: work())
         return
-    from paceline.torch.recorder import Recorder
+    from paceline.torch.recorder.recorder import Recorder
 
     recorder = Recorder(model, optimizer, warmup=1, steps=asked.alone, name=asked.model, batch=asked.batch)
     with recorder:

@@ -12,7 +12,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paceline.bench.ranks.asked import Asked
+    from paceline.bench.ranks.rank_spec import Asked
 
 
 @dataclass
@@ -54,7 +54,7 @@ def _ddp(asked: Asked, model: nn.Module, local_rank: int) -> Wrapped:
 
 
 def _choices() -> list[tuple[int, str]]:
-    from paceline.torch.backend import world_choices
+    from paceline.torch.backend.register import world_choices
 
     return world_choices()
 

@@ -13,7 +13,7 @@ runtime of `paceline.job` has no part in it.
 | result | what a training gives |
 """
 
-from paceline.ray.ps.result import StepTimes, Trained
+from paceline.ray.ps.replica import StepTimes, Trained
 from paceline.ray.ps.train import train
 
 __all__ = ["StepTimes", "Trained", "train"]

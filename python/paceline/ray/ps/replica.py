@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from paceline._core import UserError
-from paceline.ray.ps.result import StepTimes
-from paceline.ray.ps.shard import cuts
 from paceline.ray.worker import Actor
+
+if TYPE_CHECKING:
+    import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,3 +143,64 @@ class Replica(Actor):
 
     def _mark(self) -> None:
         self._marks.append(time.perf_counter())
+
+
+# What a training through the object store gives.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """A step of one rank; times in seconds."""
+
+    step_s: float
+    """From the input to the end of the optimizer."""
+    input_s: float
+    forward_s: float
+    backward_s: float
+    exchange_s: float
+    """From the end of the backward pass until the means are there: nothing is sent before."""
+    optimizer_s: float
+    cpu_s: float
+    """Of all threads of the process."""
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How long the steps took, and what came out."""
+
+    steps: Sequence[Sequence[StepTimes]]
+    """By rank, then by step."""
+    weights: Mapping[str, np.ndarray]
+    """Of rank 0 at the end, float32, by the names of `named_parameters`."""
+    workers: int
+    nodes: int
+    """On which there are workers."""
+    servers: int
+
+
+# A parameter server, which holds one shard of the gradient, and how a gradient is cut.
+
+
+def cuts(elements: int, shards: int) -> list[slice]:
+    """Of a vector into shards, in order: as many elements in each, one more in the first ones if that cannot be."""
+    least, more = divmod(elements, shards)
+    lengths = (least + (shard < more) for shard in range(shards))
+    return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
+
+
+class Shard(Actor):
+    """A parameter server. Ray makes an actor of it."""
+
+    def __init__(self, workers: int) -> None:
+        """The mean is over so many."""
+        self._workers = workers
+
+    def mean(self, *pieces: np.ndarray) -> np.ndarray:
+        """Of what the nodes' roots send, float32[shard] each, in the order of the nodes; over all workers."""
+        total = pieces[0].copy()  # what comes from the object store is read-only
+        for piece in pieces[1:]:
+            total += piece
+        # As the runtime forms averages.
+        total *= total.dtype.type(1 / self._workers)
+        return total

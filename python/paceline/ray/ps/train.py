@@ -12,9 +12,7 @@ from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, connected
 from paceline.ray.group import Actors
 from paceline.ray.layout import Layout
-from paceline.ray.ps.replica import Replica, Task
-from paceline.ray.ps.result import StepTimes, Trained
-from paceline.ray.ps.shard import Shard
+from paceline.ray.ps.replica import Replica, Shard, StepTimes, Task, Trained
 from paceline.ray.settings import RaySettings
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The study `load-imbalance`: Horovod's coordinator and four remedies, on up to 24,576 GPUs of Summit.
 
 S. Pumma, D. Buono, F. Checconi, X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep
-Learning". docs/coordinator-model.md tells the model, and what it is calibrated on.
+Learning". docs/explanation/coordinator-model.md tells the model, and what it is calibrated on.
 """
 
 from __future__ import annotations

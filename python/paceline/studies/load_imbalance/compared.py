@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.coordination.networks import networks
+from paceline.forecast.coordination.networks import networks
 from paceline.studies.load_imbalance import runs
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, GRAPH, LARGEST, STRONG, STRONG_NETWORK, Point, Results
 from paceline.studies.report import Compared, Foreseen

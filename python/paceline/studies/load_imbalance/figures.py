@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline import plotting
-from paceline.coordination.networks import networks
-from paceline.files import replaced
-from paceline.library import all_coordinators
+from paceline._internal.files import replaced
+from paceline.catalog.strategies import all_coordinators
+from paceline.forecast import plotting
+from paceline.forecast.coordination.networks import networks
 from paceline.studies.curves import DPI
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline._core import Trace
-from paceline.coordination import CoordinatedResult, CoordinatedRun, execute
-from paceline.coordination.networks import networks
-from paceline.library import all_coordinators, load_cluster, load_trace
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.strategies import all_coordinators
+from paceline.forecast.coordination.model import CoordinatedResult, CoordinatedRun, execute
+from paceline.forecast.coordination.networks import networks
 
 BATCH = 32
 GPUS = (6, 96, 384, 1536, 6144, 12_288, 24_576)

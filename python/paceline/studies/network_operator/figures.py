@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.files import replaced
+from paceline._internal.files import replaced
 from paceline.studies.network_operator import mechanisms as m
 from paceline.studies.network_operator.mechanisms import configured
 from paceline.studies.network_operator.published import MODELS, TITLES

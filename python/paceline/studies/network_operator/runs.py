@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from paceline import Trace, load_trace, simulate
-from paceline.machine import cores
+from paceline._internal.system import cores
 from paceline.studies.network_operator.assignment import tensorflow_servers
 from paceline.studies.network_operator.variants import sliced, toy
 

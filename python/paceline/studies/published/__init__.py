@@ -1,7 +1,7 @@
 """Published measurements of public systems, beside what is forecast for them.
 
-docs/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data FILE.csv`
-forecasts any file of the same columns.
+docs/results/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data
+FILE.csv` forecasts any file of the same columns.
 """
 
 from __future__ import annotations

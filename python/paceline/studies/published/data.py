@@ -1,4 +1,4 @@
-"""Published measurements as rows of a CSV file, checked; what their columns mean stands in docs/published.md."""
+"""Published measurements as rows of a CSV file, checked; their columns: docs/results/published.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from paceline._core import UserError, nearest
-from paceline.files import read_small
+from paceline._internal.files import read_small
 
 BUILT_IN = Path(__file__).parent / "published.csv"
 COLUMNS = (

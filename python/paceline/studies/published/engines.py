@@ -168,7 +168,7 @@ def engine_of(row: Row) -> Engine:
         if re.search(pattern, words):
             engine = make(row)
             return replace(engine, assumed=(*engine.assumed, *_guesses(row, engine)))
-    raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/published.md lists them")
+    raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/results/published.md lists them")
 
 
 def _guesses(row: Row, engine: Engine) -> list[str]:

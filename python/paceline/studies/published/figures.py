@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline import plotting
-from paceline.files import replaced
+from paceline._internal.files import replaced
+from paceline.forecast import plotting
 from paceline.studies.published.rows import Forecast
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline import human
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
 from paceline.studies.published.data import Kind, Row
 from paceline.studies.published.rows import Forecast
-from paceline.table import Column, render, wrapped
 
 _KEPT = ("id", "system", "sync", "model", "gpu", "gpus", "nodes", "batch", "posed", "servers", "source", "note")
 
@@ -131,7 +131,7 @@ def _table(rows: Sequence[Forecast]) -> list[str]:
         mark = "" if row.well_posed else " *"
         values = [
             f"{row.measured:g} {unit}".rstrip(),
-            f"{human.digits(it.value)} {unit}".rstrip(),
+            f"{units.digits(it.value)} {unit}".rstrip(),
             f"{it.error:+.1%}{mark}",
         ]
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)

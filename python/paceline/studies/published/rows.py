@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._core import Trace, UserError
-from paceline.devices import rates_of
-from paceline.forecast import Run
-from paceline.library import find_strategy, load_cluster, load_trace
+from paceline.catalog.devices import rates_of
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.strategies import find_strategy
+from paceline.forecast.simulate import Run
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
@@ -81,7 +82,7 @@ def forecast(row: Row) -> Forecast:
     """Raises CannotForecastError, with the reason."""
     if row.metric is None:
         raise CannotForecastError(
-            f"metric '{row.metric_text[:80]}' is none that is known; docs/published.md lists them"
+            f"metric '{row.metric_text[:80]}' is none that is known; docs/results/published.md lists them"
         )
     if row.nodes > 1 and row.link_bps is None:
         raise CannotForecastError(f"net_gbps_per_node is empty, and there are {row.nodes} nodes")

@@ -17,8 +17,8 @@ Ranks ask for named tensors in any order. What all have asked for begins, small 
 | optimizer, distributed, gradients, grouping, pull | DistributedOptimizer |
 | sync_batch_norm | SyncBatchNorm |
 | timeline | of what ranks do |
-| elastic, optimizers | worlds that follow each other (`paceline run --elastic`) |
-| built | what is not there |
+| elastic | worlds that follow each other (`paceline run --elastic`) |
+| build_info | what is not there |
 """
 
 from paceline.torch.hvd import elastic
@@ -34,9 +34,8 @@ from paceline.torch.hvd.all_reduce import (
     grouped_allreduce_async_,
 )
 from paceline.torch.hvd.all_to_all import alltoall, alltoall_async
-from paceline.torch.hvd.barriers import barrier, join
 from paceline.torch.hvd.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
-from paceline.torch.hvd.built import (
+from paceline.torch.hvd.build_info import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -49,14 +48,20 @@ from paceline.torch.hvd.built import (
     rocm_built,
 )
 from paceline.torch.hvd.compression import Compression
-from paceline.torch.hvd.errors import HorovodInternalError, NotInitializedError
 from paceline.torch.hvd.handles import poll, synchronize
 from paceline.torch.hvd.lifecycle import init, shutdown
 from paceline.torch.hvd.objects import allgather_object, broadcast_object
 from paceline.torch.hvd.operators import Adasum, Average, Max, Min, Product, Sum
 from paceline.torch.hvd.optimizer import DistributedOptimizer
 from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
-from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from paceline.torch.hvd.process_sets import (
+    ProcessSet,
+    add_process_set,
+    barrier,
+    global_process_set,
+    join,
+    remove_process_set,
+)
 from paceline.torch.hvd.reduce_scatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -67,6 +72,8 @@ from paceline.torch.hvd.sparse import sparse_allreduce_async
 from paceline.torch.hvd.sync_batch_norm import SyncBatchNorm
 from paceline.torch.hvd.timeline import start_timeline, stop_timeline
 from paceline.torch.hvd.world import (
+    HorovodInternalError,
+    NotInitializedError,
     cross_rank,
     cross_size,
     is_homogeneous,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.buffers import Memory, region
+from paceline.torch.backend.buffers import Memory, region
 from paceline.torch.hvd.handles import Handle, Part
 from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set

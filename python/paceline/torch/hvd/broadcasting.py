@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.buffers import Memory, dense_copy, region
+from paceline.torch.backend.buffers import Memory, dense_copy, region
 from paceline.torch.hvd.handles import Handle, Part
 from paceline.torch.hvd.members import Members, checked, moved, on_host
 from paceline.torch.hvd.operators import Operator

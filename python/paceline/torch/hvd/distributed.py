@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.torch.hvd import optimizers, timeline
+from paceline.torch.hvd import optimizer as optimizers
+from paceline.torch.hvd import timeline
 from paceline.torch.hvd.gradients import Gradients, needed
 from paceline.torch.hvd.grouping import Groups, grouped, unnamed
 from paceline.torch.hvd.objects import broadcast_object

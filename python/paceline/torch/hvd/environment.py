@@ -28,7 +28,7 @@ from paceline._core import UserError
 LONGEST_S = 30 * 86_400.0
 _NOT_THERE: dict[str, str] = {
     "HOROVOD_AUTOTUNE": "unset it: which strategy is fastest for each size is measured at the start",
-    "HOROVOD_ELASTIC": "unset it: `paceline run --elastic` starts elastic jobs (docs/elastic.md)",
+    "HOROVOD_ELASTIC": "unset it: `paceline run --elastic` starts elastic jobs (docs/how-to/elastic.md)",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "unset it: hierarchical strategies are for all-reduce",
     "HOROVOD_TORUS_ALLREDUCE": "unset it, or name a strategy of `paceline strategies` by PACELINE_STRATEGY",
     "HOROVOD_DISABLE_GROUP_FUSION": "unset it: groups are fused with what else is ready",

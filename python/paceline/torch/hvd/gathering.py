@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.buffers import Memory, region
+from paceline.torch.backend.buffers import Memory, region
 from paceline.torch.hvd.handles import Part
 from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
 

@@ -8,21 +8,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paceline._core import JobError, UserError
-from paceline.elastic.membership import membership
-from paceline.failure import tell_launcher
-from paceline.job import join_named
+from paceline.job.elastic_member import membership
+from paceline.job.failure import tell_launcher
+from paceline.job.job import join_named
 from paceline.torch.hvd import timeline, world
 from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.objects import allgather_object
-from paceline.torch.hvd.places import places
 from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set
+from paceline.torch.hvd.world import places
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that this process was started for, and wait for all ranks; again, and nothing happens.
 
-    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/running.md); without one it is a
-    job of one rank. Settings are the PACELINE_ variables of `paceline.settings` and the HOROVOD_ variables of
+    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md); without one it
+    is a job of one rank. Settings are the PACELINE_ variables of `paceline.job.settings` and the HOROVOD_ variables of
     `paceline.torch.hvd.environment`.
 
     `comm`: ranks of the launcher that work together, this one among them, and are renumbered from 0 on; ranks that name

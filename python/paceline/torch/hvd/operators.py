@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from paceline.torch.buffers import name_of
-from paceline.torch.reductions import Reduction, plan
+from paceline.torch.backend.buffers import name_of
+from paceline.torch.backend.reductions import Reduction, plan
 
 
 class Operator(enum.IntEnum):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from paceline.torch.hvd.grouping import checked_groups, checked_names
 from paceline.torch.hvd.operators import Operator, operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import current
+
+if TYPE_CHECKING:
+    from paceline.torch.hvd.distributed import Distributed
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
@@ -107,3 +111,31 @@ def _check_placed(names: Iterable[str]) -> None:
         raise UserError(
             f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
         )
+
+
+# The distributed optimizers of this process, which outlive a world that ranks leave for the next one.
+
+
+_known: list[weakref.ref[Distributed]] = []
+
+
+def add(optimizer: Distributed) -> None:
+    """One was made. Ranks make theirs in the same order."""
+    _known[:] = [known for known in _known if known() is not None]
+    _known.append(weakref.ref(optimizer))
+
+
+def leave() -> None:
+    """The world has ended: they let go of it, and of gradients on their way."""
+    for known in _known:
+        optimizer = known()
+        if optimizer is not None:
+            optimizer._leave()
+
+
+def enter() -> None:
+    """There is another one. All ranks do this in the same order, new ones by making theirs."""
+    for known in _known:
+        optimizer = known()
+        if optimizer is not None:
+            optimizer._enter()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline._core import NamedOperation
 from paceline.torch.hvd import world
 from paceline.torch.hvd.gathering import told_by_all
+from paceline.torch.hvd.handles import Part
+from paceline.torch.hvd.world import members_of
 
 
 class ProcessSet:
@@ -101,3 +104,32 @@ def _checked(process_set: ProcessSet) -> list[int]:
         if list(known.ranks) == ranks:
             raise ValueError(f"add_process_set: ranks {ranks} are process set {number} already; use that one")
     return ranks
+
+
+# Waiting for other ranks: barriers, and ranks that run out of data before others.
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have come. Raises JobError if one is gone."""
+    members = members_of(process_set)
+
+    def nothing(_: NamedOperation) -> None:
+        pass
+
+    members.begin(
+        "barrier", None, lambda full: Part(members.coordinator.request("barrier", full), nothing), waits=True
+    )()
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more data: take part with zeros in what others reduce, until all ranks have joined.
+
+    Returns the rank that joined last. Sums, averages and all-gathers of others go on meanwhile; averages are over all
+    ranks. `device` is Horovod's, and has no meaning here. Raises JobError if a rank is gone.
+    """
+    members = members_of(global_process_set)
+    members.check()
+    operation = members.coordinator.join()
+    operation.wait()
+    members.names.restart()
+    return operation.source()

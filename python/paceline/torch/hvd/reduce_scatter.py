@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, region
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
 from paceline.torch.hvd.all_gather import allgather, grouped_allgather
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.handles import Handle, Part

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.buffers import REDUCIBLE, Memory, dense_copy, region
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
 from paceline.torch.hvd.handles import Handle, Part
 from paceline.torch.hvd.members import Members, Step, checked, on_host
 from paceline.torch.hvd.operators import Operator, combination

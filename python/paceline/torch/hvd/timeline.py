@@ -1,13 +1,13 @@
-"""Horovod's timeline of operations: Paceline's (docs/timeline.md), each rank's part beside the file."""
+"""Horovod's timeline of operations: Paceline's (docs/reference/timeline.md), each rank's part beside the file."""
 
 from __future__ import annotations
 
 import time
 
-from paceline import timelines
-from paceline.setting_values import check_timeline
+from paceline.job import timeline_files
+from paceline.job.settings import check_timeline
 from paceline.torch.hvd.world import current
-from paceline.torch.marks import Marks
+from paceline.torch.recorder.marks import Marks
 
 _marks: Marks | None = None
 _path: str | None = None
@@ -20,7 +20,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """
     global _path  # noqa: PLW0603 - Horovod's API is one of functions
     path = check_timeline(file_path, "start_timeline")
-    timelines.begin(current().job._joined(), path)
+    timeline_files.begin(current().job._joined(), path)
     _path = path
     mark(True)
 
@@ -35,7 +35,7 @@ def stop_timeline() -> None:
     mark(False)
     engine.stop_timeline()
     if _path is not None:
-        timelines.finish(engine, _path)
+        timeline_files.finish(engine, _path)
     _path = None
 
 

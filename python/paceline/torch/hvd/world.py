@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline._core import UserError
-from paceline.job import Job
-from paceline.library import GRAPH
+from paceline._core import JobError, UserError
+from paceline.catalog.strategies import GRAPH
+from paceline.job.job import Job
 from paceline.torch.hvd.environment import Knobs
-from paceline.torch.hvd.errors import NotInitializedError
 from paceline.torch.hvd.members import Members
 from paceline.torch.hvd.partition import partition, restore
-from paceline.torch.hvd.places import Places
 
 if TYPE_CHECKING:
     from paceline.torch.hvd.process_sets import ProcessSet
@@ -198,3 +197,69 @@ def _places() -> Places:
     if found is None:
         raise NotInitializedError
     return found
+
+
+# Errors under the names that scripts for Horovod catch.
+
+
+HorovodInternalError = JobError
+"""A rank died, left, is silent or asked for something else: `except hvd.HorovodInternalError` catches it."""
+
+
+class NotInitializedError(ValueError):
+    """`hvd.init()` has not been called, or `hvd.shutdown()` has."""
+
+    def __init__(self) -> None:
+        """Say what to do."""
+        super().__init__("Paceline has not been initialized; use hvd.init().")
+
+
+# Where ranks are: which of them share a node.
+
+
+Said = tuple[str, int | None]
+"""A rank's host name and local rank, None where the launcher does not say it."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """One rank's place among the others."""
+
+    local_rank: int
+    """Among the ranks of this node."""
+    local_size: int
+    cross_rank: int
+    """Among the nodes that have this local rank."""
+    cross_size: int
+    homogeneous: bool
+    """Whether all nodes have as many ranks."""
+
+
+def places(rank: int, said: Sequence[Said]) -> Places:
+    """The place of `rank`, from what all ranks say, in rank order."""
+    nodes = _nodes(said)
+    of = {member: node for node, members in nodes.items() for member in members}
+    local = {member: at for members in nodes.values() for at, member in enumerate(members)}
+    alike = [node for node, members in nodes.items() if len(members) > local[rank]]
+    return Places(
+        local_rank=local[rank],
+        local_size=len(nodes[of[rank]]),
+        cross_rank=alike.index(of[rank]),
+        cross_size=len(alike),
+        homogeneous=len({len(members) for members in nodes.values()}) == 1,
+    )
+
+
+def _nodes(said: Sequence[Said]) -> dict[tuple[str, int], list[int]]:
+    """The ranks of each node in the order of their local ranks; nodes in the order of their lowest ranks."""
+    nodes: dict[tuple[str, int], list[int]] = defaultdict(list)
+    seen: Counter[Said] = Counter()
+    told = all(local is not None for _, local in said)
+    for rank, (host, local) in enumerate(said):
+        same = (host, local if told else rank)
+        nodes[host, seen[same]].append(rank)
+        seen[same] += 1
+    if told:
+        for members in nodes.values():
+            members.sort(key=lambda member: said[member][1] or 0)
+    return nodes

@@ -60,7 +60,7 @@ class _AfterTorch:
 def _watch() -> None:
     try:
         _paceline()
-        from paceline.torch import watch
+        from paceline.torch.recorder import watch
 
         watch.start()
     except Exception as error:

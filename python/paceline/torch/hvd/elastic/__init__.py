@@ -11,7 +11,7 @@
 
     train(state)
 
-`paceline run --elastic -np 4 -- python train.py` starts it (docs/elastic.md).
+`paceline run --elastic -np 4 -- python train.py` starts it (docs/how-to/elastic.md).
 
 | module | holds |
 | --- | --- |
@@ -25,10 +25,9 @@
 
 from paceline.torch.hvd.elastic.runner import run
 from paceline.torch.hvd.elastic.sampler import ElasticSampler
-from paceline.torch.hvd.elastic.state import ObjectState, State
+from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, ObjectState, State
 from paceline.torch.hvd.elastic.torch_state import TorchState
-from paceline.torch.hvd.elastic.updates import HostsUpdatedInterrupt
-from paceline.torch.hvd.errors import HorovodInternalError
+from paceline.torch.hvd.world import HorovodInternalError
 
 __all__ = [
     "ElasticSampler",

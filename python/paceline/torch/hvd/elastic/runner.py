@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from paceline._core import JobError, UserError
-from paceline.elastic.membership import Membership, membership
-from paceline.torch.hvd import optimizers
-from paceline.torch.hvd.barriers import barrier
-from paceline.torch.hvd.elastic.state import State
-from paceline.torch.hvd.elastic.updates import HostsUpdatedInterrupt
+from paceline.job.elastic_member import Membership, membership
+from paceline.torch.hvd import optimizer as optimizers
+from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, State
 from paceline.torch.hvd.lifecycle import init, shutdown
+from paceline.torch.hvd.process_sets import barrier
 from paceline.torch.hvd.world import current, is_initialized, size
 
 P = ParamSpec("P")

@@ -7,10 +7,14 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from paceline._core import UserError
-from paceline.torch.hvd.elastic import updates
-from paceline.torch.hvd.elastic.commits import Commits
+from paceline.job.elastic_member import membership
+from paceline.torch.hvd.all_reduce import allreduce_
 from paceline.torch.hvd.objects import broadcast_object, dumped
+from paceline.torch.hvd.operators import Operator
+from paceline.torch.hvd.world import size
 
 
 class State:
@@ -48,7 +52,7 @@ class State:
         """
         self.save()
         self._made()
-        updates.check()
+        check()
 
     def check_host_updates(self) -> None:
         """Let ranks in that wait, and out that are to leave, if there are any; without a copy. All ranks call this.
@@ -56,8 +60,8 @@ class State:
         Raises HostsUpdatedInterrupt on all ranks, which `run` catches.
         """
         try:
-            updates.check()
-        except updates.HostsUpdatedInterrupt:
+            check()
+        except HostsUpdatedInterrupt:
             # All ranks are here, or will go back: what has been done since the last commit is not lost.
             self.save()
             self._made()
@@ -158,3 +162,70 @@ class ObjectState(State):
 
     def _synchronized(self, number: int) -> None:
         self._commits.adopt(number, self._snapshot())
+
+
+# The last two commits of this process.
+
+
+Snapshot = Any
+"""Whatever a state needs to be as it was."""
+
+
+class Commits:
+    """Snapshots by the number of their commit. Two: another rank may not have come to make the last one."""
+
+    def __init__(self) -> None:
+        """There is none."""
+        self._held: dict[int, Snapshot] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of those that are held, the last one last."""
+        return list(self._held)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """A new commit; of those before, one is kept."""
+        number = self.numbers[-1] + 1 if self._held else 0
+        self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
+
+    def adopt(self, number: int, snapshot: Snapshot) -> None:
+        """From now on this is the only one, and all ranks have it."""
+        self._held = {number: snapshot}
+
+    def last(self) -> Snapshot | None:
+        """The last one."""
+        return self._held[self.numbers[-1]] if self._held else None
+
+    def back_to(self, number: int) -> bool:
+        """Forget later ones. False if this one is not held; then nothing is."""
+        if number not in self._held:
+            self._held = {}
+            return False
+        self._held = {each: snapshot for each, snapshot in self._held.items() if each <= number}
+        return True
+
+
+# Whether others wait to come in, or ranks are to leave: all ranks hear of it at the same commit.
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """There is to be another world; `run` catches it. Nothing is lost: all ranks are at the same point."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        """`skip_sync` is Horovod's: whether no rank comes in. Ranks are synchronized in any case."""
+        super().__init__("ranks are to come or to leave; hvd.elastic.run goes on with them")
+        self.skip_sync = skip_sync
+
+
+def check() -> None:
+    """All ranks call this at the same point, and wait for each other. Raises HostsUpdatedInterrupt on all, or on none.
+
+    That they wait is what keeps their commits at most one apart.
+    """
+    member = membership()
+    updated = member is not None and member.updated()
+    if size() > 1:
+        flag = torch.tensor([int(updated)], dtype=torch.int32)
+        updated = bool(allreduce_(flag, name="hvd.elastic.updated", op=Operator.Max).item())
+    if updated:
+        raise HostsUpdatedInterrupt

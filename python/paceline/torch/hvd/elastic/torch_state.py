@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.torch.hvd.elastic.commits import Snapshot
-from paceline.torch.hvd.elastic.kinds import Kind, kind_of
-from paceline.torch.hvd.elastic.state import ObjectState
+from paceline.torch.hvd.elastic.state import ObjectState, Snapshot
+from paceline.torch.hvd.elastic.state_handlers import Kind, kind_of
 
 
 class TorchState(ObjectState):

@@ -1,0 +1,115 @@
+"""Plain-text tables: aligned columns, a rule under the header, colour where it is wanted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+@dataclass(frozen=True)
+class Column:
+    """A header of one or two lines, and whether cells stand at the left."""
+
+    header: str
+    left: bool = False
+
+
+def render(columns: Sequence[Column], groups: Sequence[Sequence[Sequence[str]]], *, highlight_first: bool) -> list[str]:
+    """Lines of a table, with an empty line between groups. The first row of each group is highlighted if wanted."""
+    import click
+
+    headers = [column.header.split("\n") for column in columns]
+    height = max(len(lines) for lines in headers)
+    top = [[*[""] * (height - len(lines)), *lines] for lines in headers]
+    rows = [row for group in groups for row in group]
+    widths = [max(map(len, [*lines, *(row[index] for row in rows)])) for index, lines in enumerate(top)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, columns, strict=True)
+        return "  ".join(
+            f"{cell:<{width}}" if column.left else f"{cell:>{width}}" for cell, width, column in placed
+        ).rstrip()
+
+    lines = [click.style(line([cells[row] for cells in top]), bold=True) for row in range(height)]
+    lines.append("─" * (sum(widths) + 2 * (len(widths) - 1)))
+    for number, group in enumerate(groups):
+        if number and len(rows) > len(groups):
+            lines.append("")
+        for place, row in enumerate(group):
+            text = line(row)
+            lines.append(click.style(text, fg="green") if highlight_first and place == 0 else text)
+    return lines
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """The text broken into lines."""
+    import textwrap
+
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+# Printing for people: the width of lines, and whether there are colours.
+
+
+def width() -> int:
+    """Columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110."""
+    return min(110, max(40, shutil.get_terminal_size((100, 24)).columns))
+
+
+def say(lines: Sequence[str]) -> None:
+    """Print to stdout; colours only on a terminal, and not with NO_COLOR (https://no-color.org)."""
+    for line in lines:
+        click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
+
+
+# A progress bar on stderr, if that is a terminal and the work takes longer than a second.
+
+
+_PATIENCE_S = 1.0
+
+
+class Bar:
+    """Call it with the number of things done and of all; a context manager that clears the bar."""
+
+    def __init__(self, words: str) -> None:
+        """`words` stand before the bar."""
+        self._words = words
+        self._start = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> Bar:
+        """Nothing is shown yet."""
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show it, once it has taken long enough."""
+        if self._shown is None:
+            if time.monotonic() - self._start < _PATIENCE_S or not sys.stderr.isatty():
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._shown = bar, bar.add_task(self._words, total=total)
+            bar.start()
+        bar, task = self._shown
+        bar.update(task, completed=done, total=total)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clear the bar."""
+        if self._shown is not None:
+            self._shown[0].stop()

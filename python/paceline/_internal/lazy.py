@@ -1,0 +1,30 @@
+"""Names of a package that are imported when they are first used (PEP 562), so that `import paceline` stays light."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+
+def lazy(package: str, modules: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for `package`, whose `modules` define the names listed for each.
+
+    An empty list of names stands for the module itself.
+    """
+    origin = {name: module for module, names in modules.items() for name in names}
+    whole = {module.rpartition(".")[2]: module for module, names in modules.items() if not names}
+
+    def __getattr__(name: str) -> object:
+        if name in whole:
+            return importlib.import_module(whole[name])
+        if name not in origin:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(origin[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package])["__all__"], "__doc__", "__file__", "__name__", "__path__"})
+
+    return __getattr__, __dir__

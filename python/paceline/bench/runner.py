@@ -1,0 +1,203 @@
+"""Doing what the plan says: one engine after the other, in rounds, so that what disturbs the machine hits all."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.bench import weights
+from paceline.bench.engines import Engine
+from paceline.bench.host_group import Crew
+from paceline.bench.places import Places, arrange
+from paceline.bench.plan import Plan
+from paceline.bench.processes import EngineFailedError, Process, run
+from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.stopwatch import result_name
+from paceline.bench.result import Measured, Result, Row, Skipped, compare
+
+_TRACE = "trace.json"
+
+
+class Watcher(Protocol):
+    """Is told how it goes."""
+
+    def expects(self, runs: int) -> None:
+        """So many are to come, of engines that can run."""
+
+    def begins(self, engine: Engine, workers: int, number: int) -> None:
+        """A run."""
+
+    def hears(self, event: dict[str, Any]) -> None:
+        """A step of rank 0: `step` (below 0 in the warm-up), `seconds`, `loss`."""
+
+    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
+        """The run, badly if there is a reason; else its rate."""
+
+
+class Conductor:
+    """Runs the engines of a plan on the hosts of a crew; the same on every host."""
+
+    def __init__(self, plan: Plan, crew: Crew, address: str, watcher: Watcher) -> None:
+        """`address`: of this host, for what listens here."""
+        self.plan, self.crew, self.address, self.watcher = plan, crew, address, watcher
+        self.result = Result()
+        self._stack = ExitStack()
+        self._graph: str | None = None
+        self._kept: dict[tuple[str, int], weights.Weights] = {}
+        self._skipped: set[tuple[str, int]] = set()
+
+    def conduct(self) -> Result:
+        """All rounds. Engines that lack something, or fail, are listed in `skipped`. Raises JobError.
+
+        Ctrl-C and SIGTERM end it; what has been measured until then is the result.
+        """
+        with self._stack:
+            able = [engine for engine in self.plan.engines if self._able(engine)]
+            cells = [(engine, workers) for workers in self.plan.workers for engine in able]
+            runs = self.plan.rounds * len(cells)
+            self.watcher.expects(runs)
+            try:
+                self._rounds(cells)
+            except (KeyboardInterrupt, SystemExit) as end:
+                if self.crew.host or not self.result.rows:
+                    raise
+                self.result.ended = end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
+                made = sum(len(row.runs) for row in self.result.rows)
+                self.result.notes.append(f"ended early: after {made} of {runs} runs")
+            order = [(engine.label, workers) for engine, workers in cells]
+            self.result.rows.sort(key=lambda row: order.index((row.engine, row.workers)))
+            compare(self.result.rows)
+            if self.crew.host == 0:
+                self._compare_weights()
+        return self.result
+
+    def _rounds(self, cells: Sequence[tuple[Engine, int]]) -> None:
+        """Every engine with every number of ranks, each round beginning with another."""
+        for number in range(self.plan.rounds):
+            turn = number % max(1, len(cells))
+            for engine, workers in [*cells[turn:], *cells[:turn]]:
+                if (engine.label, workers) not in self._skipped:
+                    self._once(engine, workers, number)
+
+    def _able(self, engine: Engine) -> bool:
+        """On all hosts."""
+        reason = engine.missing()
+        if reason is None and engine.own_launcher and self.crew.hosts > 1:
+            reason = "has a launcher of its own, which does not reach the hosts of this job; run it on one machine"
+        if reason is None and engine.needs_graph:
+            reason = self._exported()
+        reason = next((text for text in self.crew.gather(reason) if text), None)
+        if reason is not None:
+            self.result.skipped.append(Skipped(engine.label, None, reason))
+        return reason is None
+
+    def _exported(self) -> str | None:
+        """Write the model as layers, once; why not, if it cannot be."""
+        if self._graph is None:
+            from paceline.bench.ranks.graph import UntranslatableError, export
+
+            folder = self._folder("graph")
+            try:
+                export(self._asked(self.plan.workers[0], 0, folder, {"way": "export"}), folder)
+            except UntranslatableError as error:
+                return f"{self.plan.model} cannot be built in TensorFlow: {error}"
+            self._graph = str(folder)
+        return None
+
+    def _folder(self, name: str) -> Path:
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"paceline-bench-{name}-")))
+
+    def _asked(self, workers: int, number: int, folder: Path, own: dict[str, Any]) -> Asked:
+        plan = self.plan
+        return Asked(
+            **{
+                "model": plan.model,
+                "batch": plan.batch_of(workers),
+                "batches": plan.batches_of(number),
+                "warmup": plan.num_warmup_batches,
+                "alone": plan.alone,
+                "traced": number == 0,
+                "seed": plan.seed,
+                "learning_rate": plan.learning_rate,
+                "momentum": plan.momentum,
+                "image_size": plan.image_size,
+                "classes": plan.classes,
+                "data_dir": None if plan.data_dir is None else str(plan.data_dir.absolute()),
+                "loader_workers": plan.loader_workers,
+                "folder": str(folder),
+                "graph": self._graph,
+                "fusion_bytes": plan.fusion_bytes,
+                "limit_s": plan.wait_s,
+                **own,
+            }
+        )
+
+    def _once(self, engine: Engine, workers: int, number: int) -> None:
+        """One run."""
+        with tempfile.TemporaryDirectory(prefix="paceline-bench-") as name:
+            folder = Path(name)
+            asked = self._asked(workers, number, folder, engine.asks())
+            asked.save()
+            self.watcher.begins(engine, workers, number)
+            places = arrange(self.crew, workers, engine.servers, self.address)
+            own, wrong = self._processes(engine, asked, places)
+            row = self.result.row(engine.label, workers)
+            try:
+                run(self.crew, own, folder, self.plan.limit_s, self.watcher.hears, wrong)
+                measured = self._gather(folder, workers)
+            except EngineFailedError as error:
+                self._skipped.add((engine.label, workers))
+                before = f"in round {number + 1} (its row is of the rounds before): " if row is not None else ""
+                self.result.skipped.append(Skipped(engine.label, workers, before + str(error), failed=True))
+                self.watcher.ended(str(error))
+                return
+            if row is None:
+                row = Row(engine.label, workers, asked.batch, engine.servers)
+                self.result.rows.append(row)
+                if self.crew.host == 0:
+                    self._kept[engine.label, workers] = weights.read(folder)
+            row.runs.append(measured)
+            self.watcher.ended(None, row.totals[-1])
+
+    def _processes(self, engine: Engine, asked: Asked, places: Places) -> tuple[list[Process], str | None]:
+        """Of this host; or what is wrong with it, which the other hosts have to hear."""
+        try:
+            return (engine.processes(asked, places) if places.own else []), None
+        except EngineFailedError as error:
+            return [], str(error)
+
+    def _gather(self, folder: Path, workers: int) -> Measured:
+        """What the ranks of all hosts have written. Raises EngineFailedError naming those that have not."""
+        own = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(result_name("*")))]
+        servers = sum(json.loads(path.read_text(encoding="utf-8"))["cpu_s"] for path in folder.glob("server-*.json"))
+        told = self.crew.gather({"ranks": own, "servers": servers})
+        ranks = sorted((rank for one in told for rank in one["ranks"]), key=lambda rank: int(rank["rank"]))
+        lacking = sorted(set(range(workers)) - {int(rank["rank"]) for rank in ranks})
+        if lacking:
+            raise EngineFailedError(f"no result from rank {', '.join(map(str, lacking))}, though all ended well")
+        trace = folder / _TRACE
+        recorded = trace.read_text(encoding="utf-8") if trace.exists() else None
+        return Measured(ranks, sum(one["servers"] for one in told), recorded)
+
+    def _compare_weights(self) -> None:
+        """With the first engine of as many ranks."""
+        if len(self.result.rows) < 2 or self.plan.data_dir is not None:
+            return
+        from paceline.bench.ranks.models import build
+
+        initial: weights.Weights = {}
+        for row in self.result.rows:
+            if not initial:
+                model = build(self._asked(row.workers, 0, Path(), {"way": "export"}))
+                initial = {name: value.detach().numpy() for name, value in model.named_parameters()}
+            first = next(one for one in self.result.rows if one.workers == row.workers)
+            if row is not first:
+                ours, theirs = self._kept[row.engine, row.workers], self._kept[first.engine, first.workers]
+                apart = weights.difference(ours, theirs, initial)
+                if apart is None:
+                    self.result.notes.append(f"weights of {row.engine} are not compared: training diverged; lower --lr")
+                row.weights_difference = apart

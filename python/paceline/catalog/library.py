@@ -1,0 +1,93 @@
+"""What is built in: traces and clusters by name, and how a user's word becomes one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from paceline._core import Cluster, Trace, UserError
+from paceline.catalog.strategies import unknown
+
+_HERE = Path(__file__).parent
+_TRACES = _HERE / "traces"
+_CLUSTERS = _HERE / "clusters"
+_FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps"}'
+
+
+def _key(name: str) -> str:
+    """`resnet50` and `resnet-50` are the same."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _built_in(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def trace_names() -> list[str]:
+    """Names of the built-in traces."""
+    return list(_built_in(_TRACES))
+
+
+def cluster_names() -> list[str]:
+    """Names of the built-in clusters."""
+    return list(_built_in(_CLUSTERS))
+
+
+def built_in_trace(word: str) -> str:
+    """The name of the built-in trace that a word means; the word itself if there is none."""
+    return next((name for name in trace_names() if _key(name) == _key(word)), word)
+
+
+def load_trace(source: str | Path | Trace) -> Trace:
+    """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises UserError."""
+    if isinstance(source, Trace):
+        return source
+    text = str(source)
+    if source == "":
+        raise UserError("the name of a trace is empty; `paceline traces` lists those that are built in")
+    if isinstance(source, str) and text.startswith("allreduce"):
+        return Trace.all_reduce(text)
+    return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
+
+
+def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
+    """The file that the user's word is or, as a built-in name, means. Raises UserError naming the nearest."""
+    path = Path(source)
+    if isinstance(source, str) and not path.exists():
+        names = _built_in(folder)
+        for name, file in names.items():
+            if _key(name) == _key(source):
+                return file
+        if "/" not in source and path.suffix != ".json":
+            message = unknown(kind, source, list(names))
+            raise UserError(f"{message}; give {wanted} that `paceline {kind}s` lists")
+    return path
+
+
+def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:
+    """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
+
+    Overrides are the fields of docs/reference/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None
+    leaves a field as it is. Raises UserError.
+    """
+    if isinstance(source, Cluster):
+        cluster = source
+    elif source is None:
+        cluster = Cluster.from_json(_FLAT, "flat")
+    else:
+        cluster = _named_cluster(source)
+    changes = {field: value for field, value in overrides.items() if value is not None}
+    if not changes:
+        return cluster
+    fields = json.loads(cluster.to_json())
+    fields.update(changes)
+    return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+
+
+def _named_cluster(source: str | Path) -> Cluster:
+    if source == "":
+        raise UserError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
+    return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
+
+
+NO_NETWORK = "no network was measured, for all ranks are on one host"

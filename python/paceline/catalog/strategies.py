@@ -1,0 +1,107 @@
+"""Strategies and coordinators: what is registered, found by name, and which options each of them uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from paceline._core import Cluster, UserError, coordinators, nearest, strategies
+from paceline._internal.units import listed
+
+KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
+"""Options that only some strategies use."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A strategy as the registry lists it: its names, and the knobs it looks at."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    knobs: frozenset[str]
+
+    @property
+    def is_a_librarys(self) -> bool:
+        """Whether it is the all-reduce of a library underneath, which chooses by what its links carry."""
+        return "rates" in self.knobs
+
+
+@lru_cache(maxsize=1)
+def all_strategies() -> tuple[Strategy, ...]:
+    """Every strategy that can be forecast, in the order of tables."""
+    return tuple(
+        Strategy(entry["name"], tuple(entry["aliases"]), entry["summary"], frozenset(entry["knobs"]))
+        for entry in json.loads(strategies())
+    )
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of this name or alias; raises UserError naming the nearest."""
+    for strategy in all_strategies():
+        if name == strategy.name or name in strategy.aliases:
+            return strategy
+    names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
+    raise UserError(f"{unknown('strategy', name, names)}; `paceline strategies` lists them")
+
+
+GRAPH = "graph"
+"""The coordinator that plans."""
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A way to agree on an order: its names."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+
+
+@lru_cache(maxsize=1)
+def all_coordinators() -> tuple[Coordinator, ...]:
+    """Every policy, in the order of tables."""
+    entries = json.loads(coordinators())
+    return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
+
+
+def find_coordinator(name: str, source: str) -> str:
+    """The name of the policy of this name or alias; raises UserError: `source`, if any, and the nearest."""
+    for coordinator in all_coordinators():
+        if name == coordinator.name or name in coordinator.aliases:
+            return coordinator.name
+    names = [n for c in all_coordinators() for n in (c.name, *c.aliases)]
+    near = nearest(name, names)
+    known = ", ".join(coordinator.name for coordinator in all_coordinators())
+    hint = f"did you mean '{near}'? " if near else ""
+    where = f"{source}: " if source else ""
+    raise UserError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
+
+
+def unknown(kind: str, name: str, names: list[str]) -> str:
+    """Say that there is no such thing, and which name is nearest."""
+    near = nearest(name, names)
+    return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
+
+
+def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: str = "") -> None:
+    """Refuse a knob that none of the strategies uses; `prefix` is that of option names."""
+    asked = list(strategies)
+    names = ", ".join(strategy.name for strategy in asked)
+    for knob in given:
+        if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
+            users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
+            raise UserError(f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}")
+
+
+def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:
+    """The strategies that the cluster's switch can serve, and the others."""
+    switch = json.loads(cluster.to_json()).get("switch", {})
+    able: list[Strategy] = []
+    unable: list[Strategy] = []
+    for strategy in strategies:
+        needs = {"multicast", "aggregation"} & strategy.knobs
+        (able if all(switch.get(need, True) for need in needs) else unable).append(strategy)
+    return able, unable

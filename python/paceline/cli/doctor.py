@@ -1,0 +1,51 @@
+"""The command `paceline doctor`: what dominates a recorded run and what to try, or what this machine is like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal.console import say, width
+
+
+@click.command()
+@click.argument("file", metavar="[RUN.json]", required=False, type=click.Path(path_type=Path))
+@click.option("--env", "environment", is_flag=True, help="Describe this machine and installation, for bug reports.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, sizes in bytes.")
+def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
+    """Say what a step of the recorded run RUN.json spends its time on, and what to try.
+
+    RUN.json is a timeline of real ranks. If it is not there, its parts RUN.json.rank-* are read. Figures are means of
+    all steps but the first ones.
+
+    \b
+    paceline run -np 4 --timeline RUN.json -- python train.py
+    paceline doctor RUN.json
+
+    With --env instead of a file: versions, cores, memory, transports, network interfaces, limits and environment
+    variables of this machine. Values of secrets are not printed.
+    """
+    if environment and file is not None:
+        raise click.UsageError("--env describes this machine and takes no RUN.json; leave one of them out")
+    if environment:
+        _describe(as_json)
+        return
+    if file is None:
+        raise click.UsageError("name the timeline of a run, RUN.json, or write --env for a description of this machine")
+    from paceline.doctor import diagnose
+
+    report = diagnose(file)
+    if as_json:
+        say([json.dumps(report.to_dict(), indent=1, allow_nan=False)])
+    else:
+        say(report.text(width()))
+
+
+def _describe(as_json: bool) -> None:
+    from paceline.doctor.environment import collect
+    from paceline.doctor.environment_table import table
+
+    found = collect()
+    say([json.dumps(found, indent=1, allow_nan=False)] if as_json else table(found, width()))

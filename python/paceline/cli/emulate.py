@@ -1,0 +1,216 @@
+"""The commands `paceline emulate up|run|exec|check|down`: a cluster of network namespaces on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from paceline import _core
+from paceline._core import UserError
+from paceline._internal.console import Column, render, say, width, wrapped
+from paceline._internal.units import duration, percent, rate, size
+from paceline.cli import job_options
+from paceline.cli import param_types as types
+from paceline.emulate.cluster import SETTINGS, bring_up, cluster, leave
+from paceline.emulate.down import living, take_down
+from paceline.emulate.job import start
+from paceline.emulate.plan import MOST, REALTIME, Host, find, plan
+from paceline.emulate.shaping import MTU, shape
+from paceline.emulate.state import DEFAULT
+from paceline.launch.hosts import MOST_RANKS
+
+
+def _rate(text: str) -> float:
+    bandwidth_bps = _core.parse_rate(text)
+    shape(bandwidth_bps)
+    return bandwidth_bps
+
+
+_RATE = types.Value("RATE", _rate)
+_workers = click.option("--workers", type=types.Value("N", types.whole(1, MOST)), required=True, help="Worker hosts.")
+_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="Of every card, each way: 500Mbps.")
+_servers = click.option("--servers", type=types.Value("N", types.whole(1, MOST)), help="Hosts for parameter servers.")
+_name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Tells it from other clusters.")
+_realtime = click.option("--realtime/--no-realtime", default=True, help="SCHED_FIFO where permitted.  [default: yes]")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(no_args_is_help=True)
+def emulate() -> None:
+    """A cluster of network namespaces on this machine, with cards of a given rate (docs/how-to/emulate.md).
+
+    \b
+    paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py
+    """
+
+
+@emulate.command()
+@_workers
+@_servers
+@click.option("--switch", is_flag=True, help="A host for a process that acts as a switch; its card has no rate.")
+@_bandwidth
+@_name
+@_realtime
+@_json
+def up(
+    *,
+    workers: int,
+    servers: int | None,
+    switch: bool,
+    bandwidth: float,
+    name: str,
+    realtime: bool,
+    as_json: bool,
+) -> None:
+    """Bring a cluster up that stays until `paceline emulate down`."""
+    hosts = plan(workers, servers or 0, switch=switch)
+    holder, found = bring_up(hosts, bandwidth, realtime=realtime, name=name)
+    leave(holder)
+    if as_json:
+        fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
+        say([json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1)])
+        return
+    _note_realtime(realtime, found.realtime)
+    say(_table(hosts, bandwidth))
+    option = "" if name == DEFAULT else f" --name {name}"
+    say(["", f"paceline emulate exec{option} {hosts[0].name} -- COMMAND; paceline emulate down{option}"])
+
+
+def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
+    columns = [Column("host", left=True), Column("address", left=True), Column("card")]
+    rows = [[host.name, host.address, "unshaped" if host.kind == "switch" else rate(bandwidth_bps)] for host in hosts]
+    return render(columns, [rows], highlight_first=False)
+
+
+def _note_realtime(wanted: bool, got: bool) -> None:
+    if wanted and not got:
+        click.echo("paceline: note: SCHED_FIFO is not permitted here, so that timings are less even", err=True)
+
+
+@emulate.command(context_settings={"allow_interspersed_args": False})
+@_workers
+@click.option(
+    "--servers",
+    type=types.Value("N", types.whole(1, MOST)),
+    help="Parameter servers, each on its own host.  [default: 1]",
+)
+@_bandwidth
+@click.option(
+    "--ranks-per-host",
+    type=types.Value("N", types.whole(1, MOST_RANKS)),
+    default="1",
+    help="Of each worker.",
+)
+@job_options.switch
+@_realtime
+@job_options.env
+@job_options.strategy
+@job_options.knobs
+@job_options.output
+@job_options.command
+def run(
+    *,
+    workers: int,
+    servers: int | None,
+    bandwidth: float,
+    ranks_per_host: int,
+    realtime: bool,
+    command: tuple[str, ...],
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Run ranks of COMMAND on a cluster of their own, and take it down again.
+
+    Every worker is a host with its card; ranks of a host talk over shared memory, hosts over TCP. The exit code is that
+    of `paceline run`.
+
+    \b
+    paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
+    paceline emulate run --workers 4 --servers 2 --bandwidth 200Mbps --strategy ps -- python train.py
+    paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
+    """
+    if not command:
+        raise click.UsageError("which command? paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py")
+    request, output = job_options.request(command, **options, servers=servers)
+    checked = request.checked()
+    if servers is not None and not checked.servers:
+        raise click.UsageError("--servers has no effect without a strategy that has servers: --strategy ps")
+    with cluster(
+        workers=workers,
+        servers=checked.servers,
+        switch=request.switch,
+        bandwidth_bps=bandwidth,
+        realtime=realtime,
+    ) as found:
+        _note_realtime(realtime, found.realtime)
+        return start(found, checked, ranks_per_host, output)
+
+
+@emulate.command(name="exec", context_settings={"allow_interspersed_args": False})
+@_name
+@click.option("--realtime", is_flag=True, help="Under SCHED_FIFO, as ranks run.")
+@click.argument("host", metavar="HOST")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on HOST of a cluster that is up; its exit code is that of COMMAND.
+
+    \b
+    paceline emulate exec worker0 -- ping -c 1 10.77.1.2
+    """
+    command = command[command[:1] == ("--",) :]
+    if not command:
+        raise click.UsageError("which command? paceline emulate exec worker0 -- ip address")
+    found = living(name)
+    if realtime and not found.realtime:
+        raise UserError("--realtime: SCHED_FIFO is not permitted here, or was left out when the cluster was brought up")
+    place = find(found.hosts, host)
+    words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
+    sys.stdout.flush()
+    os.execv(words[0], [*words, *command])
+
+
+@emulate.command()
+@_name
+def down(*, name: str) -> None:
+    """Take down a cluster that is up, and end what is left of clusters that were killed."""
+    for line in take_down(name):
+        click.echo(line)
+
+
+@emulate.command()
+@_workers
+@_bandwidth
+@click.option("--repeats", type=types.Value("N", types.whole(1, 1000)), default="5", help="To take the median of.")
+@_realtime
+@_json
+def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:
+    """Measure how well an emulated network keeps to its rate, and say what disturbs it.
+
+    \b
+    paceline emulate check --workers 8 --bandwidth 500Mbps
+    """
+    with cluster(workers=workers, bandwidth_bps=bandwidth, realtime=realtime) as found:
+        fidelity = found.check(repeats=repeats)
+    if as_json:
+        say([json.dumps(fidelity.to_dict(), indent=1, allow_nan=False)])
+        return
+    _note_realtime(realtime, fidelity.realtime)
+    columns = [Column("pattern", left=True), *map(Column, ("flows", "bytes", "ideal", "measured", "error"))]
+    rows = [
+        [
+            each.name,
+            str(each.flows),
+            size(each.flows * each.bytes_per_flow),
+            duration(each.ideal_s),
+            duration(each.measured_s),
+            f"{'+' if each.error > 0 else ''}{percent(each.error)}",
+        ]
+        for each in fidelity.patterns
+    ]
+    say([f"{workers} hosts, {rate(bandwidth)}, MTU {MTU}", "", *render(columns, [rows], highlight_first=False), ""])
+    say(wrapped(fidelity.verdict(), width()))

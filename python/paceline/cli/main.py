@@ -1,0 +1,140 @@
+"""The command line: subcommands, imported when they are called, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from paceline._core import InternalError, JobError, UserError, __version__, nearest
+from paceline.job.failure import tell
+
+# Name → module, attribute, and what `paceline --help` says. Heavy modules stay unread until their command is called.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
+    "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
+    "bench": ("paceline.cli.bench", "bench", "Measure images/s of engines, side by side."),
+    "emulate": ("paceline.cli.emulate", "emulate", "A cluster of network namespaces on this machine."),
+    "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines: its cluster file."),
+    "validate": ("paceline.cli.validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
+    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run; --env describes the machine."),
+    "plan": ("paceline.cli.plan", "plan", "Fuse and order a graph's all-reduces without negotiation."),
+    "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
+    "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
+    "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
+    "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
+    "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace of recorded sends."),
+    "report": ("paceline.cli.report", "report", "Forecasts as one self-contained page."),
+    "explore": ("paceline.cli.explore", "explore", "A page on which sliders redraw a forecast."),
+    "study": ("paceline.cli.study", "study", "Reproduce a published study, side by side."),
+}
+_LONGEST_MESSAGE = 1000
+
+
+class Commands(click.Group):
+    """A group that imports a subcommand when it is called, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Those that are installed."""
+        return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click, and name the command that was probably meant."""
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            near = nearest(name, self.list_commands(ctx))
+            raise click.UsageError(f"no such command '{name}'{f'; did you mean {near}?' if near else ''}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
+        """Run, and exit: 0, 2 for the user's mistake, 1 for a failed run, 130 after Ctrl-C."""
+        extra.pop("standalone_mode", None)
+        sys.exit(self._run(args, prog_name or "paceline", extra))
+
+    def _run(self, args: Sequence[str] | None, prog_name: str, extra: dict[str, Any]) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            code = super().main(args, prog_name, standalone_mode=False, **extra)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except click.ClickException as error:
+            return _fail(error.format_message(), error.exit_code)
+        except UserError as error:
+            return _fail(str(error), 2)
+        except JobError as error:
+            tell(error)
+            return _fail(str(error), 1)
+        except InternalError as error:
+            return _fail(f"internal error: {error}; this is a defect of paceline, please report it", 1)
+        except click.Abort:
+            leave_threads(130)
+            return 130
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the reader has seen enough
+                sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+                return 1
+            where = f"{error.filename}: " if error.filename else ""
+            return _fail(f"{where}{error.strerror or error}", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    """One line, whatever was typed."""
+    line = " ".join(message.split())
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    if len(line) > _LONGEST_MESSAGE:
+        line = line[:_LONGEST_MESSAGE] + " …"
+    with contextlib.suppress(OSError):  # a full disk; the code still says what happened
+        click.echo(f"paceline: error: {line}", err=True)
+    return code
+
+
+def leave_threads(code: int) -> None:
+    """Simulations that still run would keep the interpreter from ending."""
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="A forecast of resnet-50 on 2 to 64 workers under every strategy: paceline simulate",
+)
+@click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Run, record and forecast synchronous data-parallel training."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The command `paceline plan`: which all-reduces of a graph are fused, and in which order they are issued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline import _core
+from paceline._core import UserError
+from paceline._internal.console import say, width
+from paceline._internal.files import check_writable, replaced
+from paceline.cli.param_types import BUCKET_SIZE, WORDS, Value
+
+
+@click.command()
+@click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
+@click.option("--fetch", type=WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]")
+@click.option("--bucket-size", type=BUCKET_SIZE, default="64MB", show_default=True, help="Of a bucket, or `none`.")
+@click.option(
+    "--ids",
+    type=click.Choice(["depth", "listed"]),
+    default="depth",
+    show_default=True,
+    help="How all-reduces are numbered.",
+)
+@click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: operations or nodes that are all-reduces, too.")
+@click.option("--unknown-size", type=Value("SIZE", _core.parse_size), help="TensorFlow: of those without a shape.")
+@click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph as JSON, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
+def plan(
+    *,
+    graph: Path,
+    fetch: list[str] | None,
+    bucket_size: str,
+    ids: str,
+    all_reduce: str | None,
+    unknown_size: int | None,
+    signature: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Say which all-reduces of GRAPH are fused, and in which order: a plan that needs no negotiation.
+
+    GRAPH is a graph as JSON (docs/reference/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef
+    (.pb, .pbtxt) or the folder of a SavedModel.
+
+    \b
+    paceline plan graph.json --fetch train_op --bucket-size 25MB
+    """
+    from paceline.plan.result import plan_graph
+    from paceline.plan.sources import TensorflowOptions, read_graph
+    from paceline.plan.table import lines
+
+    if output is not None:
+        check_writable("--output", output)
+        if output.exists() and graph.exists() and output.samefile(graph):
+            raise UserError(f"--output {output}: that is GRAPH itself, which would be lost; name another file")
+    options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
+    found, fetches = read_graph(graph, fetch, options)
+    planned = plan_graph(found, fetches, bucket_size, ids=ids)
+    if output is not None:
+        with replaced(output) as path:
+            path.write_text(found.to_json(), encoding="utf-8")
+    say([json.dumps(planned.to_dict(), indent=1)] if as_json else lines(planned, found, width()))

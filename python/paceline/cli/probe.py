@@ -1,0 +1,169 @@
+"""The command `paceline probe`: its options, and what rank 0 prints and writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import _core
+from paceline._core import UserError
+from paceline._internal.console import say, width
+from paceline._internal.files import check_writable, replaced
+from paceline.cli import param_types as types
+from paceline.job.rank_environment import rank_environment
+
+if TYPE_CHECKING:
+    from paceline.job.job import Job
+    from paceline.probe.measure import Budget
+    from paceline.probe.result import Found
+
+_LEAST_BYTES = 64 << 10
+_MOST_BYTES = 4 << 30
+_LONGEST_S = 3600.0
+
+
+def _most(text: str) -> int:
+    size = _core.parse_size(text)
+    if not _LEAST_BYTES <= size <= _MOST_BYTES:
+        raise UserError(f"'{text[:80]}' is not between 64KiB and 4GiB")
+    return size
+
+
+def _seconds(text: str) -> float:
+    seconds = types.positive(text)
+    if seconds > _LONGEST_S:
+        raise UserError(f"'{text[:80]}' is more than {_LONGEST_S:.0f} s")
+    return seconds
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
+@click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats: some seconds.")
+@click.option("--repeats", type=types.Value("N", types.whole(1, 1000)), help="Of each.  [default: 5; 3 with --quick]")
+@click.option(
+    "--limit",
+    type=types.Value("SECONDS", _seconds),
+    help="Then only what the file needs is begun.  [default: 60; 15 with --quick]",
+)
+@click.option(
+    "--most",
+    type=types.Value("SIZE", _most),
+    help="What a rank sends in one transfer.  [default: 256MiB; 32MiB with --quick]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rates, costs, machines, cluster.")
+def probe(
+    *, output: Path | None, quick: bool, repeats: int | None, limit: float | None, most: int | None, as_json: bool
+) -> None:
+    """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
+
+    It runs on every rank: between hosts one stream, all hosts at once, incast, 1:N, latency, the cost of a message; the
+    inside of a host; late wake-ups, and time that is taken away. Rank 0 prints and writes.
+
+    \b
+    paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json
+    paceline emulate run --workers 4 --bandwidth 500Mbps -- paceline probe -o cluster.json
+    paceline simulate resnet-50 --cluster cluster.json --workers 2,4,8
+    """
+    from paceline.probe.measure import FULL, QUICK
+
+    refuse_alone("paceline probe -o cluster.json")
+    chosen = QUICK if quick else FULL
+    budget = replace(
+        chosen,
+        repeats=repeats or chosen.repeats,
+        limit_s=limit or chosen.limit_s,
+        most_bytes=most or chosen.most_bytes,
+    )
+    found = _probed(budget, output)
+    if found is not None:
+        _tell(found, output, as_json)
+
+
+def refuse_alone(command: str) -> None:
+    """Raise UserError where nothing has started this process as a rank, or as the only one."""
+    place = rank_environment()
+    if place.size == 1:
+        problem = "this process was not started as a rank" if place.launcher == "none" else "this job has one rank"
+        name = command.split()[1]
+        raise UserError(
+            f"{name}: {problem}, and needs others: paceline run --hosts node1:1,node2:1 -- {command}; or -np 4, under "
+            "torchrun, mpirun, srun or paceline emulate run"
+        )
+
+
+def _probed(budget: Budget, output: Path | None) -> Found | None:
+    """What was found, at rank 0."""
+    from paceline.job import objects
+    from paceline.probe.layout import Layout
+    from paceline.probe.measure import measure
+    from paceline.probe.rpc import obey
+
+    with objects.join(("ring",)) as ranks:
+        with objects.told_once(ranks):
+            layout = Layout.of(ranks)
+        objects.from_first(ranks, lambda: _check(output))
+        if ranks.rank:
+            again, found = bool(obey(ranks)), None
+        else:
+            conductor, found = measure(ranks, layout, budget, show)
+            again = _more_streams(ranks, found)
+            conductor.end(then=again)
+    if again:
+        _several_connections(found, budget)
+    return found
+
+
+def _check(output: Path | None) -> None:
+    if output is not None:
+        check_writable("--output", output)
+
+
+def _more_streams(ranks: Job, found: Found) -> bool:
+    """Whether a job with several connections is worth a look: not beside parameter servers' own processes."""
+    settings = ranks.settings
+    wanted = len(found.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
+    return wanted and not settings.helpers and not found.left_out
+
+
+def _several_connections(found: Found | None, budget: Budget) -> None:
+    """All ranks leave the job and join another."""
+    from paceline.job import job
+    from paceline.probe.measure import MANY_STREAMS, STREAMS, measure_streams
+    from paceline.probe.rpc import obey
+
+    with job.join(strategy="ring", streams=MANY_STREAMS) as ranks:
+        if found is None:
+            obey(ranks)
+            return
+        show(1, 1, STREAMS)
+        measure_streams(ranks, found, budget)
+
+
+def show(done: int, total: int, what: str) -> None:
+    """Progress, of rank 0."""
+    click.echo(f"[{done}/{total}] {what}", err=True)
+
+
+def _tell(found: Found, output: Path | None, as_json: bool) -> None:
+    from paceline.probe import cluster_file, report
+
+    fields = cluster_file.fields(found)
+    if output is not None:
+        write(output, fields)
+    if as_json:
+        say([json.dumps(found.to_dict(fields), indent=1, allow_nan=False)])
+        return
+    lines = report.text(found, width())
+    if output is not None:
+        lines += ["", f"{output}: paceline simulate resnet-50 --cluster {output}"]
+    say(lines)
+
+
+def write(path: Path, fields: dict[str, Any]) -> None:
+    """The file whole, or not at all. Raises OSError."""
+    with replaced(path) as new:
+        new.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")

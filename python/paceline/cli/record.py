@@ -1,0 +1,335 @@
+"""The command `paceline record`: a trace from the steps of a torchvision model, or of the user's own script."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.launch import injection
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_UNSEEN = 0.2
+"""Share of a step which, if no part has it, is told."""
+_DRIFT = 0.1
+"""Recorded steps that differ from others by more than this share are told."""
+
+
+class _CannotDoHere(click.ClickException):
+    """Something that this machine lacks."""
+
+    exit_code = 77
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--model", metavar="NAME", help="A classification model of torchvision, on random images.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples of a step.  [default: 32; of a script: as it runs]")
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before the recorded ones."
+)
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to take the median of.")
+@click.option("--name", help="The trace's name.  [default: the model's]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: where to run.  [default: cpu]")
+@click.option("--threads", type=click.IntRange(min=1), help="With --model: CPU threads.  [default: torch's]")
+@click.option(
+    "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
+)
+@click.option("--stop-when-recorded", is_flag=True, help="End the script as soon as the trace is complete.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- python train.py …]")
+def record(
+    *,
+    model: str | None,
+    output: Path,
+    batch: int | None,
+    warmup: int,
+    steps: int,
+    name: str | None,
+    device: str | None,
+    threads: int | None,
+    image_size: int | None,
+    stop_when_recorded: bool,
+    as_json: bool,
+    script: tuple[str, ...],
+) -> None:
+    """Record a trace from real training steps.
+
+    Either of a torchvision model (--model), or of your own script, which needs no change: a step is taken to be what
+    lies between two steps of the optimizer of the largest module.
+
+    \b
+    paceline record --model resnet50 --batch 32 -o resnet50.json
+    paceline record -o mine.json -- python train.py --epochs 1
+    """
+    if (model is None) == (not script):
+        raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
+    _refuse_unwritable(output)
+    if name is not None and not name.isprintable():
+        raise click.BadParameter("holds characters that cannot be printed", param_hint="--name")
+    if script:
+        for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
+            if value is not None:
+                raise click.UsageError(f"{option} goes with --model; a script sets it itself")
+        _record_script(
+            script,
+            output=output,
+            warmup=warmup,
+            steps=steps,
+            name=name,
+            batch=batch,
+            stop=stop_when_recorded,
+            as_json=as_json,
+        )
+        return
+    if stop_when_recorded:
+        raise click.UsageError("--stop-when-recorded goes with a script")
+    assert model is not None
+    summary = _record_model(
+        model,
+        output=output,
+        warmup=warmup,
+        steps=steps,
+        name=name,
+        batch=batch or 32,
+        device=device or "cpu",
+        threads=threads,
+        image_size=image_size,
+    )
+    _print_summary(summary, output, as_json=as_json, to_stderr=False)
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Fail now rather than after minutes of recording."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        problem = f"{path} is a folder"
+    elif not folder.is_dir():
+        problem = f"the folder {folder} does not exist"
+    elif not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
+        problem = f"{path} is not writable"
+    else:
+        return
+    raise click.BadParameter(problem, param_hint="--output")
+
+
+def _record_model(
+    model: str,
+    *,
+    output: Path,
+    warmup: int,
+    steps: int,
+    name: str | None,
+    batch: int,
+    device: str,
+    threads: int | None,
+    image_size: int | None,
+) -> dict[str, Any]:
+    missing = [package for package in ("torch", "torchvision") if importlib.util.find_spec(package) is None]
+    if missing:
+        raise click.UsageError(f"recording needs {' and '.join(missing)}: pip install 'paceline[torch]'")
+    import torch
+
+    from paceline.torch import RecordingError
+    from paceline.torch.recorder import torchvision
+
+    try:
+        model = torchvision.resolve(model)
+    except torchvision.UnknownModelError as error:
+        raise click.BadParameter(str(error), param_hint="--model") from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise _CannotDoHere("this machine has no CUDA device that torch can use")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        with _Progress(f"recording {model}") as progress:
+            recorder = torchvision.record_model(
+                model,
+                batch=batch,
+                warmup=warmup,
+                steps=steps,
+                device=device,
+                image_size=image_size,
+                progress=progress.show,
+            )
+        if name is not None:
+            recorder.name = name
+        recorder.save(output)
+    except (RecordingError, RuntimeError, ValueError, OSError) as error:
+        raise click.ClickException(f"recording {model} failed: {error}") from error
+    return recorder.summary.as_dict()
+
+
+def _record_script(
+    script: tuple[str, ...],
+    *,
+    output: Path,
+    warmup: int,
+    steps: int,
+    name: str | None,
+    batch: int | None,
+    stop: bool,
+    as_json: bool,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="paceline-record-") as exchange:
+        settings = {
+            "output": str(output.absolute()),
+            "exchange": exchange,
+            "warmup": warmup,
+            "steps": steps,
+            "name": name,
+            "batch": batch,
+            "stop": stop,
+        }
+        code = _run(script, injection.injected(os.environ, settings))
+        result_path = Path(exchange) / injection.RESULT
+        result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
+    problem = injection.problem(result)
+    if problem is not None:
+        click.echo(f"paceline: error: no trace: {problem}", err=True)
+        sys.exit(code or 1)
+    assert result is not None
+    if not result["finished"]:
+        asked = f"{result['recorded']} of the {steps} steps asked for"
+        click.echo(f"Warning: the script ended early; the trace is of {asked}", err=True)
+    _print_summary(result["summary"], output, as_json=as_json, to_stderr=not as_json)
+    sys.exit(code)
+
+
+def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
+    """Run the script to its end and return its exit code; 128 + n if signal n ended it, as shells do."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except FileNotFoundError as error:
+        hint = f"; did you mean: python {command[0]}" if command[0].endswith(".py") else ""
+        raise click.UsageError(f"there is no command {command[0]!r}{hint}") from error
+    except PermissionError as error:
+        raise click.UsageError(f"{command[0]} cannot be executed; did you mean: python {command[0]}") from error
+    # Whoever ends this process (a batch system, `timeout`) means the script, which would go on alone.
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
+    try:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # the terminal sent it to the script as well, which decides
+                continue
+            return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Progress:
+    """A bar on stderr, if that is a terminal."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+        self.show: Callable[[int, int], None] = lambda _done, _total: None
+        self._close: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar = Progress(*columns, console=_console(stderr=True), transient=True)
+            task = bar.add_task(self._words, total=None)
+            bar.start()
+            self._close = bar.stop
+            self.show = lambda done, total: bar.update(task, completed=done, total=total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_stderr: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"{summary['name']}, batch {summary['batch']}, on {summary['device']}", title_justify="left")
+    table.add_column("")
+    table.add_column("median", justify="right")
+    for row in _rows(summary):
+        table.add_row(*row)
+    console = _console(stderr=to_stderr)
+    console.print(table)
+    for what in ("unused", "frozen"):
+        if summary[what]:
+            names = ", ".join(summary[what])
+            console.print(
+                f"left out, {'no gradient' if what == 'unused' else what}: {names}", markup=False, soft_wrap=True
+            )
+    for note in [*summary["notes"], *_drift(summary), *_missing(summary)]:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    console.print(f"wrote {output}: try paceline simulate {output}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _drift(summary: dict[str, Any]) -> list[str]:
+    """That the machine was not as fast in the recorded steps as in the others: hooks take a per cent or two."""
+    cost = summary["overhead"]
+    change = 0.0 if cost is None else summary["overhead_ratio"] - 1
+    if cost is None or abs(change) <= max(_DRIFT, 2 * cost["noise"]):
+        return []
+    shorter = "shorter" if change < 0 else "longer"
+    return [
+        f"recorded steps were {abs(change):.0%} {shorter} than the others, which is more than recording explains: the "
+        "machine's speed changed meanwhile, and the trace is of the recorded steps; record again"
+    ]
+
+
+def _missing(summary: dict[str, Any]) -> list[str]:
+    """That the parts are less than the step: a forecast knows the parts."""
+    parts = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"]
+    step = summary["step_s"] - (summary["input_s"] or 0.0)
+    noise = summary["overhead"]["noise"] if summary["overhead"] else 0.0
+    if step <= 0 or parts >= (1 - max(_UNSEEN, noise)) * step:
+        return []
+    return [
+        f"forward, backward and optimizer add up to {parts / step:.0%} of a step without its input; a forecast, which "
+        "knows them alone, is that much too fast. If the machine was busy, record again"
+    ]
+
+
+def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    cost = summary["overhead"]
+    change = "not measured"
+    if cost is not None:
+        change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} % (steps vary by ±{cost['noise'] * 100:.1f} %)"
+    return [
+        ("forward", _ms(summary["forward_s"])),
+        ("  of it the loss", _ms(summary["loss_s"])),
+        ("backward", _ms(summary["backward_s"])),
+        ("optimizer", _ms(summary["optimizer_s"])),
+        ("input (not in the trace)", "not seen" if summary["input_s"] is None else _ms(summary["input_s"])),
+        ("whole step, without recording" if cost else "whole step", _ms(summary["step_s"])),
+        ("samples/s", f"{summary['samples_per_s']:.4g}"),
+        ("parameters", f"{summary['parameters']:,}"),
+        ("gradients", f"{summary['gradients']:,}"),
+        ("gradient bytes", f"{summary['gradient_bytes']:,}"),
+        ("recording changed the step by", change),
+        ("steps", f"{summary['steps']} after {summary['warmup']} of warm-up"),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"

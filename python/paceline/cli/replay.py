@@ -1,0 +1,113 @@
+"""A rank that plays a trace: `paceline run -np 4 --strategy ring -- python -m paceline.replay TRACE`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline._core import UserError
+from paceline._internal import units
+from paceline.catalog.library import load_trace
+from paceline.cli import param_types as types
+from paceline.job import job
+from paceline.job.settings import PULLS
+from paceline.replay import traces
+from paceline.replay.play import Asked, gather, play
+from paceline.replay.result import Played, measured
+
+
+@click.command()
+@click.argument("trace")
+@click.option("--scale", type=types.SCALE, default="1", help="Multiply times.  [default: 1]")
+@click.option("--shrink", type=types.SHRINK, default="1", help="Divide bytes.  [default: 1]")
+@click.option("--iterations", type=types.ITERATIONS, default="10", help="To be measured.  [default: 10]")
+@click.option("--warmup", type=types.Value("N", types.whole(1, 1000)), default="2", help="Before.  [default: 2]")
+@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
+@click.option("--pull", type=click.Choice(PULLS), help="When what servers send is awaited.  [default: layer]")
+@click.option("--barrier/--no-barrier", default=None, help="Hold iterations together.  [default: barrier]")
+@click.option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]")
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
+@click.option("--json", "as_json", is_flag=True, help="Rank 0 prints what all ranks say as JSON.")
+def main(
+    *,
+    trace: str,
+    scale: float,
+    shrink: float,
+    iterations: int,
+    warmup: int,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Play TRACE as this rank of a job: sleep where a worker computes, exchange real gradients.
+
+    Strategy, servers and the like are settings of the job: options of `paceline run`. With --scale 4 all times are four
+    times as long, with --shrink 4 a quarter of the bytes is sent: either way a network that is four times slower than
+    the one that is meant keeps its ratio to the computation.
+    """
+    if output is not None and not output.is_dir():
+        raise UserError(f"--output {output}: there is no such folder; make it before the ranks start")
+    step = traces.shrunk(load_trace(trace), shrink)
+    with job.join_named() as ranks:
+        played = play(ranks, Asked(step, iterations, warmup, speedup=1 / scale, **options))
+        if output is not None:
+            (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
+        everybody = gather(ranks, played)
+    if everybody:
+        said = _json(everybody) if as_json else _text(everybody, scale, shrink)
+        click.echo(said)
+
+
+def _json(ranks: Sequence[Played]) -> str:
+    values = {"iterations": [vars(one) for one in measured(ranks)], "ranks": [rank.to_dict() for rank in ranks]}
+    return json.dumps(values, indent=1)
+
+
+def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
+    first, iterations = ranks[0], measured(ranks)
+    times = sorted(one.seconds for one in iterations)
+    unit = units.time_unit(times)
+    median, *range_ = (units.in_unit(value, unit) for value in (statistics.median(times), times[0], times[-1]))
+    lines = [
+        f"{first.trace}, {first.strategy or 'strategies chosen by size'}, {units.count(first.size, 'worker')}",
+        f"an iteration: {median} {unit[1]} (median of {len(times)}, {range_[0]} to {range_[1]})",
+        f"wake-ups late by {units.duration(max(one.late_s for one in iterations))} at the most (99th percentile); "
+        f"{units.count(first.sums_checked, 'sum')} checked",
+    ]
+    if scale * shrink != 1:
+        lines.append(
+            f"on a network {scale * shrink:g} times slower than the one that is meant: {_ratio(scale, shrink)}"
+        )
+    notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
+    if error_s := max(rank.clock_error_s for rank in ranks):
+        notes[f"the clocks of several machines were aligned to {units.duration(error_s)}"] = None
+    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _ratio(scale: float, shrink: float) -> str:
+    words = [f"times are multiplied by {scale:g}"] if scale != 1 else []
+    words += [f"bytes divided by {shrink:g}"] if shrink != 1 else []
+    return units.listed(words)
+
+
+def run() -> int:
+    """Run the command, with errors as one line each; return the exit code."""
+    try:
+        main.main(standalone_mode=False)
+    except click.ClickException as error:
+        print(f"paceline.replay: error: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+    except UserError as error:
+        print(f"paceline.replay: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

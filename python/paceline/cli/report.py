@@ -1,0 +1,48 @@
+"""The command `paceline report`: a specification becomes a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paceline._core import UserError
+from paceline._internal.console import say
+from paceline._internal.files import check_writable, make_folder
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("spec", type=_PATH, metavar="SPEC.toml")
+@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
+@click.option("--png", type=_PATH, metavar="DIR", help="Also every chart as PNG, there.")
+def report(*, spec: Path, output: Path, png: Path | None) -> None:
+    """Forecast what SPEC asks for, and write one page of HTML that needs no network.
+
+    It has scaling curves, a ranking of strategies, what iterations wait for and a timeline. SPEC is TOML: chapters
+    whose fields are the options of `paceline simulate` (docs/how-to/report.md).
+
+    \b
+    paceline report examples/report.toml -o report.html
+    """
+    from paceline._internal.console import Bar
+    from paceline.forecast.plotting import need_matplotlib
+    from paceline.report.spec import read
+
+    need_matplotlib("report: charts")
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--output {output}: name a file that ends with .html")
+    check_writable("--output", output)
+    if png is not None:
+        make_folder("--png", png)
+    asked = read(spec)
+    from paceline.report.chapters import simulated
+    from paceline.report.document import write
+
+    with Bar("simulating") as bar:
+        try:
+            chapters = simulated(asked, bar)
+        except UserError as error:
+            raise UserError(f"{spec}: {error}") from None
+    say([f"wrote {path}" for path in write(asked, chapters, output, png)])

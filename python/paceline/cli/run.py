@@ -1,0 +1,105 @@
+"""The command `paceline run`: N processes of a command, on this machine or on several hosts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline._internal.netif import check_interface
+from paceline.cli import job_options
+from paceline.cli import param_types as types
+from paceline.launch.host import DEFAULT_RSH, parse_rsh
+from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
+
+_PORT = types.Value("PORT", types.whole(1, 65_535))
+_PATH = click.Path(path_type=Path)
+
+
+class CannotDoHereError(click.ClickException):
+    """Something that this machine lacks."""
+
+    exit_code = 77
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Processes to start.  [default: all slots of the hosts]"
+)
+@click.option("--hosts", metavar="HOST:N,…", help="Hosts, and how many ranks each takes.  [default: this machine]")
+@click.option("--hostfile", type=_PATH, metavar="FILE", help="Lines such as: node1 slots=2")
+@click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
+@job_options.env
+@job_options.strategy
+@click.option("--servers", type=job_options.SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
+@job_options.switch
+@job_options.knobs
+@click.option("--interface", metavar="NAME|NETWORK", help="For connections between ranks: eth0 or 10.0.0.0/24.")
+@click.option("--port", type=_PORT, help="Where rank 0, or an elastic job, waits.  [default: a free one]")
+@job_options.options
+@job_options.output
+@job_options.command
+def run(
+    *,
+    ranks: int | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    rsh: str,
+    interface: str | None,
+    port: int | None,
+    command: tuple[str, ...],
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Start N ranks of COMMAND, and end all of them when one fails.
+
+    Options that scripts also set (--strategy and the like) are defaults: what a script says explicitly wins. Every rank
+    finds its place in RANK, WORLD_SIZE, LOCAL_RANK and so on, as under torchrun. OMP_NUM_THREADS, unless it is set, is
+    the host's cores divided by its ranks (torchrun: 1). If a rank fails, the exit code is 1.
+
+    \b
+    paceline run -np 4 -- python train.py --lr 0.1
+    paceline run --hosts node1:8,node2:8 --strategy hierarchical -- python train.py
+    paceline run --elastic -np 4 --min-np 2 -- python train.py
+    """
+    if os.name != "posix":
+        raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
+    if not command:
+        raise click.UsageError("which command? paceline run -np 4 -- python train.py")
+    wanted = job_options.wanted(options)
+    elastic = None
+    if wanted.elastic:
+        places, most = wanted.places(ranks, _hosts(hosts, hostfile))
+        elastic, port = wanted.how(ranks or most, most, port), None
+    else:
+        wanted.refuse_without()
+        places = _places(ranks, hosts, hostfile)
+    request, output = job_options.request(command, elastic=elastic, **options)
+    if interface is not None:
+        check_interface(interface, "--interface")
+    checked = request.checked()
+    return checked.run(
+        spread(places, checked.helpers),
+        output,
+        rsh=parse_rsh(rsh),
+        interface=interface or os.environ.get("PACELINE_INTERFACE") or None,
+        port=port,
+    )
+
+
+def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:
+    found = _hosts(hosts, hostfile)
+    if found is not None:
+        return place(found, ranks)
+    if ranks is None:
+        raise click.UsageError("how many ranks? give -np N, or hosts: paceline run -np 4 -- python train.py")
+    return [Place(Host("localhost", ranks), 0, ranks)]
+
+
+def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host] | None:
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("--hosts and --hostfile exclude each other")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    return None if hostfile is None else read_hostfile(hostfile)

@@ -1,0 +1,56 @@
+"""The command `paceline study`: a published study, reproduced side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal.console import say, width
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
+@click.option("--csv", is_flag=True, help="Print the rows as CSV.")
+@click.option(
+    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also draw the study's figures there, PNG."
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Of published: measurements of your own, columns as in docs/results/published.md.",
+)
+def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
+    """Simulate the published study NAME, and show published and simulated values side by side.
+
+    The error is simulated / published - 1. Every claim of the study is tested, too.
+
+    \b
+    network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
+    published          Measurements published of public systems, 2017 to 2020
+    ray-sgd            Ray distributed SGD beside Horovod and Distributed TensorFlow
+    ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
+    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
+    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
+    """
+    from paceline._internal.console import Bar
+    from paceline._internal.files import make_folder
+    from paceline.forecast.plotting import need_matplotlib
+    from paceline.studies import run_study
+
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    if plots is not None:
+        need_matplotlib("--plots: plots")
+        make_folder("--plots", plots)
+    with Bar("simulating") as bar:
+        result = run_study(name, plots, bar, data)
+    if as_json:
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(result.to_csv(), nl=False)
+    else:
+        say(result.text(width()))

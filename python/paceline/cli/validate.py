@@ -1,0 +1,311 @@
+"""The command `paceline validate`: its options, and what it prints and writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from paceline._core import Cluster, UserError, parse_rate
+from paceline._internal.console import say, width
+from paceline._internal.files import check_writable
+from paceline.catalog.library import load_cluster
+from paceline.catalog.strategies import Strategy, check_knobs
+from paceline.cli import param_types as types
+from paceline.cli.probe import refuse_alone, show
+from paceline.job import objects
+from paceline.job.settings import Settings
+from paceline.validate import plot as plots
+from paceline.validate.cells import ALL, QUICK, strategies_of
+from paceline.validate.here import Comparison, Here, cells, take_part
+from paceline.validate.outcome import Validation
+
+if TYPE_CHECKING:
+    from paceline.job.job import Job
+    from paceline.probe.layout import Layout
+
+if TYPE_CHECKING:
+    from paceline.validate.cells import Cell, Wanted
+    from paceline.validate.compare import How
+    from paceline.validate.outcome import Validation
+    from paceline.validate.real import Emulator
+
+DEFAULT_RATE = "500Mbps"
+_AUTO = "auto"
+
+
+def _or_auto(kind: types.Value) -> types.Value:
+    """A factor, or None for `auto`."""
+    return types.Value(
+        "auto|FACTOR", lambda text: None if text == _AUTO else cast("float", kind.convert(text, None, None))
+    )
+
+
+_REPEATS = types.Value("N", types.whole(1, 1000))
+HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
+"""Options that --here has, too."""
+_ELSEWHERE = {
+    "full": "name what is compared by --trace and --strategy",
+    "workers": "they are the job's ranks",
+    "servers": "they are the job's: paceline run --strategy ps --servers N",
+    "bandwidth": "it is the cluster file's",
+    "latency": "it is the cluster file's",
+    "message_overhead": "it is the cluster file's",
+    "realtime": "it is the job's",
+    "check": "probe the job: paceline probe",
+    "timeline": "give it to the job: paceline run --timeline FILE",
+}
+
+
+class CannotDoHereError(click.ClickException):
+    """Something that this machine lacks."""
+
+    exit_code = 77
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="All strategies once: under two minutes.")
+@click.option("--full", is_flag=True, help="All models, workers and servers: an hour or two.")
+@click.option("--trace", type=types.WORDS, help="As `paceline traces` lists them, files, or allreduce:SIZE.")
+@click.option("--strategy", type=types.WORDS, help="As `paceline strategies` lists them.  [default: all]")
+@click.option("--workers", type=types.WORKERS, help="Ranks, each on a host of its own.  [default: 4]")
+@click.option("--servers", type=types.WORKERS, help="Parameter servers, each on a host.  [default: 1]")
+@click.option("--bandwidth", type=types.RATES, default=DEFAULT_RATE, help=f"Of a host.  [default: {DEFAULT_RATE}]")
+@click.option("--shrink", type=_or_auto(types.SHRINK), default=_AUTO, help="Divide bytes.  [default: auto]")
+@click.option("--scale", type=_or_auto(types.SCALE), default=_AUTO, help="Multiply times.  [default: auto]")
+@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
+@click.option("--network", type=click.Choice(["fifo", "fluid"]), default="fluid", help="[default: fluid]")
+@click.option("--latency", type=types.TIME, help="Of the simulated network.  [default: none]")
+@click.option("--message-overhead", type=types.TIME, help="Of a simulated message, at its sender.  [default: none]")
+@click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
+@click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
+@click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
+@click.option("--here", is_flag=True, help="On the hosts of the job that this is a rank of.")
+@click.option("--cluster", metavar="FILE|NAME", help="With --here: what is simulated.  [default: probe first]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
+@click.option("--csv", is_flag=True, help="Print the rows as CSV.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw measured against simulated.")
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Of one cell, both, for Perfetto.")
+@click.pass_context
+def validate(
+    context: click.Context,
+    /,
+    *,
+    here: bool,
+    as_json: bool,
+    csv: bool,
+    plot: Path | None,
+    timeline: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Run strategies on a cluster emulated on this machine, simulate the same, and print the error.
+
+    The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
+    and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth, with
+    --scale auto times are multiplied where many ranks share a core.
+    --trace, --strategy, --workers and --servers choose what is compared; without them it is some 70 cells.
+
+    With --here it runs on every rank of a job, on whatever network that has; it simulates the cluster of --cluster, or
+    what it probes first.
+
+    \b
+    paceline validate --quick
+    paceline validate --trace resnet-50 --strategy ring,ps --workers 4 --servers 1,2 --timeline ring.json
+    paceline run --hosts node1:1,node2:1 -- paceline validate --here --cluster cluster.json --strategy ring,ps
+    """
+    if as_json and csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    if here:
+        pass
+
+        refuse_elsewhere(context)
+        result = compare_here(plot=plot, **{name: options[name] for name in HERE})
+        return 0 if result is None else _finish(result, plot, as_json, csv)
+    if options["cluster"] is not None:
+        raise click.UsageError("--cluster has no effect without --here")
+    _check_outputs(plot, timeline)
+    return _finish(_emulated(timeline, options), plot, as_json, csv)
+
+
+def refuse_elsewhere(context: click.Context) -> None:
+    """Raise UsageError for options that have no effect with --here."""
+    for name in context.params:
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in (*HERE, "here", "plot", "as_json", "csv"):
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --here: {_ELSEWHERE[name]}")
+
+
+def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
+    """On clusters that are emulated on this machine."""
+    from paceline.validate.cells import Network, cells
+    from paceline.validate.compare import How
+    from paceline.validate.forecasts import Costs
+
+    wanted = _wanted(options)
+    rates = [parse_rate(rate) for rate in options["bandwidth"]]
+    bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
+    asked = cells(wanted, Network(rates, options["shrink"], options["scale"], bucket_size))
+    if timeline is not None and len(asked) != 1:
+        raise UserError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
+    repeats = options["repeats"] or (3 if options["quick"] else 5)
+    costs = Costs(options["latency"], options["message_overhead"])
+    how = How(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
+    return _compare(asked, how)
+
+
+def _finish(result: Validation, plot: Path | None, as_json: bool, csv: bool) -> int:
+    """Draw and print; the exit code."""
+    if plot is not None and result.rows:
+        from paceline.validate.plot import plot as draw
+
+        draw(result.rows, plot)
+    _print(result, as_json, csv)
+    if result.interrupted is not None:
+        return result.interrupted
+    if result.failed:
+        return 1
+    return 0 if result.rows else CannotDoHereError.exit_code
+
+
+def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
+    if plot is not None:
+        from paceline.validate.plot import check
+
+        check(plot)
+    if timeline is not None:
+        check_writable("--timeline", timeline)
+    if plot is not None and plot == timeline:
+        raise UserError("--plot and --timeline name the same file")
+
+
+def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
+    """What is to be compared: a tier, or a product of what is named."""
+    from paceline.validate import cells
+
+    named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
+    if options["quick"] and options["full"]:
+        raise click.UsageError("--quick and --full exclude each other")
+    if not named:
+        return cells.QUICK if options["quick"] else cells.FULL if options["full"] else cells.DEFAULT
+    if options["quick"] or options["full"]:
+        tier = "--quick" if options["quick"] else "--full"
+        raise click.UsageError(f"--{named[0]} chooses what is compared, and so does {tier}; leave one of them out")
+    (default,) = cells.QUICK
+    strategies = options["strategy"] or default.strategies
+    if options["servers"] is not None:
+        check_knobs(cells.strategies_of(strategies), ["servers"], "--")
+    return (
+        cells.Wanted(
+            options["trace"] or default.traces,
+            strategies,
+            options["workers"] or default.workers,
+            options["servers"] or default.servers,
+        ),
+    )
+
+
+def _compare(asked: Sequence[Cell], how: How) -> Validation:
+    from paceline.validate.compare import compare
+
+    return compare(asked, emulator(), how, _tell)
+
+
+def emulator() -> Emulator:
+    """What emulates clusters. Raises CannotDoHereError where it is not there."""
+    if importlib.util.find_spec("paceline.emulate") is None:
+        raise CannotDoHereError("paceline validate needs paceline emulate, which this installation lacks")
+    return cast("Emulator", importlib.import_module("paceline.emulate"))
+
+
+def _tell(done: int, total: int, said: str) -> None:
+    click.echo(f"[{done}/{total}] {said}", err=True)
+
+
+def _print(result: Validation, as_json: bool, csv: bool) -> None:
+    from paceline.validate import report
+
+    if as_json:
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(result.to_csv(), nl=False)
+    else:
+        say(report.text(result, width()))
+
+
+# `paceline validate --here`: on every rank of a job.
+
+
+def compare_here(
+    *,
+    quick: bool,
+    trace: list[str] | None,
+    strategy: list[str] | None,
+    bucket_size: str | None,
+    network: str,
+    repeats: int | None,
+    cluster: str | None,
+    plot: Path | None,
+    **how: Any,  # noqa: ANN401 - shrink and scale
+) -> Validation | None:
+    """The comparison, at rank 0; elsewhere None. Raises UserError, JobError."""
+    from paceline.probe.layout import Layout
+
+    refuse_alone("paceline validate --here")
+    wanted = _strategies(strategy)
+    how["bucket_size"] = None if bucket_size == "none" else bucket_size
+    with objects.join(_those_with_knobs_first(wanted)) as ranks:
+        with objects.told_once(ranks):
+            layout = Layout.of(ranks)
+        objects.from_first(ranks, lambda: plots.check(plot) if plot is not None else None)
+        machines, notes = _cluster(ranks, layout, cluster)
+        here = Here(ranks, layout, machines)
+        with objects.told_once(ranks):
+            here.check()
+        comparison = Comparison(here, network, repeats or (3 if quick else 5), show)
+        asked = trace or QUICK[0].traces
+        objects.from_first(ranks, lambda: comparison.simulate(cells(here, asked, wanted, how)))
+        if ranks.rank:
+            take_part(here)
+            return None
+        comparison.result.notes += notes
+        return comparison.run()
+
+
+def _probed(cluster: Cluster) -> str:
+    fields = json.loads(cluster.to_json())
+    names = ("bandwidth", "latency", "message_overhead", "intra_bandwidth", "intra_latency")
+    shown = names if fields["gpus_per_node"] > 1 else names[:3]
+    return f"simulated as probed: {', '.join(f'{name} {fields[name]}' for name in shown)}"
+
+
+def _strategies(names: list[str] | None) -> list[Strategy]:
+    """Those that are named, else the job's, else all. Raises UserError."""
+    own = Settings.from_environment().strategy
+    return strategies_of(names or ([own] if own is not None else [ALL]))
+
+
+def _those_with_knobs_first(strategies: list[Strategy]) -> list[str]:
+    """A job's settings agree rather with a strategy that looks at many."""
+    return [one.name for one in sorted(strategies, key=lambda one: len(one.knobs), reverse=True)]
+
+
+def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, list[str]]:
+    """What is simulated, at all ranks, and notes: rank 0 reads the file, or probes. Raises UserError, JobError."""
+    from paceline.probe import cluster_file
+    from paceline.probe.measure import NEEDED, measure
+    from paceline.probe.rpc import obey
+
+    if given is not None:
+        text = objects.from_first(ranks, lambda: load_cluster(given).to_json())
+        return Cluster.from_json(text.encode(), given), []
+    if ranks.rank:
+        return Cluster.from_json(json.dumps(obey(ranks)).encode(), "probe"), []
+    conductor, found = measure(ranks, layout, NEEDED, show)
+    fields = cluster_file.fields(found)
+    conductor.end(then=fields)
+    cluster = Cluster.from_json(json.dumps(fields).encode(), "probe")
+    return cluster, [_probed(cluster), *found.notes]

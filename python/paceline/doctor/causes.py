@@ -1,0 +1,574 @@
+"""What time can be lost to: for each cause a function of the analysis that gives a diagnosis or nothing.
+
+| cause | finds |
+| --- | --- |
+| straggler | ranks wait for one, or for each other in turn |
+| negotiation | all are ready, and agreeing on it takes long |
+| small buckets, no overlap, network | data moves: many small operations, what backward could have hidden, the rest |
+| inputs | all ranks load and prepare |
+| blocking | operations in the midst of input, forward or optimizer |
+| slow steps | a few steps that take several times as long |
+| compute | nothing of that: computation |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline._internal import units
+from paceline.doctor.analysis import Analysis, Interface
+from paceline.doctor.diagnosis import Diagnosis, Figure, nanoseconds, operations, percent, size
+from paceline.doctor.intervals import Intervals, length, overlap, union, without
+from paceline.doctor.sending import Sending, sending
+from paceline.doctor.step_breakdown import NAMES, Account, Parts, mean, median, quantile
+from paceline.doctor.timeline_model import Recording
+
+SLOW_STEPS, COMPUTE_BOUND = "slow-steps", "compute-bound"
+LISTED = 0.03
+"""What costs less than this share of a step is not worth a line."""
+
+
+# Operations that the script waits for in the midst of input, forward or optimizer.
+
+
+def find_blocking(analysis: Analysis) -> Diagnosis | None:
+    """What they move and agree on; the waiting for stragglers in them is counted as such."""
+    waits = [
+        wait
+        for accounts in analysis.accounts.values()
+        for account in accounts
+        for wait in account.waits
+        if not wait.gradients
+    ]
+    steps = sum(len(accounts) for accounts in analysis.accounts.values())
+    lost = sum(wait.transfer for wait in waits) / steps
+    operations = sum(wait.operations for wait in waits) / steps
+    if not lost:
+        return None
+    return Diagnosis(
+        name="blocking-operations",
+        seconds=lost / 1e9,
+        share=lost / analysis.mean.step,
+        headline="operations that are no gradients",
+        says=f"{units.short(operations)} operations a step begin and end within input, forward pass or optimizer, "
+        f"where nothing hides them: {nanoseconds(lost)}",
+        evidence={"operations_per_step": operations},
+        tries=[
+            "sum metrics on each rank, and reduce them every hundred steps instead of in each",
+            "DistributedDataParallel(broadcast_buffers=False), if ranks may keep buffers (batch norm) of their own",
+        ],
+    )
+
+
+# Nothing else costs much: the step is computation.
+
+
+HEALTHY = 0.10
+"""While all other causes together cost less than this share, there is little to gain from them."""
+
+
+def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
+    """That computation takes the time, if `others`, the share of all other causes, and communication are small."""
+    parts = analysis.mean
+    if not parts.step or others >= HEALTHY or parts.exposed >= HEALTHY * parts.step:
+        return None
+    computing = parts.compute if analysis.has_steps else parts.step - parts.exposed
+    exposed = parts.exposed / parts.step
+    what = "computation" if analysis.has_steps else "spent outside of operations"
+    says = f"communication costs {percent(exposed)} of the time: there is little to gain from it"
+    if analysis.recording.world_size == 1:
+        says = "there is one rank, which waits for nobody"
+    return Diagnosis(
+        name=COMPUTE_BOUND,
+        seconds=computing / 1e9,
+        share=computing / parts.step,
+        headline=what,
+        says=says,
+        evidence={"exposed_communication_share": exposed},
+        tries=[
+            "compute faster: OMP_NUM_THREADS up to cores / ranks, mixed precision, a larger batch",
+            "add ranks, and forecast first what they bring: paceline record -o mine.json -- python train.py; "
+            "paceline simulate mine.json --workers 4,8,16",
+        ],
+    )
+
+
+# All ranks spend time between the end of one step and the forward pass of the next.
+
+
+def find_inputs(analysis: Analysis) -> Diagnosis | None:
+    """What the input costs that all ranks have; what one has more, the others wait for, and is counted there."""
+    inputs = {rank: parts.input for rank, parts in analysis.means.items()}
+    lost = min(quantile(inputs.values(), 0.5), sorted(inputs.values())[(len(inputs) - 1) // 2])
+    step = analysis.mean.step
+    if not lost:
+        return None
+    longest = max(inputs, key=lambda rank: inputs[rank])
+    return Diagnosis(
+        name="input-pipeline",
+        seconds=lost / 1e9,
+        share=lost / step,
+        headline="input, before the forward pass can begin",
+        says=f"from the end of a step to the next forward pass {nanoseconds(lost)} go by on every rank "
+        f"({nanoseconds(inputs[longest])} on rank {longest}): loading and preparing data, and whatever else the script "
+        "does there",
+        evidence={
+            "least_s": min(inputs.values()) / 1e9,
+            "most_s": inputs[longest] / 1e9,
+            "rank": longest,
+        },
+        tries=[
+            "load ahead of time: DataLoader(num_workers=2 or more, prefetch_factor=4, persistent_workers=True)",
+            "move what can be done once out of the loop: decoding, resizing, tokenizing",
+            "look for what makes the script wait there: printing, loss.item(), checkpoints in every step",
+        ],
+    )
+
+
+# All ranks are ready, and nothing moves: coordinators still agree.
+
+
+_LATE, _SLEEP, _REPORT = "late wake-up", "sleep", "report"
+
+
+def find_negotiation(analysis: Analysis) -> Diagnosis | None:
+    """What agreement costs where nothing hides it, and what the coordinators did in that time."""
+    lost = analysis.mean.negotiation
+    if not lost:
+        return None
+    late, asleep, reporting = (_on_any_rank(analysis, what) for what in (_LATE, _SLEEP, _REPORT))
+    in_late = in_sleep = in_report = 0
+    for accounts in analysis.accounts.values():
+        idle = union(one for account in accounts for wait in account.waits for one in wait.idle)
+        in_late += length(overlap(idle, late))
+        awake = without(idle, late)
+        in_sleep += length(overlap(awake, asleep))
+        in_report += length(overlap(without(awake, asleep), reporting))
+    steps = sum(len(accounts) for accounts in analysis.accounts.values())
+    causes = {_LATE: in_late / steps, _SLEEP: in_sleep / steps, _REPORT: in_report / steps}
+    main = max(causes, key=lambda what: causes[what])
+    if causes[main] < lost / 3:
+        main = "votes"
+    late_spans = _counted(analysis, _LATE)
+    votes = sum(_within(analysis, rank.rank, [vote.begin for vote in rank.votes]) for rank in analysis.recording.ranks)
+    sleeps = [end - begin for begin, end in _counted(analysis, _SLEEP)]
+    longest = max((end - begin for begin, end in late_spans), default=0)
+    per = " a step" if analysis.has_steps else " in all"
+    return Diagnosis(
+        name="negotiation",
+        seconds=lost / 1e9,
+        share=lost / analysis.mean.step,
+        headline="agreeing on what is ready",
+        says=f"for {nanoseconds(lost)}{per} all ranks are ready, nothing moves, and coordinators agree: "
+        f"{units.short(votes / steps)} operations of theirs{per}; {_words(main, causes.get(main, 0), lost, longest)}",
+        evidence={
+            "cause": main,
+            "coordinator_operations_per_step": votes / steps,
+            "late_wake_ups": len(late_spans),
+            "late_wake_up_longest_s": longest / 1e9,
+            "late_wake_up_s": causes[_LATE] / 1e9,
+            "sleep_s": causes[_SLEEP] / 1e9,
+            "sleep_median_s": median(sleeps) / 1e9 if sleeps else 0.0,
+            "report_s": causes[_REPORT] / 1e9,
+            "spun_s": sum(rank.spun for rank in analysis.recording.ranks) / 1e9,
+        },
+        tries=_negotiation_remedies(main),
+    )
+
+
+def _on_any_rank(analysis: Analysis, what: str) -> Intervals:
+    """A vote ends with the last rank: what one coordinator does, all wait for."""
+    return union((span.begin, span.end) for rank in analysis.recording.ranks for span in rank.coordinator.get(what, ()))
+
+
+def _counted(analysis: Analysis, what: str) -> Intervals:
+    """Spans within typical steps."""
+    found: Intervals = []
+    for rank in analysis.recording.ranks:
+        spans = union((span.begin, span.end) for span in rank.coordinator.get(what, ()))
+        found += overlap(spans, _steps(analysis, rank.rank))
+    return found
+
+
+def _steps(analysis: Analysis, rank: int) -> Intervals:
+    return [(account.begin, account.end) for account in analysis.accounts.get(rank, ())]
+
+
+def _within(analysis: Analysis, rank: int, moments: list[int]) -> int:
+    return len(overlap([(at, at + 1) for at in sorted(set(moments))], _steps(analysis, rank)))
+
+
+def _words(main: str, spent: float, lost: float, longest: float) -> str:
+    share = percent(min(1.0, spent / lost))
+    return {
+        # S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning".
+        _LATE: f"{share} of it as the system woke a coordinator late (oversleep, at worst {nanoseconds(longest)}): "
+        "all others waited for its vote",
+        _SLEEP: f"{share} of it a coordinator sleeps, to collect what becomes ready within a cycle",
+        _REPORT: f"{share} of it ranks tell each other of tensors that they have not agreed on before",
+        "votes": "most of it voting",
+    }[main]
+
+
+def _negotiation_remedies(main: str) -> list[str]:
+    plan = "--coordinator graph, if it was another one: gradients that come in each step are planned, not agreed on"
+    general = "let fewer things be agreed on: DistributedOptimizer(groups=…), backward_passes_per_step=2"
+    cores = (
+        "leave the coordinator a core: OMP_NUM_THREADS one lower, fewer DataLoader workers, or "
+        "HOROVOD_THREAD_AFFINITY with a core of its own for each local rank"
+    )
+    shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds; default 1)"
+    return {
+        _LATE: [plan, cores, general],
+        _SLEEP: [plan, shorter, general],
+        _REPORT: ["give tensors the same names in every step; HOROVOD_CACHE_CAPACITY above the number of tensors"],
+        "votes": [plan, shorter, general, cores],
+    }[main]
+
+
+# Data moves, and nothing hides it: many small operations, what backward could have hidden, and then the network.
+
+
+def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
+    """Operations so small that each takes the same time."""
+    found = sending(analysis)
+    if found is None or not found.small:
+        return None
+    return Diagnosis(
+        name="small-buckets",
+        seconds=found.small / 1e9,
+        share=found.small / analysis.mean.step,
+        headline="the fixed cost of many small operations",
+        says=f"{operations(found.operations)}{_per_step(analysis)}, half of them of at most "
+        f"{size(found.median_bytes)}; each takes {nanoseconds(found.fixed)} whatever its size",
+        evidence=_figures(found),
+        tries=[larger_buckets(analysis.interface), less_often(analysis.interface)],
+    )
+
+
+def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
+    """Gradients that move after backward although they could have moved during it."""
+    found = sending(analysis)
+    if found is None or not found.overlap:
+        return None
+    held = found.held > found.overlap / 2
+    if held:
+        why = f"for {nanoseconds(found.held)} of backward gradients are ready on all ranks, and nothing moves"
+    elif found.operations == 1:
+        why = f"they go in one operation, which begins after {percent(found.late)} of backward"
+    else:
+        why = f"the first of {operations(found.operations)} begins after {percent(found.late)} of backward"
+    remedy = smaller_buckets(analysis.interface, units.size(float(f"{found.bytes:.2g}")))
+    if held and analysis.interface is Interface.HOROVOD:
+        remedy = "HOROVOD_CYCLE_TIME lower (milliseconds; default 1): gradients then go as soon as all ranks have them"
+    return Diagnosis(
+        name="no-overlap",
+        seconds=found.overlap / 1e9,
+        share=found.overlap / analysis.mean.step,
+        headline="moving gradients that backward could have hidden",
+        says=f"{percent(found.hidden_share)} of the time in which gradients move is hidden behind backward; {why}",
+        evidence={**_figures(found), "first_ready_share": found.late, "held_s": found.held / 1e9},
+        tries=[remedy],
+    )
+
+
+def find_network(analysis: Analysis) -> Diagnosis | None:
+    """The rest: bytes over bandwidth."""
+    found = sending(analysis)
+    if found is None or not found.network:
+        return None
+    hot = busiest(analysis.recording)
+    rate = f" at a bus bandwidth of {_rate(found.bus_bandwidth_bps)}" if found.bus_bandwidth_bps else ""
+    behind = f"; {percent(found.hidden_share)} of that is hidden behind backward" if analysis.has_steps else ""
+    return Diagnosis(
+        name="network-bound",
+        seconds=found.network / 1e9,
+        share=found.network / analysis.mean.step,
+        headline="moving gradients" if analysis.has_steps else "moving data",
+        says=f"{size(found.bytes)}{_per_step(analysis)} in {operations(found.operations)}"
+        f"{rate}{behind}{hot.words if hot else ''}",
+        evidence={
+            **_figures(found),
+            "busiest": hot.role if hot else None,
+            "busiest_times": hot.times if hot else None,
+        },
+        tries=_sending_remedies(analysis, hot),
+    )
+
+
+def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
+    faster = "what a faster network would bring: "
+    if analysis.has_steps:
+        faster += "paceline record -o mine.json -- python train.py; paceline simulate mine.json"
+    else:
+        faster += "paceline simulate allreduce:SIZE"
+    return [
+        *(
+            [f"--strategy ring: nobody moves more than others; or more --servers share {hot.role}'s load"]
+            if hot
+            else []
+        ),
+        fewer_bytes(analysis.interface),
+        less_often(analysis.interface),
+        "ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest --interface",
+        "no --strategy, so that each size takes what measures fastest at the start",
+        f"{faster} --workers {analysis.recording.world_size} --bandwidth 10Gbps,25Gbps,100Gbps",
+    ]
+
+
+def _figures(found: Sending) -> dict[str, Figure]:
+    return {
+        "exposed_s": found.exposed / 1e9,
+        "hidden_share": found.hidden_share,
+        "operations_per_step": found.operations,
+        "bytes_per_step": found.bytes,
+        "median_bytes": found.median_bytes,
+        "fixed_s": found.fixed / 1e9,
+        "bus_bandwidth_bps": found.bus_bandwidth_bps,
+    }
+
+
+def _per_step(analysis: Analysis) -> str:
+    return " a step" if analysis.has_steps else " in all"
+
+
+def _rate(bits_per_s: float) -> str:
+    return units.rate(float(f"{bits_per_s:.3g}"))
+
+
+# A few steps take several times as long as the others, which the means leave out.
+
+
+def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
+    """What they cost, and in which part they differ."""
+    slow = [account for accounts in analysis.slow.values() for account in accounts]
+    if not slow:
+        return None
+    ranks, usual, parts = len(analysis.ranks), analysis.mean, mean([account.parts for account in slow])
+    count, all_steps = len(slow) // ranks, analysis.count + len(slow) // ranks
+    lost = (parts.step - usual.step) * count / all_steps
+    share = lost / (usual.step + lost)
+    grown = max(NAMES, key=lambda name: getattr(parts, name) - getattr(usual, name))
+    return Diagnosis(
+        name=SLOW_STEPS,
+        seconds=lost / 1e9,
+        share=share,
+        headline="a few slow steps",
+        says=f"{count} of {all_steps} steps took {units.short(parts.step / usual.step)} times as long as the others, "
+        f"{nanoseconds(parts.step)}; the difference lies mostly in: {grown}. They cost {percent(share)} of the time, "
+        "and are left out of all other figures",
+        evidence={"steps": count, "of": all_steps, "step_s": parts.step / 1e9, "part": grown},
+        tries=[
+            "see what the script does every so many steps: checkpoints, validation, a new epoch's data loader "
+            "(persistent_workers=True)",
+            "gc.collect() and gc.freeze() after the first steps: Python's full garbage collections take long",
+        ],
+    )
+
+
+# Ranks wait for the slowest one: always the same, or each in turn.
+
+
+_PERSISTENT = 0.75
+"""Share of all waiting of which one rank is the cause; of two ranks that take turns each causes half."""
+_NOTEWORTHY = 0.01
+"""Share of a step: ranks that differ by less are as fast."""
+_COMPUTING = ("input", "forward", "backward", "optimizer")
+_WORDS = {"input": "input pipeline", "forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer"}
+
+
+def find_straggler(analysis: Analysis) -> Diagnosis | None:
+    """What waiting for the slowest rank costs: the mean of what the other ranks wait, in a mean step."""
+    ranks = analysis.ranks
+    if len(ranks) < 2:
+        return None
+    blamed = [_blamed(analysis.accounts_of(index)) for index in range(analysis.count)]
+    total = sum(blamed, Counter[int]())
+    waited = sum(total.values())
+    lost = waited / analysis.count / (len(ranks) - 1)
+    step = analysis.mean.step
+    if not total or not lost:
+        return None
+    noteworthy = [counter for counter in blamed if sum(counter.values()) > _NOTEWORTHY * step * (len(ranks) - 1)]
+    slowest, most = min(total.items(), key=lambda item: (-item[1], item[0]))
+    last_in = sum(_first(counter) == slowest for counter in noteworthy)
+    per = " a step" if analysis.has_steps else " in all"
+    evidence: dict[str, Figure] = {
+        "rank": slowest,
+        "persistent": most / waited >= _PERSISTENT,
+        "share_of_waiting": most / waited,
+        "steps_last": last_in,
+        "steps_waited": len(noteworthy),
+        "later_s": lost / 1e9,
+    }
+    if most / waited < _PERSISTENT:
+        return Diagnosis(
+            name="straggler",
+            seconds=lost / 1e9,
+            share=lost / step,
+            headline="waiting for whichever rank is last",
+            says=f"ranks take turns in being the last, and the others wait {nanoseconds(lost)}{per} for it; rank "
+            f"{slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
+            evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
+            tries=[
+                "give all ranks equal work in each step: batches of equal size, sequences sorted into lengths",
+                "leave each rank its own cores: OMP_NUM_THREADS = cores / ranks of the host, fewer DataLoader workers",
+                f"{less_often(analysis.interface)}: unequal steps then even out before ranks wait for each other",
+            ],
+        )
+    cause, excess, own, others = _excess(slowest, analysis.means) if analysis.has_steps else (None, 0.0, 0.0, 0.0)
+    because = (
+        f"; its {_WORDS[cause]} takes {nanoseconds(own)}, that of the others {nanoseconds(others)}" if cause else ""
+    )
+    when = (
+        f"in {last_in} of the {len(noteworthy)} steps in which ranks wait" if analysis.has_steps else "most of the time"
+    )
+    return Diagnosis(
+        name="straggler",
+        seconds=lost / 1e9,
+        share=lost / step,
+        headline=f"waiting for rank {slowest}",
+        says=f"rank {slowest} is the last {when}, and the others wait {nanoseconds(lost)}{per} for it{because}",
+        evidence={**evidence, "cause": cause, "excess_s": excess / 1e9 if cause else None},
+        tries=_straggler_remedies(slowest, cause),
+    )
+
+
+def _blamed(accounts: dict[int, Account]) -> Counter[int]:
+    """Nanoseconds for which others waited, by the rank that they waited for."""
+    found: Counter[int] = Counter()
+    for account in accounts.values():
+        for wait in account.waits:
+            if wait.last is not None:
+                found[wait.last] += wait.straggler
+    return found
+
+
+def _first(counter: Counter[int]) -> int:
+    return min(counter.items(), key=lambda item: (-item[1], item[0]))[0]
+
+
+def _excess(slowest: int, means: dict[int, Parts]) -> tuple[str | None, float, float, float]:
+    """In what a rank takes longer than the others: the part, by how much, its own time and theirs."""
+    best: tuple[str | None, float, float, float] = (None, 0.0, 0.0, 0.0)
+    for name in _COMPUTING:
+        own = getattr(means[slowest], name)
+        others = median(getattr(parts, name) for rank, parts in means.items() if rank != slowest)
+        if own - others > best[1]:
+            best = (name, own - others, own, others)
+    return best
+
+
+def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
+    if cause == "input":
+        return [
+            f"make rank {rank}'s input pipeline as fast as the others': DataLoader(num_workers=…, prefetch_factor=…), "
+            "and no work on one rank alone (logging, validation, checkpoints)",
+            f"see whether rank {rank} has larger samples, or slower storage",
+        ]
+    return [
+        f"see what else runs on rank {rank}'s machine and cores: top there, OMP_NUM_THREADS, the processor's clock",
+        f"see whether rank {rank} has more to compute: larger batches, longer sequences, work that only one rank does",
+    ]
+
+
+# Remedies that several causes share, by what the script synchronises gradients with.
+
+
+def less_often(interface: Interface) -> str:
+    """Communicate half as often."""
+    return {
+        Interface.HOROVOD: "half as often: DistributedOptimizer(backward_passes_per_step=2)",
+        Interface.DDP: "half as often: accumulate gradients over two batches, the first under model.no_sync()",
+        Interface.PLAIN: "half as often: add up twice as much on each rank before it is reduced",
+    }[interface]
+
+
+def fewer_bytes(interface: Interface) -> str:
+    """Communicate half as much."""
+    return {
+        Interface.HOROVOD: "half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16)",
+        Interface.DDP: "half the bytes: model.register_comm_hook(None, fp16_compress_hook)",
+        Interface.PLAIN: "half the bytes: reduce float16 or bfloat16 instead of float32",
+    }[interface]
+
+
+def larger_buckets(interface: Interface) -> str:
+    """Fewer operations for as many bytes."""
+    return {
+        Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
+        "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
+        Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=25) or more",
+        Interface.PLAIN: "reduce one array that holds all the small ones",
+    }[interface]
+
+
+def smaller_buckets(interface: Interface, size: str) -> str:
+    """First gradients that go earlier; `size` is what goes in a step now."""
+    return {
+        Interface.HOROVOD: "first gradients before the last ones are ready: HOROVOD_FUSION_THRESHOLD lower, a "
+        f"tenth of {size}, say",
+        Interface.DDP: "smaller buckets, the first of which goes sooner: DistributedDataParallel(bucket_cap_mb=…), "
+        f"a tenth of {size}, say",
+        Interface.PLAIN: "begin operations with async_=True, and wait for them when their results are needed",
+    }[interface]
+
+
+# The role through which most bytes go: a server that all ranks send to moves many times what a rank does.
+
+
+_MORE = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Busiest:
+    """A server or switch that moves more than ranks do."""
+
+    role: str
+    times: float
+
+    @property
+    def words(self) -> str:
+        """To be said after the figures."""
+        return f"; {self.role} moves {units.short(self.times)} times what a rank does"
+
+
+def busiest(recording: Recording) -> Busiest | None:
+    """That role, if there is one: by the bytes of its messages, out of it or into it, whichever are more."""
+    moved: dict[tuple[str, bool], int] = defaultdict(int)
+    for rank in (*recording.ranks, *recording.servers):
+        for (_, role, out), count in rank.moved.items():
+            moved[role, out] += count
+    most: dict[str, int] = {}
+    for (role, _), count in moved.items():
+        most[role] = max(most.get(role, 0), count)
+    workers = [count for role, count in most.items() if role.startswith("worker")]
+    helpers = {role: count for role, count in most.items() if not role.startswith("worker")}
+    if not workers or not helpers or not median(workers):
+        return None
+    role = min(helpers, key=lambda name: (-helpers[name], name))
+    times = helpers[role] / median(workers)
+    return Busiest(role, times) if times >= _MORE else None
+
+
+_CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
+    # Where two cost the same, the one whose remedy is cheaper comes first.
+    find_straggler,
+    find_negotiation,
+    find_small_buckets,
+    find_no_overlap,
+    find_inputs,
+    find_blocking,
+    find_slow_steps,
+    find_network,
+)
+
+
+def diagnoses(analysis: Analysis) -> list[Diagnosis]:
+    """All that hold, the costliest first; that computation takes the time, where the others hardly cost."""
+    found = [diagnosis for cause in _CAUSES if (diagnosis := cause(analysis)) and diagnosis.share >= LISTED]
+    found.sort(key=lambda diagnosis: -diagnosis.share)
+    healthy = find_compute(analysis, sum(it.share for it in found if it.name != SLOW_STEPS))
+    return [healthy, *found] if healthy else found

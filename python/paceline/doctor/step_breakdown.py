@@ -1,0 +1,221 @@
+"""One step of one rank, divided: what its script did, and what it waited for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+
+from paceline.doctor.intervals import Interval, Intervals, length, overlap, union, without
+from paceline.doctor.steps import Marked
+from paceline.doctor.transfers import Transfer
+from paceline.doctor.waits import Wait, wait_between
+
+_NO_GRADIENT = 1024
+"""Bytes: what is this small, and begins after all else has ended, is a loss or a norm that the script waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An operation that moved gradients."""
+
+    call: str
+    size: int
+    """Bytes."""
+    took: int
+    """Nanoseconds in which it moved and none that ended before it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """What gradients did while backward was still computing. Nanoseconds."""
+
+    computing: int
+    """Of the backward passes in which gradients became ready."""
+    before: int
+    """Of that, before the first gradient was ready."""
+    held: int
+    """Of that, while nothing moved although gradients were ready on all ranks."""
+    hidden: int
+    """Of that, while something moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A step of a rank."""
+
+    begin: int
+    end: int
+    parts: Parts
+    waits: list[Wait]
+    sent: list[Sent]
+    moving: int
+    """Nanoseconds in which gradients moved, exposed or not."""
+    backward: Backward
+
+
+def account(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> Account:
+    """Divide a step. `transfers` are those that are ready in it, in order. Without `steps` it is a whole recording.
+
+    Where the script marks its waiting, that is exposed communication. Where it does not, the wait for gradients lasts
+    from the moment when the last one was ready to the end of the last one; and an operation that begins and ends within
+    input, forward or optimizer is taken to have been waited for.
+    """
+    gradients = _gradients(marked, transfers) if steps else list(transfers)
+    if steps:
+        waits = [wait_between(*wait, transfers, gradients=_after_forward(marked, wait)) for wait in marked.wait]
+        if not any(wait.gradients for wait in waits):
+            waits += _unmarked(marked.backward, gradients)
+        rest = without(_blocking(marked, transfers, gradients), union((wait.begin, wait.end) for wait in waits))
+        waits += [wait_between(*interval, transfers, gradients=False) for interval in rest]
+    else:
+        busy = union((it.ready, it.end) for it in transfers)
+        waits = [wait_between(*interval, transfers, gradients=True) for interval in busy]
+    exposed = union((wait.begin, wait.end) for wait in waits)
+    own = {name: length(without(intervals, exposed)) for name, intervals in marked.computing}
+    own["other"] += sum(wait.rest for wait in waits)
+    parts = Parts(
+        **own,
+        straggler=sum(wait.straggler for wait in waits),
+        negotiation=sum(wait.negotiation for wait in waits),
+        transfer=sum(wait.transfer for wait in waits),
+    )
+    moving = union((it.all_begun, it.end) for it in gradients)
+    return Account(
+        begin=marked.step[0],
+        end=marked.step[1],
+        parts=parts,
+        waits=sorted(waits, key=lambda wait: wait.begin),
+        sent=_sent(gradients),
+        moving=length(moving),
+        backward=_backward(without(marked.backward, exposed), gradients, moving),
+    )
+
+
+def _after_forward(marked: Marked, wait: Interval) -> bool:
+    """Whether a marked wait is one for gradients: after a forward pass, and within none."""
+    ends = [end for _, end in marked.forward]
+    return bool(ends) and ends[0] <= wait[0] and not any(begin == wait[1] for begin, _ in marked.forward[1:])
+
+
+def _gradients(marked: Marked, transfers: Sequence[Transfer]) -> list[Transfer]:
+    """What becomes ready during backward or while gradients are waited for, but not single numbers after that."""
+    inside = union([*marked.backward, *(wait for wait in marked.wait if _after_forward(marked, wait))])
+    found = [it for it in transfers if any(begin <= it.ready < end for begin, end in inside)]
+    while len(found) > 1 and found[-1].size <= _NO_GRADIENT and found[-1].ready >= max(it.end for it in found[:-1]):
+        found.pop()
+    return found
+
+
+def _unmarked(regions: Intervals, gradients: Sequence[Transfer]) -> list[Wait]:
+    """From the last gradient's readiness on, in every backward pass."""
+    waits = []
+    for begin, end in regions:
+        ready = [it for it in gradients if begin <= it.ready < end]
+        if ready:
+            since, until = ready[-1].ready, min(end, max(it.end for it in ready))
+            if since < until:
+                waits.append(wait_between(since, until, gradients, gradients=True))
+    return waits
+
+
+def _blocking(marked: Marked, transfers: Sequence[Transfer], gradients: Sequence[Transfer]) -> Intervals:
+    """What operations take that are no gradients, and begin and end within one thing that the script does."""
+    known = {id(it) for it in gradients}
+    others = [it for it in transfers if id(it) not in known]
+    inside = [
+        (it.ready, it.end)
+        for it in others
+        for _, intervals in marked.computing
+        if any(begin <= it.ready and it.end <= end for begin, end in intervals)
+    ]
+    return union(inside)
+
+
+def _sent(gradients: Sequence[Transfer]) -> list[Sent]:
+    """Operations in the order in which they ended; while several move, the time counts for the one that ends first."""
+    together: dict[int, list[Transfer]] = defaultdict(list)
+    for it in gradients:
+        together[it.operation].append(it)
+    ended = sorted(together.values(), key=lambda several: max(it.end for it in several))
+    sent, before = [], 0
+    for several in ended:
+        end, begun = max(it.end for it in several), max(it.all_begun for it in several)
+        sent.append(Sent(several[0].call, sum(it.size for it in several), max(0, end - max(begun, before))))
+        before = end
+    return sent
+
+
+def _backward(computing: Intervals, gradients: Sequence[Transfer], moving: Intervals) -> Backward:
+    passes = [
+        (interval, ready)
+        for interval in computing
+        if (ready := [it.ready for it in gradients if interval[0] <= it.ready <= interval[1]])
+    ]
+    intervals = [interval for interval, _ in passes]
+    waiting = without(union((it.all_ready, it.all_begun) for it in gradients), moving)
+    return Backward(
+        computing=length(intervals),
+        before=sum(min(ready) - interval[0] for interval, ready in passes),
+        held=length(overlap(intervals, waiting)),
+        hidden=length(overlap(intervals, moving)),
+    )
+
+
+# The parts of a step, or of a mean step: they add up to it.
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Nanoseconds. Computing and the script's own work first, then exposed communication."""
+
+    input: float = 0
+    forward: float = 0
+    backward: float = 0
+    optimizer: float = 0
+    other: float = 0
+    """In no mark, or after the end of what was waited for."""
+    straggler: float = 0
+    negotiation: float = 0
+    transfer: float = 0
+
+    @property
+    def exposed(self) -> float:
+        """Waiting for other ranks, agreement and data."""
+        return self.straggler + self.negotiation + self.transfer
+
+    @property
+    def compute(self) -> float:
+        """What a faster processor would shorten."""
+        return self.forward + self.backward + self.optimizer
+
+    @property
+    def step(self) -> float:
+        """All of it."""
+        return sum(self.values())
+
+    def values(self) -> tuple[float, ...]:
+        """In the order of NAMES."""
+        return astuple(self)
+
+
+NAMES = tuple(field.name for field in fields(Parts))
+
+
+def mean(several: Sequence[Parts]) -> Parts:
+    """Part by part, so that the sum is the mean step."""
+    return Parts(*(sum(column) / len(several) for column in zip(*(parts.values() for parts in several), strict=True)))
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which this share lies, between neighbours by interpolation; 0.5: the median."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value."""
+    return quantile(values, 0.5)

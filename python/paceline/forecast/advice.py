@@ -1,0 +1,139 @@
+"""The last words under a table: what bounds an iteration, and what would move it, from simulations of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from paceline._core import UserError
+from paceline._internal import units
+from paceline.catalog.library import load_cluster
+from paceline.catalog.strategies import all_strategies, feasible
+from paceline.forecast.simulate import PathPart, Result, Run
+from paceline.forecast.sweep import execute
+from paceline.forecast.table import Group, named
+
+# What-if runs cost about 0.2 s per million messages; beyond this the answer comes without them.
+_MOST_MESSAGES = 3_000_000
+# Less than this is no difference worth words.
+_NOTEWORTHY = 1.005
+
+
+def advise(groups: Sequence[Group]) -> list[str]:
+    """Sentences about the largest configuration: its bottleneck, and the computed effect of removing it."""
+    group = max(groups, key=lambda group: group.results[0].workers)
+    first = group.results[0]
+    fastest = group.fastest_first()[0]
+    if fastest.iteration_s <= 0 or not first.critical_path:
+        return ["nothing to synchronise: an iteration takes no time"] if first.iteration_s <= 0 else []
+    where = _where(group, groups)
+    run = group.runs[group.results.index(fastest)]
+    sentences = []
+    if len(group.results) > 1 and first.iteration_s > fastest.iteration_s * _NOTEWORTHY:
+        times = units.short(first.iteration_s / fastest.iteration_s)
+        sentences.append(
+            f"{named(first, group)}{where} is {bound(first)}; {named(fastest, group)} is {times} times faster."
+        )
+        where = ""
+    subject = f"{named(fastest, group)}{where} is {bound(fastest)}"
+    if fastest.workers == 1:
+        return [*sentences, f"{subject}."]
+    changes = _what_if(run, fastest)
+    sentences.append(f"{subject}{': ' + '; '.join(changes) if changes else ''}.")
+    if len({result.strategy for result in group.results}) == 1:
+        sentences += _others(run, fastest)
+    return sentences
+
+
+def _where(group: Group, groups: Sequence[Group]) -> str:
+    """Which of several configurations is spoken of."""
+    first = group.results[0]
+    others = [other.results[0] for other in groups]
+    text = ""
+    if any(other.workers != first.workers for other in others):
+        text += f" with {first.workers} workers"
+    if any(other.bandwidth_bps != first.bandwidth_bps for other in others):
+        text += f" at {units.rate(first.bandwidth_bps)}"
+    if any(other.compute_speedup != first.compute_speedup for other in others):
+        text += f" with compute speed-up {first.compute_speedup:g}"
+    return text
+
+
+def bound(result: Result) -> str:
+    """`bound by server ingress (71 % of the critical path)`."""
+    total = sum(part.seconds for part in result.critical_path)
+    # A card's two directions are one bottleneck: a message that queues for one would else have queued for the other.
+    cards: dict[str, list[PathPart]] = {}
+    for part in result.critical_path:
+        role, _, way = part.part.rpartition(" ")
+        cards.setdefault(role if way in ("egress", "ingress") else part.part, []).append(part)
+    role, parts = max(cards.items(), key=lambda item: sum(part.seconds for part in item[1]))
+    seconds, name = sum(part.seconds for part in parts), parts[0].part
+    if len(parts) > 1:
+        both = parts[1].seconds > parts[0].seconds / 2
+        seconds, name = (seconds, f"{role} egress and ingress") if both else (parts[0].seconds, name)
+    if name == "compute":
+        slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
+        return f"bound by computation ({seconds / total * 100:.0f} % of the critical path{slowest})"
+    queued = result.queued_s or 0.0
+    is_card = name.endswith(("egress", "ingress"))
+    queue = ", most of it queueing" if is_card and queued > seconds / 2 else ""
+    return f"bound by {name} ({seconds / total * 100:.0f} % of the critical path{queue})"
+
+
+def _what_if(run: Run, result: Result) -> list[str]:
+    """The effect of twice the bandwidth (or half the latency) and of half the computation."""
+    if result.messages > _MOST_MESSAGES:
+        return []
+    communication = [part.part for part in result.critical_path if part.part != "compute"]
+    try:
+        options = [_relief(run, part) for part in communication[:1]]
+        if result.compute_s > 0:
+            options.append(("half the computing time", run.changed(compute_speedup=result.compute_speedup * 2)))
+        others = execute([option for _, option in options])
+    except UserError:  # twice the rate may be more than a cluster may have
+        return []
+    gains = [result.iteration_s / other.iteration_s for other in others]
+    return [_effect(words, gain) for (words, _), gain in zip(options, gains, strict=True)]
+
+
+def _relief(run: Run, part: str) -> tuple[str, Run]:
+    fields = json.loads(run.cluster.to_json())
+    field, words, factor = {
+        "host copies": ("host_bandwidth", "twice the rate of host copies", 2.0),
+        "additions": ("reduction_bandwidth", "twice the rate of additions", 2.0),
+        "inside the node": ("intra_bandwidth", "twice the bandwidth inside the node", 2.0),
+        "latency": ("latency", "half the latency", 0.5),
+    }.get(part, ("bandwidth", "twice the bandwidth", 2.0))
+    return words, run.changed(cluster=load_cluster(run.cluster, **{field: scaled(fields[field], factor)}))
+
+
+def scaled(text: str, factor: float) -> str:
+    """A value of the cluster format times a factor."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    return f"{float(number) * factor:.12f}".rstrip("0").rstrip(".") + text[len(number) :]
+
+
+def _effect(words: str, gain: float) -> str:
+    if gain > _NOTEWORTHY:
+        return f"{words} would make it {units.short(gain)} times faster"
+    if gain < 1 / _NOTEWORTHY:
+        return f"{words} would make it {units.short(1 / gain)} times slower"
+    return f"{words} would not help"
+
+
+def _others(run: Run, result: Result) -> list[str]:
+    """The best of the other strategies, with the options of this one that they use."""
+    if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
+        return []
+    able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy.name != result.strategy]
+    try:
+        best = min(execute([run.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
+    except UserError:  # options that this strategy does not look at may exclude each other
+        return []
+    gain = result.iteration_s / best.iteration_s
+    if gain > _NOTEWORTHY:
+        return [f"Of the other strategies {best.strategy} would be the fastest: {units.short(gain)} times faster."]
+    if gain < 1 / _NOTEWORTHY:
+        return [f"No other strategy is faster; the next is {best.strategy}, {units.short(1 / gain)} times slower."]
+    return [f"No other strategy is faster; {best.strategy} is as fast."]

@@ -1,0 +1,310 @@
+"""`paceline simulate --explain`: from where on workers bring little, what dominates there, what changes would bring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Trace, UserError
+from paceline._internal import units
+from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.library import load_cluster
+from paceline.catalog.strategies import all_strategies, feasible
+from paceline.forecast.advice import bound, scaled
+from paceline.forecast.simulate import Result, Run
+from paceline.forecast.sweep import execute
+from paceline.forecast.table import Group
+
+ENOUGH = 0.5
+"""Of one worker's samples/s: a worker that brings less is behind the knee."""
+_MOST_WORKERS = 4096
+_MOST_MESSAGES = 6_000_000
+"""A simulation of more takes over a second."""
+_NO_COMPUTATION = "nothing is computed"
+# What gains less than this is no help, and not worth a figure among those that do.
+_HARM = 0.995
+_BUCKETS = tuple(2**power for power in range(16, 28))
+_VALIDATED = Path(__file__).parent / "validated.json"
+
+
+@dataclass(frozen=True)
+class Knee:
+    """From how many workers on another one brings less than half of what the first brought."""
+
+    workers: int | None
+    """None: not up to `tried`."""
+    tried: int
+    bound: str
+    """What dominates with `tried` workers: twice those of the knee."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that could be different, and the iteration that it gives. None: why it cannot be told."""
+
+    what: str
+    iteration_s: float | None
+    gain: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """How far forecasts of a strategy were from what was measured."""
+
+    least_s: float
+    most_s: float
+    cells: int
+    worst: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Of the fastest run on the most workers."""
+
+    result: Result
+    knee: Knee
+    changes: tuple[Change, ...]
+    band: Band | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "strategy": self.result.strategy,
+            "workers": self.result.workers,
+            "iteration_s": self.result.iteration_s,
+            "bound": bound(self.result),
+            "knee": vars(self.knee),
+            "changes": [vars(change) for change in self.changes],
+            "band": None if self.band is None else vars(self.band),
+        }
+
+    def sentences(self) -> list[str]:
+        """What dominates, the knee, and how far off this may be: the changes stand between the last two."""
+        result = self.result
+        dominated = f"{result.strategy} with {units.count(result.workers, 'worker')} is {bound(result)}."
+        return [dominated, _knee_in_words(self.knee), _band_in_words(self)]
+
+    def text(self, width: int) -> list[str]:
+        """Lines for people."""
+        *before, after = [wrapped(sentence, width) for sentence in self.sentences()]
+        lines = [line for paragraph in before for line in paragraph]
+        columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
+        rows = [
+            [
+                change.what,
+                "-" if change.iteration_s is None else units.duration(change.iteration_s),
+                "-" if change.gain is None else units.digits(change.gain, 3),
+                change.note,
+            ]
+            for change in self.changes
+        ]
+        return [*lines, "", *render(columns, [rows], highlight_first=False), "", *after]
+
+
+def explain(groups: Sequence[Group]) -> Explanation:
+    """Explains the fastest run on the most workers. Raises UserError."""
+    group = max(groups, key=lambda group: group.results[0].workers)
+    fastest = group.fastest_first()[0]
+    run = group.runs[group.results.index(fastest)]
+    return Explanation(fastest, _knee(run), tuple(_changes(run, fastest)), _band(fastest))
+
+
+# ---- the knee
+
+
+def _knee(run: Run) -> Knee:
+    """By bisection over nodes. What another worker brings is a share of what as many again bring: from one number to
+    the next it would depend on whether that is a power of two."""
+    step = int(json.loads(run.cluster.to_json())["gpus_per_node"])
+    [alone] = execute([_sized(run, 1)])
+    single = alone.samples_per_s
+    if not single:
+        return Knee(None, 1, _NO_COMPUTATION)
+
+    def brings_enough(workers: int) -> bool:
+        here, more = execute([_sized(run, workers), _sized(run, 2 * workers)])
+        assert here.samples_per_s is not None
+        assert more.samples_per_s is not None
+        return (more.samples_per_s - here.samples_per_s) / workers >= ENOUGH * single
+
+    below, above = 0, step
+    while brings_enough(above):
+        below, above = above, above * 2
+        if above > _MOST_WORKERS or _messages(run, 2 * above) > _MOST_MESSAGES:
+            return Knee(None, max(1, 2 * below), _bound_at(run, max(1, 2 * below)))
+    while above - below > step:
+        middle = (below + above) // 2 // step * step
+        below, above = (middle, above) if brings_enough(middle) else (below, middle)
+    return Knee(above, 2 * above, _bound_at(run, 2 * above))
+
+
+def _sized(run: Run, workers: int) -> Run:
+    """With so many workers, and those of the slow ranks that are among them."""
+    slow = json.loads(run.cluster.to_json()).get("stragglers", [])
+    kept = [one for one in slow if one["rank"] < workers]
+    return (run if kept == slow else _with(run, stragglers=kept)).changed(workers=workers)
+
+
+def _messages(run: Run, workers: int) -> int:
+    """About how many a strategy sends at the most: a ring."""
+    buckets = len(run.trace.buckets(run.options.get("bucket_size")))
+    return 2 * workers * workers * buckets
+
+
+def _bound_at(run: Run, workers: int) -> str:
+    [result] = execute([_sized(run, workers)])
+    return bound(result) if result.critical_path else "without anything to do"
+
+
+def _knee_in_words(knee: Knee) -> str:
+    if knee.bound == _NO_COMPUTATION:
+        return "Nothing is computed, so that there is no number of workers from which on another one brings little."
+    if knee.workers is None:
+        return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first brought."
+    return (
+        f"From {units.count(knee.workers, 'worker')} on another one brings less than half of what the first brought: "
+        f"with {units.count(knee.tried, 'worker')} it is {knee.bound}."
+    )
+
+
+# ---- what if
+
+
+def _changes(run: Run, result: Result) -> list[Change]:
+    fields = json.loads(run.cluster.to_json())
+    able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy != run.strategy]
+    candidates: list[tuple[str, list[Run], str]] = [
+        ("twice the bandwidth", [_with(run, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
+        _half_the_latency(run, fields),
+        _help_of_the_switch(run, "multicast"),
+        _help_of_the_switch(run, "aggregation"),
+        ("another strategy", [run.under(strategy) for strategy in able], ""),
+        ("the best bucket size", _bucket_sizes(run), ""),
+        _without_the_slowest(run, fields),
+    ]
+    return [_best(what, runs, note, result) for what, runs, note in candidates]
+
+
+def _with(run: Run, **fields: object) -> Run:
+    return run.changed(cluster=load_cluster(run.cluster, **fields))
+
+
+def _half_the_latency(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
+    if fields["latency"].startswith("0"):
+        return "half the latency", [], "the cluster has none"
+    return "half the latency", [_with(run, latency=scaled(fields["latency"], 0.5))], ""
+
+
+def _help_of_the_switch(run: Run, kind: str) -> tuple[str, list[Run], str]:
+    """The best strategy that uses what a switch can do."""
+    if kind in run.strategy.knobs:
+        return f"{kind} in the switch", [], "it is used already"
+    switch = json.loads(run.cluster.to_json())["switch"]
+    able = load_cluster(run.cluster, switch={**switch, kind: True})
+    changed = run.changed(cluster=able)
+    using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
+    return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
+
+
+def _bucket_sizes(run: Run) -> list[Run]:
+    """With every tensor by itself, and fused up to each size; none where a file places the buckets there are."""
+    if isinstance(run.options.get("placement"), list):
+        return []
+    total = json.loads(run.trace.summary())["gradient_bytes"]
+    fused = [run.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
+    unfused = {name: value for name, value in run.options.items() if name != "bucket_size"}
+    return [Run(run.trace, run.cluster, unfused), *fused]
+
+
+def _without_the_slowest(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
+    what = "without the slowest rank"
+    slow = [one for one in fields.get("stragglers", []) if one["factor"] > 1 and one["rank"] < run.workers]
+    if slow:
+        worst = max(slow, key=lambda one: one["factor"])
+        others = [one for one in fields["stragglers"] if one is not worst]
+        return what, [_with(run, stragglers=others)], f"rank {worst['rank']}"
+    document = json.loads(run.trace.to_json())
+    if len(document["workers"]) > 1:
+        times = [_seconds(worker) for worker in document["workers"]]
+        slowest = times.index(max(times))
+        del document["workers"][slowest]
+        trace = Trace.from_json(json.dumps(document).encode(), document["name"])
+        return what, [Run(trace, run.cluster, run.options)], f"recorded rank {slowest}"
+    return what, [], "all ranks are alike here"
+
+
+def _seconds(worker: dict[str, Any]) -> float:
+    forward = sum(layer["duration_s"] for layer in worker["forward"])
+    return float(forward + worker.get("backward_s", 0.0) + worker.get("optimizer_s", 0.0))
+
+
+def _best(what: str, runs: Sequence[Run], note: str, result: Result) -> Change:
+    """The fastest of the runs, those left out that would take long or whose options exclude each other."""
+    quick = [run for run in runs if _messages(run, run.workers) <= _MOST_MESSAGES]
+    results = [found for run in quick for found in _result(run)]
+    if not results:
+        return Change(what, None, None, note or ("too many messages to try" if runs else "no strategy can use it"))
+    best_run, best = min(results, key=lambda pair: pair[1].iteration_s)
+    gain = result.iteration_s / best.iteration_s if best.iteration_s > 0 else None
+    if gain is not None and gain < _HARM:
+        slower = _named(what, best_run, best)
+        takes = f"{slower + ' ' if slower else ''}would take {units.duration(best.iteration_s)}"
+        return Change(what, None, None, f"nothing is faster: {takes}")
+    return Change(what, best.iteration_s, gain, note or _named(what, best_run, best))
+
+
+def _result(run: Run) -> list[tuple[Run, Result]]:
+    try:
+        return [(run, execute([run])[0])]
+    except UserError:
+        return []
+
+
+def _named(what: str, run: Run, result: Result) -> str:
+    if "bucket" in what:
+        size = run.options.get("bucket_size")
+        if size is None:
+            return "every tensor by itself"
+        written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
+        return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
+    return "" if what.startswith(("twice", "half", "without")) else result.strategy
+
+
+# ---- how sure
+
+
+@lru_cache(maxsize=1)
+def _validated() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_VALIDATED.read_text(encoding="utf-8"))
+    return found
+
+
+def _band(result: Result) -> Band | None:
+    """From the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
+    said = _validated()
+    errors = [row["error"] for row in said["rows"] if row["strategy"] == result.strategy]
+    if not errors:
+        return None
+    # error is simulated / measured - 1.
+    measured = sorted(max(result.iteration_s / (1 + error), result.compute_s) for error in errors)
+    least, most = min(measured[0], result.iteration_s), max(measured[-1], result.iteration_s)
+    worst = max(errors, key=abs)
+    return Band(least, most, len(errors), worst, said["where"])
+
+
+def _band_in_words(explanation: Explanation) -> str:
+    band, result = explanation.band, explanation.result
+    if band is None:
+        return f"{result.strategy} has not been held against real runs (docs/results/validation.md)."
+    between = f"between {units.duration(band.least_s)} and {units.duration(band.most_s)}"
+    return (
+        f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "
+        f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
+        + (" The trace's own error comes on top." if result.compute_s > 0 else "")
+    )

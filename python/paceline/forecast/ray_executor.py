@@ -1,0 +1,166 @@
+"""Forecasts as Ray tasks: the sweeps of `--executor ray`.
+
+Traces and clusters are put into the object store once; a task gets them, the other fields of its run, and gives back
+the result that the run would have given here. Tasks that die with their node are repeated by Ray.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from paceline._core import Cluster as Machine
+from paceline._core import JobError, Trace, UserError, __version__
+from paceline.ray.cluster import check_version, connected
+
+_LOOK_S = 0.2
+_FIRST_S = 100.0
+"""For Ray to run a first task: as long as for a placement group."""
+_AHEAD = 4
+"""Tasks for each CPU of the cluster that have been handed to Ray."""
+_STORE = 200_000_000  # bytes: of a cluster started for the sweep
+
+
+class Forecast(Protocol):
+    """A run: a frozen dataclass, one of `paceline.forecast` or of `paceline.forecast.coordination`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def trace(self) -> Trace:
+        """What a worker computes."""
+
+    @property
+    def cluster(self) -> Machine:
+        """The machine that is simulated."""
+
+    @property
+    def workers(self) -> int:
+        """Ranks."""
+
+    def result(self) -> Any:  # noqa: ANN401
+        """Simulate it. Raises UserError."""
+
+
+R = TypeVar("R", bound=Forecast)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A user's mistake, as a task gives it back."""
+
+    message: str
+
+
+def execute(
+    runs: Sequence[R],
+    progress: Callable[[int, int], None] | None = None,
+    named: Callable[[UserError, R], UserError] = lambda error, _: error,
+) -> list[Any]:
+    """Simulate all runs on the cluster of RAY_ADDRESS, else on one started here; results in the order of the runs.
+
+    Raises the UserError of the first run that fails, as `named` makes it; JobError if there is no cluster, no CPU of it
+    within 100 s, or a task that dies again and again; MissingRayError.
+    """
+    with connected(output=False, object_store_bytes=_STORE) as cluster:
+        sweep = _Sweep(cluster.ray, runs)
+        sweep.check()
+        return sweep.run(progress or (lambda *_: None), named)
+
+
+class _Sweep:
+    def __init__(self, ray: Any, runs: Sequence[Any]) -> None:  # noqa: ANN401
+        self._ray, self._runs = ray, runs
+        copyreg.pickle(Trace, _reduce_trace)
+        copyreg.pickle(Machine, _reduce_cluster)
+        self._put: dict[int, Any] = {}
+        self._task = ray.remote(_result)
+
+    def check(self) -> None:
+        """Whether there is a CPU, and the same Paceline. Raises JobError, UserError."""
+        first = self._ray.remote(_version).remote()
+        if not self._ray.wait([first], timeout=_FIRST_S)[0]:
+            there, free = self._ray.cluster_resources(), self._ray.available_resources()
+            raise JobError(
+                f"Ray gave no CPU within {_FIRST_S:g} s: there are {there.get('CPU', 0.0):g}, of which "
+                f"{free.get('CPU', 0.0):g} are free; wait for what runs there, or leave --executor ray out"
+            )
+        try:
+            version, python = self._ray.get(first)
+        except self._ray.exceptions.RayTaskError as error:
+            raise UserError(f"Ray's workers cannot import paceline ({error.cause}); install it on its nodes") from None
+        check_version(version, "Ray's cluster")
+        if python != sys.version_info[:2]:
+            raise UserError(f"Ray's workers run Python {python}, not {sys.version_info[:2]}")
+
+    def run(self, progress: Callable[[int, int], None], named: Callable[[UserError, Any], UserError]) -> list[Any]:
+        ray, runs = self._ray, self._runs
+        # Many workers take longest: started first, they leave no core idle at the end.
+        waiting = sorted(range(len(runs)), key=lambda index: runs[index].workers)
+        most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        under_way: dict[Any, int] = {}
+        results: dict[int, Any] = {}
+        refused: dict[int, str] = {}
+        done = 0
+        while waiting or under_way:
+            while waiting and len(under_way) < most:
+                index = waiting.pop()
+                # After an error only the runs before it matter: the same mistake gives the same message every time.
+                if refused and index > min(refused):
+                    done += 1
+                else:
+                    under_way[self._ask(runs[index])] = index
+            for ref in ray.wait(list(under_way), num_returns=1, timeout=_LOOK_S)[0] if under_way else ():
+                index = under_way.pop(ref)
+                result = self._get(ref, runs[index])
+                if isinstance(result, _Refused):
+                    refused[index] = result.message
+                else:
+                    results[index] = result
+                done += 1
+            progress(done, len(runs))
+        if refused:
+            first = min(refused)
+            raise named(UserError(refused[first]), runs[first])
+        return [results[index] for index in range(len(runs))]
+
+    def _ask(self, run: Any) -> Any:  # noqa: ANN401
+        rest = replace(run, trace=None, cluster=None)
+        return self._task.remote(self._shared(run.trace), self._shared(run.cluster), rest)
+
+    def _shared(self, value: Trace | Machine) -> Any:  # noqa: ANN401
+        """The reference to it; runs keep it alive, so that its number is its own."""
+        if id(value) not in self._put:
+            self._put[id(value)] = self._ray.put(value)
+        return self._put[id(value)]
+
+    def _get(self, ref: Any, run: Any) -> Any:  # noqa: ANN401
+        try:
+            return self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            words = " ".join(str(error).split())[:300]
+            raise JobError(f"a forecast with {run.workers} workers: its Ray task died repeatedly: {words}") from None
+
+
+def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401
+    try:
+        return replace(rest, trace=trace, cluster=cluster).result()
+    except UserError as error:
+        return _Refused(str(error))
+
+
+def _version() -> tuple[str, tuple[int, int]]:
+    return __version__, sys.version_info[:2]
+
+
+def _reduce_trace(trace: Trace) -> tuple[Callable[[bytes, str], Trace], tuple[bytes, str]]:
+    return Trace.from_json, (trace.to_json().encode(), "the trace")
+
+
+def _reduce_cluster(cluster: Machine) -> tuple[Callable[[bytes, str], Machine], tuple[bytes, str]]:
+    return Machine.from_json, (cluster.to_json().encode(), "the cluster")

@@ -1,0 +1,47 @@
+"""A job from Python, without torch: join it, and combine and exchange numpy arrays with the other ranks.
+
+    import numpy as np
+    import paceline
+
+    with paceline.job.join() as job:
+        total = job.all_reduce(np.full(1000, job.rank, "float32"))
+
+`paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md says how other launchers do. numpy
+is not needed: any object with `__array_interface__` or the buffer protocol will do.
+
+| module | holds |
+| --- | --- |
+| job | joining and leaving |
+| collectives | groups and their operations; handles of operations in flight |
+| arrays | from arrays to memory |
+| objects | JSON documents exchanged between ranks |
+| settings | the settings of a job, from keywords and the environment |
+| rank_environment, slurm | which rank this process is, from what its launcher says |
+| bootstrap | how ranks meet: the secret, and MPI's own exchange |
+| elastic_member, elastic_protocol | a worker's side of an elastic job |
+| server | a parameter server of its own: `python -m paceline.job.server` |
+| timeline_files, selection_log | what a job leaves behind and says of itself |
+| failure | a failed rank's last words to its launcher |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline._internal.lazy import lazy
+
+if TYPE_CHECKING:
+    from paceline._core import JobError, UserError
+    from paceline.job.collectives import Handle
+    from paceline.job.job import Group, Job, join
+
+__all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "paceline.job.job": ["Group", "Job", "join"],
+        "paceline.job.collectives": ["Handle"],
+        "paceline._core": ["JobError", "UserError"],
+    },
+)

@@ -1,0 +1,70 @@
+"""What ranks tell each other before there is a connection between them: a secret, and where they are."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Protocol
+
+import paceline
+from paceline._core import JobError, mpi_exchange
+from paceline.job.settings import Settings
+
+
+class Exchange(Protocol):
+    """An all-gather of small blobs; every rank calls it equally often."""
+
+    @property
+    def rank(self) -> int:
+        """This process's."""
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+
+    def __call__(self, blob: bytes) -> list[bytes]:
+        """Give every rank's blob, in rank order."""
+
+
+class MpiExchange:
+    """An all-gather through MPI, which it initialises."""
+
+    def __init__(self, rank: int, size: int, settings: Settings) -> None:
+        """`rank` and `size` are the launcher's; MPI must agree."""
+        self.rank, self.size = rank, size
+        self._settings = settings.to_json()
+
+    def __call__(self, blob: bytes) -> list[bytes]:
+        """Give every rank's blob, in rank order. Raises UserError without MPI, JobError for missing ranks."""
+        return mpi_exchange(self.rank, self.size, self._settings, blob)
+
+
+def share_secret(exchange: Exchange, own: str | None) -> str:
+    """Agree on the job's secret: `own`, which all ranks have from the environment, or one that rank 0 makes.
+
+    A secret made here passes through the exchange, so it protects from everybody but those who reach that: MPI, or
+    torch's store (the torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and
+    others have none, or if the ranks run different versions of Paceline.
+    """
+    made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
+    told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
+    said = [json.loads(blob) for blob in exchange(told.encode())]
+    for rank, other in enumerate(said):
+        if other["version"] != paceline.__version__:
+            raise JobError(
+                f"rank {exchange.rank} runs paceline {paceline.__version__}, rank {rank} {other['version']}; "
+                "install one version everywhere"
+            )
+    without = [rank for rank, other in enumerate(said) if not other["own"]]
+    if without and len(without) < exchange.size:
+        raise JobError(
+            f"{named(without)} of {exchange.size} did not get PACELINE_SECRET or PACELINE_SECRET_FILE, the others "
+            "did; set it for all ranks or for none"
+        )
+    return own if own is not None else str(said[0]["made"])
+
+
+def named(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 0, 2`."""
+    shown = ", ".join(str(rank) for rank in ranks[:16]) + (", …" if len(ranks) > 16 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

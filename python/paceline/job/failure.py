@@ -1,0 +1,74 @@
+"""A rank that fails tells its launcher why, before it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
+from paceline._core import JobError, UserError
+
+PIPE = "PACELINE_RUN_FAILURE"
+"""The environment variable with the number of the descriptor to which the reason goes."""
+MOST = 4096
+"""Bytes: as much as a pipe takes at once (PIPE_BUF)."""
+
+_LETTERS = 300
+
+
+def tell_launcher() -> None:
+    """From now on an exception that nobody catches is told to the launcher as well, if there is one.
+
+    Of a user's mistake the line of the script is said, and nothing of what lies between it and the check.
+    """
+    if getattr(sys.excepthook, "tells_launcher", False):
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        tell(error)
+        if isinstance(error, UserError) and before is sys.__excepthook__:
+            print(f"{_where(trace)}{error}", file=sys.stderr)
+        else:
+            before(kind, error, trace)
+
+    hook.tells_launcher = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The innermost line that belongs to no installed package: the script's, or that of a module beside it."""
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
+    own = [(file, line) for file, line in frames if not file.startswith((*installed, "<"))]
+    return f"{own[-1][0]}:{own[-1][1]}: " if own else ""
+
+
+def tell(error: BaseException) -> None:
+    """Tell the launcher, if there is one, why this process is about to end."""
+    kind, descriptor = type(error), os.environ.get(PIPE, "")
+    if not descriptor.isdecimal():
+        return
+    try:
+        if not stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
+            return
+        first_line = next(iter(str(error).splitlines()), "")
+        text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
+        told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
+        os.write(int(descriptor), json.dumps(told).encode())
+    except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
+        pass
+
+
+def follows(error: BaseException | None) -> bool:
+    """Whether this error, or one that it was raised from, says that another rank failed."""
+    while error is not None:
+        if isinstance(error, JobError) or "JobError: " in str(error):  # so torch's C++ passes them on
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False

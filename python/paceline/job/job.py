@@ -1,0 +1,215 @@
+"""Joining and leaving a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, cast
+
+from paceline._core import Communicator, Engine, JobError, UserError
+from paceline.job import selection_log, timeline_files
+from paceline.job.bootstrap import MpiExchange, share_secret
+from paceline.job.collectives import Collectives, Exchanges, Handle
+from paceline.job.elastic_member import Membership, membership
+from paceline.job.failure import tell_launcher
+from paceline.job.rank_environment import RankEnvironment, rank_environment
+from paceline.job.settings import OVER_MPI, Settings
+
+_MEET_S = 20.0
+"""For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
+
+__all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
+
+
+class Group(Collectives, Exchanges):
+    """Some ranks of the job, in an order of their own. Each may be in many groups."""
+
+
+class Job(Group):
+    """This process's part of a job; also the group of all ranks.
+
+    Leaving the `with` block, `close`, the end of the interpreter and that of the last reference all leave the job.
+    Several threads may use a job; those that use one group at the same time must have the same order at every rank.
+    """
+
+    def __init__(self, engine: Engine, place: RankEnvironment, communicator: Communicator, settings: Settings) -> None:
+        """Use `join`."""
+        super().__init__(self, communicator, "world")
+        self.local_rank = place.local_rank
+        """Among the ranks of this host; None where the launcher does not say."""
+        self.local_size = place.local_size
+        self._engine: Engine | None = engine
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet([self])
+        self._names: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._ended: str | None = None
+        self.settings = settings
+        """With which it was joined."""
+        if settings.timeline is not None:
+            timeline_files.begin(engine, settings.timeline)
+        self._finalizer = weakref.finalize(self, _leave, engine, settings.timeline)
+        _jobs.add(self)
+
+    def group(self, ranks: Sequence[int], name: str = "group") -> Group:
+        """A group of these ranks of the job, in this order. Each of them calls this with the same ranks and name.
+
+        They wait for each other, so ranks that make several groups make them in the same order. Called again with the
+        same ranks and name, it is another group. Raises UserError for ranks that do not exist or come twice, or without
+        this one.
+        """
+        members = tuple(int(rank) for rank in ranks)
+        if not members or min(members) < 0:
+            raise UserError(f"group '{name}': {list(members)} are no ranks of a job of {self.size}")
+        again = self._names.get((name, members), 0)
+        communicator = self._joined().group(members, f"{name}#{again}" if again else name)
+        self._names[name, members] = again + 1
+        group = Group(self, communicator, name)
+        self._groups.add(group)
+        return group
+
+    def status(self) -> dict[str, Any]:
+        """Transports by rank, operations in flight, bytes sent and received: for people and tests."""
+        return cast("dict[str, Any]", json.loads(self._joined().status()))
+
+    def close(self) -> None:
+        """Leave the job: operations in flight fail, here and where others wait for them. May be called twice."""
+        self._ended = self._ended or "the job has been closed; join again"
+        self._finalizer()
+        # Connections and shared memory end with the last reference.
+        self._engine = None
+        for group in list(self._groups):
+            group._communicator = None
+
+    def check(self) -> None:
+        """Raise JobError if the job has been closed here, or if this process was forked from the one that joined."""
+        if self._ended is not None:
+            raise JobError(self._ended)
+
+    def _joined(self) -> Engine:
+        self.check()
+        if self._engine is None:
+            raise JobError("the job has been closed; join again")
+        return self._engine
+
+    def __enter__(self) -> Job:
+        """Leave the job at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job."""
+        self.close()
+
+    def _forked(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        self._ended = (
+            f"this process was forked from rank {self.rank}, and is no rank itself; start processes with the 'spawn' "
+            "method, or fork before the job is joined"
+        )
+        if self._engine is not None:
+            self._engine.forget_after_fork()
+
+
+def _leave(engine: Engine, timeline: str | None) -> None:
+    engine.close()
+    if timeline is not None:
+        timeline_files.finish(engine, timeline)
+
+
+def join(**settings: object) -> Job:
+    """Join the job that this process was started for: wait for all ranks and connect to them.
+
+    Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
+    those of `paceline.job.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`.
+    Unless a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks
+    that did not come, and UserError, a ValueError, for what cannot be.
+    """
+    tell_launcher()
+    known = Settings.from_environment(None, **settings)
+    known.refuse_coordinator()
+    if known.placed():
+        raise UserError(
+            f"placement {known.placement}: the arrays of this job have no names; take even, or "
+            "paceline.torch's DistributedOptimizer"
+        )
+    return _join(known)
+
+
+def join_named(**settings: object) -> Job:
+    """As join, for callers that have a server for each tensor by name, where a file says so."""
+    tell_launcher()
+    return _join(Settings.from_environment(None, **settings))
+
+
+def _join(known: Settings) -> Job:
+    member = membership()
+    if member is not None:
+        return _join_world(member, known)
+    place = rank_environment()
+    rendezvous = known.rendezvous or place.rendezvous
+    exchange: Callable[[bytes], list[bytes]] | None = None
+    secret = known.secret
+    if known.transport in OVER_MPI:
+        through = MpiExchange(place.rank, place.size, known)
+        exchange, secret = through, share_secret(through, known.secret)
+    elif place.launcher == "torchrun" and rendezvous is None:
+        exchange, secret = _through_torchrun(place, known)
+    return _start(place, replace(known, rendezvous=rendezvous, secret=secret), exchange)
+
+
+def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], list[bytes]] | None) -> Job:
+    engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
+    try:
+        world = engine.world()
+    except BaseException:
+        engine.close()
+        raise
+    job = Job(engine, place, world, known)
+    if known.verbose and job.rank == 0:
+        selection_log.tell(job.choices())
+    return job
+
+
+def _join_world(member: Membership, known: Settings) -> Job:
+    """Of an elastic job, the next world: if a rank dies before all have met, the one after it."""
+    limit = min(known.start_timeout_s, _MEET_S)
+    while True:
+        member.ask()
+        place = member.rank_environment()
+        try:
+            return _start(place, replace(known, secret=member.secret(), start_timeout_s=limit), member.exchange)
+        except JobError as error:
+            member.why = f"rank {place.rank}: {error}"
+
+
+def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:
+    """torchrun names no rendezvous of ours, but has a store of its own; torch is there, for it is torch's launcher."""
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore
+
+    from paceline.torch.backend.store_exchange import StoreExchange
+
+    if place.master_address is None or place.master_port is None:
+        raise UserError("MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS")
+    serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
+    limit = settings.start_timeout_s
+    store = TCPStore(place.master_address, place.master_port, place.size, serves, timedelta(seconds=limit))
+    exchange = StoreExchange(store, place.rank, place.size, limit)
+    return exchange, share_secret(exchange, settings.secret)
+
+
+_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for job in list(_jobs):
+        job._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,99 @@
+"""Text between the ranks of a job: from the first to all, from all to the first; and joining for tools that do so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline._core import UserError
+from paceline.job.settings import Settings
+
+if TYPE_CHECKING:
+    from paceline.job.job import Job
+
+
+def gather(ranks: Job, text: str) -> list[str]:
+    """What each rank says, in rank order, at rank 0; elsewhere nothing."""
+    import numpy as np
+
+    own = np.frombuffer(bytearray(text.encode()), "uint8")
+    lengths = ranks.all_gather(np.array([own.size])).reshape(-1)
+    out = np.empty(int(lengths.sum()), "uint8") if ranks.rank == 0 else None
+    ranks.gather(own, out, counts=[int(length) for length in lengths])
+    if out is None:
+        return []
+    ends = np.cumsum(lengths)
+    return [bytes(out[end - length : end]).decode() for end, length in zip(ends, lengths, strict=True)]
+
+
+def share(ranks: Job, text: str = "") -> str:
+    """What rank 0 says, at all ranks."""
+    import numpy as np
+
+    said = text.encode()
+    length = np.array([len(said)])
+    ranks.broadcast(length)
+    array = np.frombuffer(bytearray(said), "uint8") if ranks.rank == 0 else np.empty(int(length[0]), "uint8")
+    ranks.broadcast(array)
+    return bytes(array).decode()
+
+
+def share_last(ranks: Job, text: str) -> None:
+    """What rank 0 says before it leaves: no rank leaves before all have heard it; the others call `heard`."""
+    share(ranks, text)
+    heard(ranks)
+
+
+def heard(ranks: Job) -> None:
+    """This rank has heard the last word."""
+    ranks.barrier(name="the last word")
+
+
+def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what JSON holds
+    """What rank 0 makes, at all ranks. Its UserError is raised there, and ends the others silently."""
+    if ranks.rank == 0:
+        try:
+            made = make()
+        except UserError:
+            share_last(ranks, json.dumps({"wrong": True}))
+            raise
+        share(ranks, json.dumps({"made": made}))
+        return made
+    told = json.loads(share(ranks))
+    if "wrong" in told:
+        heard(ranks)
+        raise click.exceptions.Exit(2)
+    return told["made"]
+
+
+@contextmanager
+def told_once(ranks: Job) -> Iterator[None]:
+    """A UserError that all ranks raise is told by the first one."""
+    try:
+        yield
+    except UserError:
+        if ranks.rank:
+            raise click.exceptions.Exit(2) from None
+        raise
+
+
+def join(strategies: Sequence[str]) -> Job:
+    """Join the job; where no strategy is set, under the first of these that agrees with the other settings.
+
+    So none is measured at the start. Raises JobError and UserError, as `paceline.job.join`.
+    """
+    from paceline.job import job
+
+    if Settings.from_environment().strategy is None:
+        for name in strategies:
+            with suppress(UserError):
+                Settings.from_environment(None, strategy=name)
+                break
+        else:
+            return job.join()
+        return job.join(strategy=name)
+    return job.join()

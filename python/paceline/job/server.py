@@ -1,0 +1,61 @@
+"""A parameter server: `python -m paceline.job.server`, started by `paceline run --strategy ps --servers K`.
+
+It joins the job behind the ranks that train, adds up what they send until all have left, and then waits for them
+to come again: a script may leave the job and join another. Whoever started it ends it. The process in a switch's
+place (`--switch`) does the same, as the last of the servers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import NoReturn
+
+from paceline._core import Engine, JobError, UserError
+from paceline.job import timeline_files
+from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
+
+
+def main() -> int:
+    """Serve until this process is ended."""
+    try:
+        serve()
+    except KeyError:
+        print("paceline.job.server is started by paceline run --strategy ps --servers K", file=sys.stderr)
+        return 2
+    except (JobError, UserError) as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 1
+
+
+def serve() -> NoReturn:
+    """Serve until this process is ended, as the server that the environment says.
+
+    Raises KeyError without it; JobError if the job cannot be joined, UserError for a setting: with the server's name.
+    """
+    try:
+        number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])
+    except ValueError as error:
+        raise KeyError(str(error)) from None
+    settings = Settings.from_environment()
+    if settings.start_timeout_s < LONGEST_TIMEOUT_S:
+        # Workers may do other things first.
+        settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
+    name = f"server {number}" if number < settings.server_processes else "switch"
+    while True:
+        try:
+            engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
+        except (JobError, UserError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        if settings.timeline is not None:
+            timeline_files.begin(engine, settings.timeline)
+        try:
+            while not engine.serve(0.2):
+                pass
+        finally:
+            engine.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

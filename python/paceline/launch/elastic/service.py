@@ -1,0 +1,267 @@
+"""The driver's socket: workers ask here for their places, and tell each other where they are.
+
+It has no thread of its own. Whoever starts processes waits until `fileno` is readable or `patience` is over, and calls
+`pump`, which gives back what only it can do: start and kill processes, tell the user, and end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+
+from paceline._internal.netif import endpoint
+from paceline.job.elastic_protocol import MOST_BLOB, MOST_UNPROVED, Decoder, Message, encode, proof, proves
+from paceline.launch.elastic.driver import Driver
+from paceline.launch.elastic.roster import Action, End, Exit, Give, Kill, Limits, Notify, Retire, Say, Slot, Start
+
+_PROVE_S = 10.0
+"""For a connection to prove that it is a worker's."""
+_BEAT_S = 5.0
+"""So often a worker that waits is told that it has not been forgotten."""
+_MOST_STRANGERS = 256
+"""Connections that have proved nothing, at once."""
+
+
+class _Line:
+    """A connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.decoder = Decoder(MOST_UNPROVED)
+        self.waiting = bytearray()
+        self.nonce = secrets.token_hex(16)
+        self.worker: int | None = None
+        """None until it has proved itself."""
+        self.waits = False
+        """For an answer."""
+        self.opened = time.monotonic()
+
+
+class Service:
+    """Carries out what a `Driver` decides, as far as workers are to be told."""
+
+    def __init__(self, limits: Limits, *, secret: str, job: str, address: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen. `secret` is the job's, `job` its name (PACELINE_RUN_ID). Raises OSError."""
+        self.driver = Driver(limits)
+        self.secret, self.job = secret, job
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, port), family=family, backlog=128)
+        self._listener.setblocking(False)
+        self.endpoint = endpoint(address, self._listener.getsockname()[1])
+        """host:port for workers."""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._lines: dict[socket.socket, _Line] = {}
+        self._by_worker: dict[int, _Line] = {}
+        self._rounds: dict[int, dict[int, str]] = {}
+        """What workers of the last world have given in this round of their exchange, by worker."""
+        self._world: list[int] = []
+        """Its workers, by rank."""
+        self._beat_at = 0.0
+        self._left: list[Action] = []
+
+    def environment(self, worker: int) -> dict[str, str]:
+        """What a worker's process finds in its environment, besides PACELINE_SECRET."""
+        return {
+            "PACELINE_RUN_ELASTIC": self.endpoint,
+            "PACELINE_RUN_WORKER": str(worker),
+            "PACELINE_RUN_ID": self.job,
+        }
+
+    def fileno(self) -> int:
+        """Readable when `pump` has something to do."""
+        return self._selector.fileno()
+
+    def patience(self) -> float | None:
+        """Seconds until `pump` is due in any case."""
+        due = [at for at in (self.driver.patience(),) if at is not None]
+        if any(line.waits for line in self._lines.values()):
+            due.append(self._beat_at)
+        due += [line.opened + _PROVE_S for line in self._lines.values() if line.worker is None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # What whoever starts processes tells
+
+    def offer(self, slots: Iterable[Slot]) -> list[Action]:
+        """Processes may run in these slots, and in no others."""
+        return self._carry_out(self.driver.offer(slots, time.monotonic()))
+
+    def exited(self, worker: int, how: Exit) -> list[Action]:
+        """A worker's process has ended."""
+        line = self._by_worker.get(worker)
+        if line is not None:
+            self._drop(line)
+        return self._carry_out(self.driver.exited(worker, how, time.monotonic()))
+
+    def abandon(self, reason: str) -> list[Action]:
+        """End the job."""
+        return self._carry_out(self.driver.abandon(reason))
+
+    def pump(self) -> list[Action]:
+        """What workers say now, and what is due: `Start`, `Kill`, `Say` and `End` to be carried out."""
+        for key, _ in self._selector.select(0):
+            key.data()
+        now = time.monotonic()
+        for line in [line for line in self._lines.values() if line.worker is None and now > line.opened + _PROVE_S]:
+            self._drop(line)
+        if now >= self._beat_at:
+            self._beat_at = now + _BEAT_S
+            for line in list(self._lines.values()):
+                if line.waits:
+                    self._tell(line, {"wait": True})
+        self._left += self._carry_out(self.driver.tick(now))
+        left, self._left = self._left, []
+        return left
+
+    def close(self) -> None:
+        """Hang up."""
+        for line in list(self._lines.values()):
+            self._drop(line)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._selector.close()
+
+    # Connections
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            if sum(line.worker is None for line in self._lines.values()) >= _MOST_STRANGERS:
+                connection.close()
+                return
+            line = _Line(connection)
+            self._lines[connection] = line
+            self._selector.register(connection, selectors.EVENT_READ, self._reader(line))
+            self._tell(line, {"driver": line.nonce})
+
+    def _reader(self, line: _Line) -> Callable[[], None]:
+        return lambda: self._serve(line)
+
+    def _serve(self, line: _Line) -> None:
+        try:
+            self._flush(line)
+            with contextlib.suppress(BlockingIOError):
+                data = line.connection.recv(1 << 16)
+                if not data:
+                    raise ConnectionResetError
+                for message in line.decoder.feed(data):
+                    self._hear(line, message)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            self._drop(line)
+
+    def _drop(self, line: _Line) -> None:
+        """A connection that has ended says nothing of its process, which whoever started it sees."""
+        if self._lines.pop(line.connection, None) is not None:
+            self._selector.unregister(line.connection)
+            line.connection.close()
+            if line.worker is not None and self._by_worker.get(line.worker) is line:
+                del self._by_worker[line.worker]
+
+    def _tell(self, line: _Line, message: Message) -> None:
+        line.waiting += encode(message)
+        with contextlib.suppress(OSError):  # the end of a connection is seen by its reader
+            self._flush(line)
+        self._watch(line)
+
+    def _flush(self, line: _Line) -> None:
+        try:
+            while line.waiting:
+                del line.waiting[: line.connection.send(line.waiting)]
+        except BlockingIOError:
+            pass
+        self._watch(line)
+
+    def _watch(self, line: _Line) -> None:
+        if line.connection in self._lines:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.waiting else 0)
+            self._selector.modify(line.connection, events, self._reader(line))
+
+    # What workers say. Raises ValueError, KeyError or TypeError for what none says.
+
+    def _hear(self, line: _Line, message: Message) -> None:
+        if line.worker is None:
+            self._prove(line, message)
+        elif "ask" in message:
+            commits = [int(number) for number in message["ask"]]
+            line.waits = True
+            self._left += self._carry_out(
+                self.driver.asked(line.worker, commits, str(message["why"])[:500], time.monotonic())
+            )
+        elif "blob" in message:
+            self._blob(line, int(message["generation"]), str(message["blob"]))
+        elif "synced" in message:
+            self._left += self._carry_out(self.driver.synced(line.worker))
+        elif "finished" in message:
+            self._left += self._carry_out(self.driver.finished(line.worker))
+        else:
+            raise ValueError("an unknown message")
+
+    def _prove(self, line: _Line, message: Message) -> None:
+        worker, nonce = message["worker"], str(message["nonce"])
+        known = isinstance(worker, int) and worker in self.driver.workers and worker not in self._by_worker
+        if not known or not proves(message["proof"], proof(self.secret, f"worker {worker}", line.nonce, nonce)):
+            raise ValueError("a stranger")
+        line.worker = worker
+        line.decoder.most = MOST_BLOB
+        self._by_worker[worker] = line
+        self._tell(line, {"proof": proof(self.secret, "driver", line.nonce, nonce)})
+
+    def _blob(self, line: _Line, generation: int, blob: str) -> None:
+        """A round of the exchange: when all have given theirs, each gets all; none if the world has ended."""
+        worker = line.worker
+        if worker is None or generation != self.driver.generation or not self.driver.intact:
+            self._tell(line, {"void": True})
+            return
+        if worker not in self._world:
+            raise ValueError("no rank of this world")
+        line.waits = True
+        given = self._rounds.setdefault(generation, {})
+        given[worker] = blob
+        if len(given) == len(self._world):
+            del self._rounds[generation]
+            message = {"blobs": [given[each] for each in self._world]}
+            for each in self._world:
+                self._answer(each, message)
+
+    def _void(self) -> None:
+        """Of a world that has ended, no round is completed."""
+        for given in self._rounds.values():
+            for worker in given:
+                self._answer(worker, {"void": True})
+        self._rounds.clear()
+
+    def _answer(self, worker: int, message: Message) -> None:
+        line = self._by_worker.get(worker)
+        if line is not None:
+            line.waits = False
+            self._tell(line, message)
+
+    def _carry_out(self, actions: Iterable[Action]) -> list[Action]:
+        """Tell workers; what is left is for others."""
+        left: list[Action] = []
+        given = [action for action in actions if isinstance(action, Give)]
+        if not self.driver.intact or given:
+            self._void()
+        if given:
+            self._world = [action.worker for action in given]
+        for action in actions:
+            match action:
+                case Give(worker, place):
+                    self._answer(worker, {"place": asdict(place)})
+                case Notify(worker) if worker in self._by_worker:
+                    self._tell(self._by_worker[worker], {"updated": True})
+                case Retire(worker) if worker in self._by_worker:
+                    self._answer(worker, {"retire": True})
+                case Retire(worker):
+                    left.append(Kill(worker))  # it has not called yet
+                case Start() | Kill() | Say() | End():
+                    left.append(action)
+                case _:
+                    pass
+        return left

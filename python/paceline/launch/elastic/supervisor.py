@@ -1,0 +1,174 @@
+"""The launcher of an elastic job: starts processes when the driver asks for them, and tells it how they ended."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Iterable
+
+import click
+
+from paceline._internal.netif import towards
+from paceline.launch.elastic.roster import Action, End, Exit, Kill, Say, Slot, Start
+from paceline.launch.elastic.service import Service
+from paceline.launch.frames import Frame
+from paceline.launch.host import AgentHost
+from paceline.launch.job import Elastic, Job
+from paceline.launch.output import Output
+from paceline.launch.supervisor import KILL_AFTER_S, Supervisor
+
+_MOST_NOTES = 5
+"""Of hosts that one run of a discovery script offers in vain."""
+
+
+class ElasticSupervisor(Supervisor):
+    """Runs one job whose ranks may be replaced. Agents know slots, by number over all hosts, and no ranks."""
+
+    def __init__(self, job: Job, elastic: Elastic, output: Output) -> None:
+        """Nothing is started yet."""
+        super().__init__(job, output)
+        self.elastic = elastic
+        self.service: Service | None = None
+        self._slots: dict[int, Slot] = {}
+        """By number."""
+        self._hosts: dict[Slot, AgentHost] = {}
+        self._in_slot: dict[int, int] = {}
+        """Which worker runs in a slot, by number."""
+        self._numbers: dict[int, int] = {}
+        """The number of a worker's slot."""
+        self._offered: list[Slot] = []
+
+    def run(self) -> int:
+        """Until the job is over, as `Supervisor.run`."""
+        try:
+            return super().run()
+        finally:
+            if self.service is not None:
+                self.service.close()
+            if self.elastic.discovery is not None:
+                self.elastic.discovery.close()
+
+    def _go(self) -> None:
+        super()._go()
+        if self.stopping:
+            return
+        for host in self.hosts:
+            for local, number in enumerate(host.place.ranks):
+                slot = Slot(host.name, local)
+                self._slots[number], self._hosts[slot] = slot, host
+        try:
+            self.service = Service(
+                self.elastic.limits,
+                secret=self.job.secret,
+                job=self.job.number,
+                address=self._address(),
+                port=self.elastic.port,
+            )
+        except OSError as error:
+            where = f"--port {self.elastic.port}: " if self.elastic.port else ""
+            self.problem = click.ClickException(f"{where}workers cannot be waited for: {error.strerror}")
+            self._stop(0)
+            return
+        self._note(f"workers ask for their places at {self.service.endpoint}")
+        self.selector.register(self.service, selectors.EVENT_READ, lambda: None)  # each turn pumps
+        if self.elastic.discovery is None:
+            self._offer(list(self._slots.values()))
+
+    def _address(self) -> str:
+        """By which all hosts reach this process."""
+        first = self.hosts[0].ready
+        assert first is not None
+        if self.job.interface is not None:
+            return str(first["interface"])
+        if not any(host.remote for host in self.hosts):
+            return "127.0.0.1"
+        remote = next(host for host in self.hosts if host.remote)
+        return towards(remote.name.rpartition("@")[2].strip("[]")) or "127.0.0.1"
+
+    def _offer(self, slots: list[Slot]) -> None:
+        if self.service is not None and slots != self._offered:
+            self._offered = slots
+            self._carry_out(self.service.offer(slots))
+
+    def _turn(self) -> None:
+        if self.service is None or self.stopping:
+            return
+        discovery = self.elastic.discovery
+        if discovery is not None:
+            found = discovery.look(time.monotonic())
+            if found is not None:
+                self._offer(self._found(found))
+        self._carry_out(self.service.pump())
+
+    def _found(self, hosts: dict[str, int]) -> list[Slot]:
+        """The slots that a discovery script means. A host that is none of the job's is told of once."""
+        known = {host.name: host.place.count for host in self.hosts}
+        new = [
+            (name, count)
+            for name, count in hosts.items()
+            if count > known.get(name, 0)
+            and self.elastic.discovery is not None
+            and self.elastic.discovery.first_time(name)
+        ]
+        for name, count in new[:_MOST_NOTES]:
+            most = known.get(name, 0)
+            what = f"takes {most} ranks at most; name more by --hosts" if most else "is not one of --hosts"
+            click.echo(f"paceline: note: the discovery script offers {count} slots of {name}, which {what}", err=True)
+        if len(new) > _MOST_NOTES:
+            click.echo(f"paceline: note: and of {len(new) - _MOST_NOTES} more such hosts", err=True)
+        return [slot for slot in self._slots.values() if slot.number < hosts.get(slot.host, 0)]
+
+    def _patience(self) -> float | None:
+        patience = super()._patience()
+        if self.service is None or self.stopping:
+            return patience
+        discovery = self.elastic.discovery
+        waits = [patience, self.service.patience(), discovery.patience(time.monotonic()) if discovery else None]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        assert self.service is not None
+        for action in actions:
+            match action:
+                case Start(worker, slot):
+                    number = next(number for number, each in self._slots.items() if each == slot)
+                    self._in_slot[number], self._numbers[worker] = worker, number
+                    environment = self.service.environment(worker)
+                    self._hosts[slot].tell({"start": {"slot": number, "environment": environment}})
+                case Kill(worker):
+                    number = self._numbers[worker]
+                    self._hosts[self._slots[number]].tell({"kill": number})
+                case Say(text):
+                    click.echo(f"paceline: note: {text}", err=True)
+                case End(reason):
+                    if reason is not None:
+                        click.echo(f"paceline: error: {reason}", err=True)
+                        self.failed = True
+                    self._stop(self.job.grace_s if reason is not None else 0, KILL_AFTER_S)
+                case _:
+                    pass
+
+    def _ended(self, host: AgentHost, frame: Frame) -> None:
+        outcome = self._outcome(host, frame)
+        worker = self._in_slot.pop(frame.rank, None)
+        if worker is None or self.service is None:
+            return
+        del self._numbers[worker]
+        host.ended.discard(frame.rank)
+        if self.stopping:
+            return
+        how = Exit(code=outcome.code, words=outcome.sentence(), follows=outcome.follows)
+        self._carry_out(self.service.exited(worker, how))
+
+    def _lost(self, host: AgentHost, message: str) -> None:
+        if self.service is None or self.stopping:
+            super()._lost(host, message)
+            return
+        host.kill()
+        for number in host.place.ranks:
+            worker = self._in_slot.pop(number, None)
+            if worker is not None:
+                del self._numbers[worker]
+                how = Exit(code=-signal.SIGKILL, words=f"lost {message}", host_lost=True)
+                self._carry_out(self.service.exited(worker, how))

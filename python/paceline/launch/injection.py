@@ -1,0 +1,44 @@
+"""What has a Python process recorded that knows nothing of it, and what that process tells when it ends.
+
+`paceline record -- …` and `paceline run --record` put a folder with a `sitecustomize` first on PYTHONPATH, and into a
+variable what is asked for. The first process under them that trains writes to a folder of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SETTINGS = "PACELINE_RECORD_SETTINGS"
+"""The environment variable with `paceline.torch.recorder.watch.Settings` as JSON."""
+
+RESULT = "result.json"
+"""In the exchange folder: what the recorded process tells the one that started it."""
+
+_INJECT = Path(__file__).parents[1] / "torch" / "inject"
+
+
+def injected(environ: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of a command whose Python processes are to be recorded."""
+    before = environ.get("PYTHONPATH")
+    path = str(_INJECT) + (os.pathsep + before if before else "")
+    return {**environ, SETTINGS: json.dumps(settings), "PYTHONPATH": path}
+
+
+def problem(result: Mapping[str, Any] | None) -> str | None:
+    """Say why there is no trace; None if there is one. `result` is what the process told, if it did."""
+    if result is None:
+        return (
+            "no optimizer step was seen (0 steps). Does the script train with torch.optim, in Python without -I, -E or "
+            "-S, and end by itself?"
+        )
+    if "summary" in result:
+        return None
+    steps = result["steps_seen"]
+    seen = f"{steps} optimizer step{'s' if steps != 1 else ''} seen"
+    if result["error"]:
+        return str(result["error"])
+    return f"{seen}, which is too few: two to find the model, then the warm-up, then one to record"

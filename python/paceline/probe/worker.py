@@ -1,0 +1,127 @@
+"""What a rank does when it is told to: transfers, echoes, runs of messages. Times are seconds of its own clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.job.arrays import memory
+from paceline.probe import machine
+
+if TYPE_CHECKING:
+    from paceline.job.job import Job
+
+Answer = dict[str, Any]
+_TINY = 8
+_WARM = 20
+"""Echoes that do not count."""
+
+
+class Hand:
+    """One rank's side of every measurement."""
+
+    def __init__(self, ranks: Job) -> None:
+        """It needs no memory before it is told to send."""
+        self._ranks = ranks
+        self._memory = np.zeros(0, "uint8")
+
+    def do(self, order: dict[str, Any]) -> Answer:
+        """Obey: `do` names one of the methods below, the others are its arguments."""
+        words = {name: value for name, value in order.items() if name != "do"}
+        answer: Answer = getattr(self, order["do"])(**words)
+        return answer
+
+    def transfer(self, flows: Sequence[tuple[int, int]], size: int, repeats: int) -> Answer:
+        """`size` bytes from rank to rank, all flows at once; once before it counts.
+
+        By flow that ends here: seconds from the barrier before to the last byte.
+        """
+        mine = self._ranks.rank
+        coming = [(number, source) for number, (source, to) in enumerate(flows) if to == mine]
+        going = [to for source, to in flows if source == mine]
+        space = self._space((len(coming) + bool(going)) * size)
+        sent, places = space[:size], [space[(n + bool(going)) * size :][:size] for n in range(len(coming))]
+        seconds: dict[int, list[float]] = {number: [] for number, _ in coming}
+        for turn in range(repeats + 1):
+            self._ranks.barrier(name="the next transfer")
+            begin = time.perf_counter()
+            arrivals = [
+                self._ranks.recv(place, source, async_=True) for place, (_, source) in zip(places, coming, strict=True)
+            ]
+            departures = [self._ranks.send(sent, to, async_=True) for to in going]
+            for arrival, (number, _) in zip(arrivals, coming, strict=True):
+                arrival.wait()
+                if turn:
+                    seconds[number].append(time.perf_counter() - begin)
+            for departure in departures:
+                departure.wait()
+        return {"seconds": {str(number): taken for number, taken in seconds.items()}}
+
+    def echo(self, asks: int, answers: int, most: int, limit_s: float) -> Answer:
+        """8 bytes there and back, up to `most` times or for `limit_s` seconds: round trips, at the rank that asks."""
+        note, mine = np.zeros(_TINY, "uint8"), self._ranks.rank
+        if mine == answers:
+            while not note[0]:
+                self._ranks.recv(note, asks)
+                self._ranks.send(note, asks)
+        if mine != asks:
+            return {}
+        taken: list[float] = []
+        until = time.perf_counter() + limit_s
+        while not note[0]:
+            note[0] = len(taken) + 1 >= most + _WARM or time.perf_counter() > until
+            begin = time.perf_counter()
+            self._ranks.send(note, answers)
+            self._ranks.recv(note, answers)
+            taken.append(time.perf_counter() - begin)
+        return {"seconds": taken[_WARM:] or taken}
+
+    def messages(self, source: int, to: int, total: int, size: int, repeats: int) -> Answer:
+        """`total` bytes in messages of `size`, all of which are there when the first may leave; once before it counts.
+
+        At the sender: seconds until the receiver has said that it has all.
+        """
+        mine, count = self._ranks.rank, total // size
+        space = self._space(total) if mine in (source, to) else self._space(0)
+        done, taken = np.zeros(_TINY, "uint8"), []
+        for turn in range(repeats + 1):
+            arrivals = []
+            if mine == to:
+                places = [space[n * size :][:size] for n in range(count)]
+                arrivals = [self._ranks.recv(place, source, async_=True) for place in places]
+            self._ranks.barrier(name="the next run of messages")
+            if mine == source:
+                seconds = self._push([space[n * size :][:size] for n in range(count)], to, done)
+                taken += [seconds] * bool(turn)
+            for arrival in reversed(arrivals):
+                arrival.wait()
+            if mine == to:
+                self._ranks.send(done, source)
+        return {"seconds": taken}
+
+    def _push(self, pieces: Sequence[Any], to: int, done: object) -> float:
+        # Without `background` nothing leaves before somebody waits: the time that Python takes is not in it.
+        held = [memory(piece, "piece") for piece in pieces]
+        departures = [
+            self._ranks._begin("send", None, given, None, root=to, tag=0, label="", background=False) for given in held
+        ]
+        begin = time.perf_counter()
+        self._ranks.recv(done, to)
+        seconds = time.perf_counter() - begin
+        for departure in departures:
+            departure.wait()
+        return seconds
+
+    def machine(self, seconds: float) -> Answer:
+        """Wake-ups and time taken away, on all ranks at once."""
+        self._ranks.barrier(name="a look at the machine")
+        return machine.look(seconds)
+
+    def _space(self, size: int) -> Any:  # noqa: ANN401 - an array of bytes
+        if size > self._memory.size:
+            self._memory = np.zeros(size, "uint8")
+            self._memory.fill(1)
+        return self._memory

@@ -1,0 +1,80 @@
+"""What is simulated for a chapter: its runs, what explains them, and the events of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import UserError
+from paceline._internal import units
+from paceline.catalog.strategies import find_strategy
+from paceline.forecast import table as report
+from paceline.forecast.advice import advise
+from paceline.forecast.explain import Explanation, explain
+from paceline.forecast.simulate import Result, traced
+from paceline.forecast.sweep import execute
+from paceline.report.spec import Chapter, Spec
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A chapter's results. `events`: of the run `shown`, in Chrome's format."""
+
+    chapter: Chapter
+    groups: Sequence[report.Group]
+    results: Sequence[Result]
+    sentences: Sequence[str]
+    explanation: Explanation | None
+    shown: Result | None
+    events: Sequence[dict[str, Any]]
+
+    @property
+    def largest(self) -> report.Group:
+        """The configuration with the most workers; of several the first."""
+        return max(self.groups, key=lambda group: group.results[0].workers)
+
+
+def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) -> list[Simulated]:
+    """All chapters. Raises UserError naming the chapter."""
+    runs = [run for chapter in spec.chapters for run in chapter.prepared.runs]
+    results = execute(runs, progress)
+    made, begin = [], 0
+    for number, chapter in enumerate(spec.chapters, start=1):
+        end = begin + len(chapter.prepared.runs)
+        made.append(_simulated(number, chapter, results[begin:end]))
+        begin = end
+    return made
+
+
+def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
+    groups = report.grouped(chapter.prepared.runs, results)
+    shown, events = _timeline(number, chapter, groups)
+    notes = [f"Note: {note}" for note in [*chapter.prepared.notes, *report.notes(results)]]
+    return Simulated(
+        chapter=chapter,
+        groups=groups,
+        results=results,
+        sentences=[*advise(groups), *notes],
+        explanation=explain(groups) if chapter.explained else None,
+        shown=shown,
+        events=events,
+    )
+
+
+def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> tuple[Result | None, list[Any]]:
+    """Of the run that is asked for; else of the fastest on the fewest workers."""
+    if chapter.shown is None:
+        return None, []
+    strategy, workers = chapter.shown
+    pairs = [(run, result) for group in groups for run, result in zip(group.runs, group.results, strict=True)]
+    if strategy is not None:
+        name = find_strategy(strategy).name
+        pairs = [pair for pair in pairs if pair[1].strategy == name]
+    count = workers if workers is not None else min((pair[1].workers for pair in pairs), default=0)
+    pairs = [pair for pair in pairs if pair[1].workers == count]
+    if not pairs:
+        wanted = units.listed([str(word) for word in (strategy, workers) if word is not None])
+        raise UserError(f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own")
+    run, result = min(pairs, key=lambda pair: pair[1].iteration_s)
+    return result, traced(run)[1]

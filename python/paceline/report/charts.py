@@ -1,0 +1,152 @@
+"""A chapter's charts, narrow enough to be read on a phone: scaling, efficiency, ranking, breakdown, timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline._internal import units
+from paceline.forecast import plotting
+from paceline.forecast.simulate import Result
+from paceline.report.chapters import Simulated
+from paceline.report.lanes import draw as draw_lanes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches: at 96 pixels each as wide as a phone.
+_WIDTH = 4.4
+_TIMELINE_WIDTH = 5.6
+_PARTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#882255", "#999933")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawn figure; `name` for its file, `says` for who cannot see it."""
+
+    name: str
+    title: str
+    says: str
+    drawn: Figure
+
+
+def charts(chapter: Simulated) -> Iterator[Chart]:
+    """Those that the chapter's runs give."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        yield from _curves(chapter)
+        ranked = chapter.largest.fastest_first()
+        first = ranked[0]
+        at = f"{units.count(first.workers, 'worker')}, {units.rate(first.bandwidth_bps)}"
+        yield Chart(
+            "ranking",
+            f"Strategies: {at}",
+            f"Fastest first: {', '.join(f'{it.strategy} {units.duration(it.iteration_s)}' for it in ranked)}",
+            _untitled(plotting.bars(ranked, _WIDTH)),
+        )
+        yield Chart(
+            "breakdown",
+            f"What an iteration waits for: {at}",
+            f"Parts of the critical path; {first.strategy}: "
+            + ", ".join(f"{part.part} {units.duration(part.seconds)}" for part in first.critical_path),
+            _breakdown(ranked),
+        )
+        if chapter.shown is not None:
+            shown = chapter.shown
+            what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}"
+            yield Chart(
+                "timeline",
+                f"One iteration: {what}",
+                f"An iteration of {units.duration(shown.iteration_s)}; {units.duration(shown.exposed_communication_s)} "
+                "of it exposed communication",
+                draw_lanes(chapter.events, _TIMELINE_WIDTH),
+            )
+
+
+def _untitled(drawn: Figure) -> Figure:
+    """The page has the title above it."""
+    drawn.suptitle("")
+    return drawn
+
+
+def _curves(chapter: Simulated) -> Iterator[Chart]:
+    """A chart of throughput and one of efficiency for each bandwidth and compute speed-up, if workers vary."""
+    if len({result.workers for result in chapter.results}) < 2:
+        return
+    settings = dict.fromkeys((result.bandwidth_bps, result.compute_speedup) for result in chapter.results)
+    for number, (bandwidth, speedup) in enumerate(settings, start=1):
+        own = [it for it in chapter.results if (it.bandwidth_bps, it.compute_speedup) == (bandwidth, speedup)]
+        at = units.rate(bandwidth) + (f", compute {speedup:g} times as fast" if speedup != 1 else "")
+        suffix = f"-{number}" if len(settings) > 1 else ""
+        best = max(own, key=lambda result: (result.workers, -result.iteration_s))
+        says = f"With {units.count(best.workers, 'worker')} {best.strategy} takes {units.duration(best.iteration_s)}"
+        if any(result.compute_s > 0 for result in own):
+            yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, _lines(own, "samples/s, all workers", _samples))
+            yield Chart(f"efficiency{suffix}", f"Scaling efficiency: {at}", says, _lines(own, "%", _efficiency))
+        else:
+            label, value = plotting.iteration_time(own)
+            yield Chart(f"scaling{suffix}", f"All-reduce: {at}", says, _lines(own, label, value))
+
+
+def _samples(result: Result) -> float | None:
+    return result.samples_per_s
+
+
+def _efficiency(result: Result) -> float | None:
+    return None if result.scaling_efficiency is None else 100 * result.scaling_efficiency
+
+
+def _lines(results: Sequence[Result], label: str, value: Callable[[Result], float | None]) -> Figure:
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(_WIDTH, 4.4), layout="constrained")
+    axes = drawn.add_subplot()
+    fastest = _fastest_servers(results)
+    plotting.draw_lines(axes, fastest, "workers", 1.0, value)
+    if value is _samples:
+        plotting.draw_ideal(axes, fastest, "workers", 1.0)
+    axes.set_ylabel(label)
+    plotting.x_axis(axes, [result.workers for result in results], "workers")
+    plotting.y_axis(axes, [value(result) for result in results])
+    _legend(drawn, axes)
+    return drawn
+
+
+def _fastest_servers(results: Sequence[Result]) -> list[Result]:
+    """A strategy run with several numbers of servers has one line: that of the fastest for each number of workers."""
+    best: dict[tuple[str, int], Result] = {}
+    for result in results:
+        key = (result.strategy, result.workers)
+        if key not in best or result.iteration_s < best[key].iteration_s:
+            best[key] = result
+    return list(best.values())
+
+
+def _legend(drawn: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+
+
+def _breakdown(ranked: Sequence[Result]) -> Figure:
+    """Stacked parts of each strategy's critical path."""
+    from matplotlib.figure import Figure
+
+    unit, word = units.time_unit(result.iteration_s for result in ranked)
+    parts = list(dict.fromkeys(part.part for result in ranked for part in result.critical_path))
+    drawn = Figure(figsize=(_WIDTH, 1.9 + 0.36 * len(ranked)), layout="constrained")
+    axes = drawn.add_subplot()
+    left = [0.0] * len(ranked)
+    for place, name in enumerate(parts):
+        widths = [sum(part.seconds for part in result.critical_path if part.part == name) / unit for result in ranked]
+        axes.barh(range(len(ranked)), widths, left=left, color=_PARTS[place % len(_PARTS)], label=name)
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(ranked)), [result.strategy for result in ranked])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"critical path ({word})")
+    axes.grid(axis="x", color="0.9")
+    axes.set_axisbelow(True)
+    _legend(drawn, axes)
+    return drawn

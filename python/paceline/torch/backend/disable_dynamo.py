@@ -1,0 +1,52 @@
+"""Keeps torch's compiler out of the backend.
+
+While a compiled DDP model runs, C++ calls our methods, and the compiler would trace them: it cannot, for they hand out
+addresses. `torch.compiler.disable` says so too, but imports the compiler (seconds) and costs each call; this marks the
+code itself, as the compiler does with what it skips.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+MODULES = (
+    *("buffers", "collectives", "group", "hook", "job", "process_group", "reductions", "store_exchange"),
+    *("tensor_collectives", "work"),
+)
+
+
+def keep_out() -> None:
+    """Mark all functions and methods of the backend's modules."""
+    mark = _marker()
+    if mark is None:
+        return
+    for module in (importlib.import_module(f"paceline.torch.backend.{name}") for name in MODULES):
+        for thing in vars(module).values():
+            if getattr(thing, "__module__", None) != module.__name__:
+                continue
+            for member in vars(thing).values() if isinstance(thing, type) else (thing,):
+                function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+                if isinstance(function, FunctionType):
+                    for code in _codes(function.__code__):
+                        mark(code)
+
+
+def _marker() -> Callable[[CodeType], None] | None:
+    """What marks a code object; None if this torch has nothing for it, and cannot run compiled DDP models over us."""
+    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        never = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        return lambda code: frames.set_code_exec_strategy(code, never)
+    older: Callable[[CodeType], None] | None = getattr(frames, "skip_code", None)  # torch 2.6 and older
+    return older
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """The code and all that is defined inside of it, comprehensions too."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [code, *(each for constant in inner for each in _codes(constant))]

@@ -1,0 +1,130 @@
+"""What all operations of a process group share: how one is begun, named, limited in time and gathered with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypedDict, Unpack
+
+from torch import Tensor
+
+from paceline._core import Communicator
+from paceline.torch.backend.buffers import Memory, Region, name_of
+from paceline.torch.backend.job import Job
+from paceline.torch.backend.work import Together, Work
+
+Loose = Any
+"""What c10d passes in several shapes: options by position or by name; in the convenience forms of `ProcessGroup`, an
+operator, a root or a timeout in their place; and a tensor or a list that holds it alone."""
+
+
+class Call(TypedDict, total=False):
+    """The arguments of `Communicator.submit`."""
+
+    inputs: Sequence[Region]
+    outputs: Sequence[Region]
+    dtype: str
+    op: str
+    root: int
+    tag: int
+    counts: Sequence[int] | None
+    out_counts: Sequence[int] | None
+    prescale: float
+    postscale: float
+    strategy: str | None
+    label: str
+    timeout_s: float | None
+    keep: object
+    notify: int | None
+
+
+class Group:
+    """The ranks of one process group. The mix-ins of `collectives` and its siblings put the operations on it."""
+
+    _job: Job
+    _comm: Communicator
+    _is_world: bool
+    _name: str
+    _timeout_s: float | None
+    _extra_s: float
+    _gathered: list[Work] | None
+    _plain: bool
+    """Whether operations have no limit in time but the job's."""
+
+    def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None) -> None:
+        self._job, self._comm, self._name = job, comm, name
+        self._is_world = comm.size == job.size
+        self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
+        self._plain = self._timeout_s is None
+        self._gathered = None
+
+    def _begin(self, call: str, memory: Memory, options: Loose, **what: Unpack[Call]) -> Work:
+        """Submit an operation; `options` may be c10d's, or a timeout, or None."""
+        job = self._job
+        job.check()
+        label = self._label(call, memory.named)
+        # Whoever does not want a handle waits at once, and moves the bytes while it waits.
+        background = getattr(options, "asyncOp", True) or self._gathered is not None
+        token = job.token() if background and job.futures_wanted else None
+        what |= {"label": label, "timeout_s": self._limit_s(options), "keep": memory.keep, "notify": token}
+        operation = self._comm.submit(call, background=background, **what)
+        work = Work(job, operation, label, memory, token)
+        if self._gathered is not None:
+            self._gathered.append(work)
+        return work
+
+    def _label(self, call: str, tensors: Sequence[Tensor]) -> str:
+        what = f"{call} {name_of(tensors[0].dtype)}{list(tensors[0].shape)}" if tensors else call
+        if len(tensors) > 1:
+            what += f" and {len(tensors) - 1} more"
+        return what if self._is_world else f"{what} in group {self._name} of ranks {self._comm.ranks}"
+
+    def _limit_s(self, options: Loose) -> float | None:
+        """The limit of this operation; None for the job's. An unset timeout of c10d is negative."""
+        given = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
+        seconds = given.total_seconds() if given is not None else 0.0
+        limit = seconds if seconds > 0 else self._timeout_s
+        if self._extra_s and limit is not None:
+            limit, self._extra_s = limit + self._extra_s, 0.0
+        return limit
+
+    # Coalescing: the operations are begun as they come and waited for as one.
+
+    def start_coalescing(self, device: object = None) -> None:
+        """Begin to gather operations; `device` is ignored, there is one."""
+        self._gathered = []
+
+    def end_coalescing(self, device: object = None) -> Together:
+        """One handle for all that were begun since `start_coalescing`."""
+        gathered, self._gathered = self._gathered, None
+        return Together(list(gathered or []))
+
+    # The time limit.
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The limit of operations that have none of their own."""
+        self._timeout_s, self._plain = timeout.total_seconds(), False
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        self._extra_s += timeout.total_seconds()
+
+
+def one(call: str, tensors: Loose, role: str = "tensor") -> Tensor:
+    """The only tensor of a list: a process has one device here."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise ValueError(f"{call}: {len(tensors)} {role}s; it takes one (use the coalesced form for several)")
+    tensor: Tensor = tensors[0]
+    return tensor
+
+
+def parts(call: str, lists: Loose, size: int, role: str) -> list[Tensor]:
+    """The tensors of a list with one for every rank."""
+    tensors = lists[0] if len(lists) == 1 and not isinstance(lists[0], Tensor) else lists
+    if len(tensors) != size:
+        raise ValueError(f"{call}: {len(tensors)} {role}s for {size} ranks; give one for every rank of the group")
+    return list(tensors)

@@ -1,0 +1,83 @@
+"""A DDP communication hook that reduces each bucket by a strategy chosen by its size."""
+
+# No `from __future__ import annotations`: DDP looks at the hook's.
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline._core import UserError, parse_size
+from paceline.catalog.strategies import find_strategy
+from paceline.torch.backend.process_group import CPU, Operations
+
+Choice = str | Mapping[str, str] | Callable[[GradBucket], str | None] | None
+"""A strategy's name; names by the largest size they are for; or what gives a bucket's. None: what is fastest."""
+Hook = Callable[[Any, GradBucket], Future[Tensor]]
+
+
+def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | None, strategy: Choice = None) -> Hook:
+    """Make a hook that averages a bucket's gradients by `strategy`; register it, if a DDP model is given.
+
+    >>> strategy_hook(model, {"64KB": "recursive-doubling", "inf": "ring"})  # doctest: +SKIP
+
+    Without a model, for torch's own hooks to wrap (compression composes):
+
+    >>> hook = bf16_compress_wrapper(strategy_hook(None, "ring"))  # doctest: +SKIP
+    >>> model.register_comm_hook(None, hook)  # doctest: +SKIP
+
+    `strategy` is a name of `paceline strategies`; or names by size, each for buckets of up to so many bytes; or a
+    function from a `GradBucket` to a name. DDP rebuilds its buckets after the first step, so an index means nothing.
+    Every rank must choose alike. The group is the model's, or the default one.
+
+    Raises UserError for an unknown strategy or size, and ValueError for a group that is not Paceline's.
+    """
+    choose = _chooser(strategy)
+    group = model_or_group
+    if isinstance(model_or_group, DistributedDataParallel):
+        group = model_or_group.process_group
+
+    def average(state: Any, bucket: GradBucket) -> Future[Tensor]:  # noqa: ANN401 - whatever was registered
+        operations = operations_of(group if group is not None else dist.group.WORLD)
+        buffer = bucket.buffer()
+        # Before the sum, as DDP does by itself: half precision overflows less.
+        work = operations.allreduce(buffer, strategy=choose(bucket), prescale=1.0 / operations.size())
+        assert work is not None, "no options were given, so that there is a handle"
+        return work.get_future_of(buffer)
+
+    if isinstance(model_or_group, DistributedDataParallel):
+        operations_of(group)
+        model_or_group.register_comm_hook(None, average)
+    return average
+
+
+def operations_of(group: object) -> Operations:
+    """Paceline's operations in a process group. Raises ValueError if it has none."""
+    if isinstance(group, Operations):
+        return group
+    below = group._get_backend(CPU) if isinstance(group, dist.ProcessGroup) else None
+    if not isinstance(below, Operations):
+        raise ValueError("the process group is not paceline's; call init_process_group('paceline') first")
+    return below
+
+
+def _chooser(strategy: Choice) -> Callable[[GradBucket], str | None]:
+    if strategy is None:
+        return lambda bucket: None
+    if isinstance(strategy, str):
+        name = find_strategy(strategy).name
+        return lambda bucket: name
+    if isinstance(strategy, Mapping):
+        limits = sorted((_limit(size), find_strategy(name).name) for size, name in strategy.items())
+        if not limits or limits[-1][0] != math.inf:
+            raise UserError('no strategy is named for the largest buckets; add one for the size "inf"')
+        return lambda bucket: next(name for limit, name in limits if bucket.buffer().nbytes <= limit)
+    return strategy
+
+
+def _limit(size: str) -> float:
+    return math.inf if size == "inf" else parse_size(size)

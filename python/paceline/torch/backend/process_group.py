@@ -1,0 +1,171 @@
+"""The process group that torch.distributed gets.
+
+torch has two kinds of plug-in. A `ProcessGroup` is called by torch.distributed directly; a `Backend` is one of several
+below torch's own group, one for each kind of device, and is called through torch's dispatcher. On torch 2.15 the
+second costs 7 us more for each call, and torch hides its handles, so that `is_completed` is always False. So a group
+of Paceline alone is a `ProcessGroup`, and `cpu:paceline,cuda:nccl` has a `Backend` in it. Inside, they are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C._distributed_c10d import Backend as C10dBackend
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from paceline._core import Communicator
+from paceline.torch.backend.collectives import PointToPoint
+from paceline.torch.backend.group import Loose
+from paceline.torch.backend.job import Job
+from paceline.torch.backend.tensor_collectives import Single
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import GroupName
+else:
+    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.4 has none
+
+NAME = "paceline"
+CPU = torch.device("cpu")
+
+
+def _backends_can_be_subclassed() -> bool:
+    try:
+        C10dBackend(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+BACKENDS_CAN_BE_SUBCLASSED = _backends_can_be_subclassed()
+"""Whether torch lets Python write a `Backend`: not before 2.15, nor below its own groups with several of them."""
+
+
+class Operations(Single, PointToPoint):
+    """Everything that can be asked of a group, and its end."""
+
+    _owns_job: bool
+
+    def getBackendName(self) -> str:
+        """Give "paceline"."""
+        return NAME
+
+    name = getBackendName
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._comm.size
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self._comm.rank
+
+    def shutdown(self) -> None:
+        """End the job, if this group began it. A sub-group needs no end."""
+        if self._owns_job:
+            self._job.close()
+
+    def abort(self) -> None:
+        """End the job at once; operations in flight fail, here and on the other ranks."""
+        self._job.close()
+
+    def _split(self, ranks: list[int], name: str) -> Communicator | None:
+        """A communicator of these ranks of this group; None if this rank is not one of them."""
+        if self._comm.rank not in ranks:
+            return None
+        return self._job.group([self._comm.ranks[rank] for rank in ranks], name)
+
+
+class PacelineBackend(Operations, C10dBackend):
+    """Paceline for the CPU tensors of a group that has other backends too."""
+
+    def __init__(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool) -> None:
+        """`owns_job`: whether the end of this is the end of the job."""
+        C10dBackend.__init__(self, comm.rank, comm.size)
+        self._join(job, comm, name, timeout_s)
+        self._owns_job = owns_job
+
+    # All of c10d's questions are answered here: on torch 2.15 the inherited answer to one calls itself without end.
+    supports_splitting = True
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
+
+    @property
+    def options(self) -> C10dBackend.Options:
+        """Options for a split."""
+        return C10dBackend.Options(NAME)
+
+    def split(self, store: Store, ranks: list[int], opts: Loose = None) -> PacelineBackend | None:
+        """The backend of a part of this group."""
+        name = str(getattr(opts, "group_name", "") or f"{self._name}/split")
+        comm = self._split(list(ranks), name)
+        return PacelineBackend(self._job, comm, name, self._timeout_s, owns_job=False) if comm is not None else None
+
+
+class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # as above
+    """A process group of Paceline alone."""
+
+    def __init__(
+        self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
+    ) -> None:
+        """`store` is the group's own; `owns_job`: whether the end of this is the end of the job."""
+        if BACKENDS_CAN_BE_SUBCLASSED:
+            ProcessGroup.__init__(self, store, comm.rank, comm.size)
+        else:
+            ProcessGroup.__init__(self, comm.rank, comm.size)
+        self._join(job, comm, name, timeout_s)
+        self._owns_job = owns_job
+        self._group_store = store
+        self._description = "undefined"
+        self._bound: torch.device | None = None
+        # For whoever asks the group what is below it: FSDP, split_group, DeviceMesh, C++.
+        self._below: PacelineBackend | None = None
+        self._given_name = ""
+        if BACKENDS_CAN_BE_SUBCLASSED:
+            self._below = PacelineBackend(job, comm, name, timeout_s, owns_job=False)
+            self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The limit of operations that have none of their own."""
+        super().set_timeout(timeout)
+        if self._below is not None:
+            self._below.set_timeout(timeout)
+
+    def _set_group_name(self, name: GroupName) -> None:
+        """Called by torch when it has made the group. torch keeps the name in a backend, where there is one."""
+        self._given_name = name
+        if self._below is not None:
+            super()._set_group_name(name)
+
+    @property
+    def group_name(self) -> GroupName:
+        """The name that torch gave."""
+        return super().group_name if self._below is not None else GroupName(self._given_name)
+
+    def split_group(  # noqa: PLR0917 - as c10d declares it
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: C10dBackend.Options | None = None,
+        group_name: GroupName | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> PacelineProcessGroup | None:
+        """The process group of a part of this group; None if this rank is not in it."""
+        name = group_name or GroupName(f"{self._name}/split")
+        comm = self._split(list(new_ranks), name)
+        if comm is None:
+            return None
+        store = PrefixStore(f"{name}/", self._group_store)
+        part = PacelineProcessGroup(store, self._job, comm, name, self._timeout_s, owns_job=False)
+        part._set_group_name(name)
+        with contextlib.suppress(AttributeError):
+            part._set_group_desc(group_desc or f"{self._description}:split")
+        return part

@@ -1,0 +1,149 @@
+"""How torch's reduction operators on torch's dtypes become reductions that the runtime knows.
+
+| dtype | how |
+| --- | --- |
+| float32, float64, float16, bfloat16, int32, int64, uint8 | as they are |
+| int8, int16, uint16 | in int32, and back: sums and products wrap as they do in the dtype itself |
+| uint32 | in int64, and back |
+| bool | as uint8: sum and maximum are "or", product and minimum are "and", as in torch and Gloo |
+| complex | sum and average, of the real and imaginary parts |
+| float8 and others | refused: their sums lose too much; convert to bfloat16 |
+
+BAND, BOR and BXOR are known for bool (BXOR not); for integers no: gather and combine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, name_of
+from paceline.torch.backend.group import Call, Loose
+
+_NAMES: dict[Any, str] = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "avg",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
+    ReduceOp.PREMUL_SUM: "premul_sum",
+}
+AT_ONCE: dict[Any, str] = {kind: name for kind, name in _NAMES.items() if name in ("sum", "min", "max", "product")}
+"""Those that need no factor and no other dtype, if the runtime knows the tensor's."""
+_WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
+_BOOL = {"sum": "max", "max": "max", "bor": "max", "product": "min", "min": "min", "band": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What the runtime is asked for: `op` on elements of `dtype`, and factors of the inputs and of the result."""
+
+    op: str
+    dtype: torch.dtype
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def call(self, **more: Unpack[Call]) -> Call:
+        """The arguments of `submit` that say so, and more."""
+        named: Call = {"op": self.op, "dtype": REDUCIBLE[self.dtype]}
+        return {**named, "prescale": self.prescale, "postscale": self.postscale, **more}
+
+    def read(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """The values of `tensor` in this dtype."""
+        return memory.read(self._cast(tensor))
+
+    def write(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """A tensor of this dtype, which `memory.copy_back` brings to `tensor`."""
+        viewed = _viewed(tensor)
+        if viewed.dtype is self.dtype:
+            return memory.write(viewed)
+        wide = torch.empty(tensor.shape, dtype=self.dtype)
+        memory.keep.append(wide)
+        memory.back.append((tensor, wide))
+        return wide
+
+    def update(self, memory: Memory, tensor: Tensor) -> Tensor:
+        """The values of `tensor` in this dtype, to be changed in place and brought back."""
+        if tensor.dtype is self.dtype:
+            return memory.update(tensor)
+        cast = self._cast(tensor)
+        if cast.dtype is _viewed(tensor).dtype:
+            return memory.update(cast)
+        memory.keep.append(cast)
+        memory.back.append((tensor, cast))
+        return cast
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        viewed = _viewed(tensor)
+        return viewed if viewed.dtype is self.dtype else viewed.detach().to(self.dtype)
+
+
+def _viewed(tensor: Tensor) -> Tensor:
+    """Bools as the bytes they are, complex numbers as pairs; the same memory."""
+    if tensor.dtype is torch.bool:
+        return tensor.detach().view(torch.uint8)
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.detach())
+    return tensor
+
+
+def plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
+    """Choose the reduction over `size` ranks. Raises TypeError with the remedy if the runtime has none."""
+    kind = getattr(operator, "op", operator)
+    known = _planned.get((kind, dtype, size))
+    if known is None:
+        known = _plan(call, operator, dtype, size)
+        if _NAMES[kind] != "premul_sum":
+            _planned[kind, dtype, size] = known
+    return known
+
+
+_planned: dict[tuple[Any, torch.dtype, int], Reduction] = {}
+
+
+def _plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
+    kind = getattr(operator, "op", operator)
+    op = _NAMES.get(kind)
+    if op is None:
+        raise TypeError(f"{call}: the reduction {operator!r} is unknown; known are {', '.join(_NAMES.values())}")
+    real = dtype.to_real() if dtype.is_complex else dtype
+    if op in ("sum", "avg", "premul_sum") and real.is_floating_point and real in REDUCIBLE:
+        factor = _factor(operator) if op == "premul_sum" else 1.0
+        return Reduction("sum", real, factor, 1.0 / size if op == "avg" else 1.0)
+    if op in ("sum", "min", "max", "product") and dtype in REDUCIBLE:
+        return Reduction(op, dtype)
+    if op in ("sum", "min", "max", "product") and dtype in _WIDER:
+        return Reduction(op, _WIDER[dtype])
+    if dtype is torch.bool and op in _BOOL:
+        return Reduction(_BOOL[op], torch.uint8)
+    name = str(getattr(kind, "name", kind)).rpartition(".")[2]
+    raise TypeError(f"{call}: {name} of {name_of(dtype)} is not defined; {_remedy(op, dtype)}")
+
+
+def _factor(operator: Loose) -> float:
+    factor = operator.factor
+    return float(factor.item() if isinstance(factor, Tensor) else factor)
+
+
+def _remedy(op: str, dtype: torch.dtype) -> str:
+    if op.startswith("b"):
+        return "all-gather the tensors and combine them on each rank"
+    if dtype.is_complex:
+        return "sum and average are"
+    if dtype.is_floating_point:
+        return "convert to bfloat16, float16 or float32 first"
+    if op in ("avg", "premul_sum"):
+        return "its result has fractions: take SUM and divide, or convert to a floating-point dtype first"
+    return "convert to int32, int64 or a floating-point dtype first"

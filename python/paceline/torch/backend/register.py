@@ -1,0 +1,158 @@
+"""Tells torch.distributed that there is a backend "paceline", and makes its process groups.
+
+torch 2.15 finds the backend by an entry point when it is asked for, without `import paceline.torch`; before, the import
+is needed. `torch.backends`, the other group of entry points, would load Paceline at every `import torch`: not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import weakref
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
+from torch._C._distributed_c10d import _DistributedBackendOptions
+
+from paceline._core import UserError
+from paceline._internal.netif import address_of
+from paceline.job.bootstrap import MpiExchange
+from paceline.job.elastic_member import ADDRESS
+from paceline.job.failure import tell_launcher
+from paceline.job.rank_environment import RankEnvironment, rank_environment
+from paceline.job.settings import BAIDU_RING, OVER_MPI, Settings
+from paceline.torch.backend.disable_dynamo import keep_out
+from paceline.torch.backend.job import NOT_ELASTIC, Job
+from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
+
+_default: weakref.ref[Job] | None = None
+"""The job of the default group, if Paceline is in it. The group holds it: connections and memory go when that goes."""
+
+
+_MPIRUN = ("openmpi", "pmi")
+_NO_ADDRESS = (
+    "mpirun does not say where the ranks meet: set PACELINE_TRANSPORT=mpi, over which they find each other, or "
+    "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/running.md)"
+)
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed. May be called twice."""
+    if NAME.upper() not in dist.Backend._plugins:
+        keep_out()
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        if os.environ.get(ADDRESS):
+            _explain_missing_address(NOT_ELASTIC)
+        by_mpirun = False
+        with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
+            place = rank_environment()
+            _tell_torch(place)
+            by_mpirun = place.launcher in _MPIRUN
+        if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
+            _meet_over_mpi()
+        elif by_mpirun:
+            _explain_missing_address(_NO_ADDRESS)
+
+
+def _explain_missing_address(why: str) -> None:
+    """Where nobody says where torch's store is, torch would ask for variables that are no remedy, or not the best.
+
+    torch's own table is changed: `register_rendezvous_handler` takes no scheme twice.
+    """
+    handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+    if "env" not in handlers:
+        return
+    torchs = handlers["env"]
+
+    def meet(url: str, **options: object) -> object:
+        if os.environ.get("MASTER_ADDR"):
+            return torchs(url, **options)
+        tell_launcher()
+        raise UserError(why)
+
+    handlers["env"] = meet
+
+
+def _tell_torch(place: RankEnvironment) -> None:
+    """Under mpirun and srun, which do not set them: the variables that `init_process_group` reads."""
+    if place.launcher not in (*_MPIRUN, "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+        return
+    known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
+    for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
+        if value is not None:
+            os.environ.setdefault(variable, str(value))
+
+
+def _meet_over_mpi() -> None:
+    """The ranks agree through MPI where torch's store is, unless somebody has said: mpirun does not.
+
+    Raises UserError without MPI or for variables that contradict each other, JobError for ranks that do not come.
+    """
+    place, settings = rank_environment(), Settings.from_environment()
+    if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
+        return
+    address = address_of(settings.interface, "PACELINE_INTERFACE")
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+    told = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
+    master, port = json.loads(told[0])
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master, str(port)
+
+
+def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
+    """Called by torch for the default group, and on every member of a new group."""
+    tell_launcher()
+    global _default  # noqa: PLW0603 - torch has one default group in a process
+    if getattr(options, "enable_reconfigure", False):
+        raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
+    name, rank, size = str(options.group_id), options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    timeout_s = explicit(options.timeout)
+    is_default = not dist.is_initialized()
+    current = _default() if _default is not None else None
+    if is_default and current is not None:
+        current.close()
+    if not is_default and current is not None and current.broken is None:
+        job, owns_job = current, False
+        comm = job.group(ranks, name)
+    else:
+        job, owns_job = Job.start(options.store, rank, size, timeout_s), True
+        comm = job.world
+        if is_default:
+            _default = weakref.ref(job)
+    if comm.rank != rank:
+        raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
+    if alone(getattr(options, "process_group", None)):
+        return PacelineProcessGroup(options.store, job, comm, name, timeout_s, owns_job=owns_job)
+    return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
+
+
+def world_choices() -> list[tuple[int, str]]:
+    """Bytes up to which all-reduces of the default group take a strategy, and which; nothing if it is not ours."""
+    job = _default() if _default is not None else None
+    return job.world.choices() if job is not None else []
+
+
+def explicit(timeout: timedelta) -> float | None:
+    """The seconds of a timeout that somebody chose; None for torch's default, which is too long to notice a failure."""
+    return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()
+
+
+def alone(group: dist.ProcessGroup | None) -> bool:
+    """Whether the group that torch is making has no other backend than Paceline.
+
+    torch does not say so, but by the type of the group's default backend: the one of its accelerator, if there is one.
+    With an accelerator of a third party that type is ours too, and only `Backend` can be right.
+    """
+    if not BACKENDS_CAN_BE_SUBCLASSED:
+        return True
+    if group is None or group._get_backend_name() != "custom":
+        return False
+    accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return not group._device_types and (accelerator is None or accelerator.type in ("cuda", "xpu", "mps"))

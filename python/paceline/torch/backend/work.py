@@ -1,0 +1,199 @@
+"""The handle of an operation in flight, as torch.distributed hands it out."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Work as C10dWork
+from torch.futures import Future
+
+from paceline._core import JobError
+from paceline.torch.backend.buffers import Memory
+
+if TYPE_CHECKING:
+    from paceline._core import Operation
+    from paceline.torch.backend.job import Job
+
+
+class Work(C10dWork):
+    """One operation of the runtime. May be dropped without being waited for: the runtime holds the memory."""
+
+    def __init__(self, job: Job, operation: Operation, label: str, memory: Memory, token: int | None) -> None:
+        """`token` if the operation sends a notice when it has finished."""
+        super().__init__()
+        self._job = job
+        self._operation = operation
+        self._label = label
+        self._value = memory.value
+        self._memory = memory if memory.back else None
+        self._token = token
+        self._lock = threading.Lock()
+        self._future: Future[list[Tensor] | Tensor] | None = None
+        self._over: Future[JobError | None] | None = None
+        self._settled = False
+        if token is not None:
+            job.expect(token, self)
+            if operation.done():  # the notice may have come before it was expected
+                job.forget(token)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end; True. Raises JobError if the operation failed or the time is over (0: no limit)."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if not self._operation.wait(seconds if seconds > 0 else None):
+            raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
+        if self._memory is not None:
+            self._copy_back()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not; then the results are in their tensors."""
+        if not self._operation.done():
+            return False
+        self.exception()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self._operation.done() and self.exception() is None
+
+    def exception(self) -> JobError | None:
+        """The error with which it ended, if it has."""
+        return self.exception_after_wait() if self._operation.done() else None
+
+    def exception_after_wait(self) -> JobError | None:
+        """Wait for the end; the error with which it ended, if it has."""
+        try:
+            self.wait()
+        except JobError as error:
+            return error
+        return None
+
+    def synchronize(self) -> None:
+        """Wait: there is no stream to order the CPU's work by."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `synchronize`."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """The output tensors."""
+        return [self._value] if isinstance(self._value, Tensor) else self._value
+
+    def source_rank(self) -> int:
+        """The rank, in the group, that a finished receive came from."""
+        return self._operation.source()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[list[Tensor] | Tensor]:
+        """A future of the output tensors. Its callbacks run on the completer thread, so they must not block long."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._over = torch.futures.Future()
+            # A callback that raises is the only way from Python to an error that torch's C++ understands: the result of
+            # `set_exception` is a value to it, and DDP takes it for a tensor and crashes.
+            self._future = future = self._over.then(self._outcome)
+        if self._operation.done():
+            self._be_settled(future)
+        elif self._token is None:
+            self._job.complete_later(self)
+        else:
+            self._job.start_completer()
+            if self._operation.done():  # the notice may have come before there was a future
+                self._be_settled(future)
+        return future
+
+    def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
+        """The operation is over, and then so is the future, even if another thread is completing it just now."""
+        self.settle()
+        with contextlib.suppress(Exception):  # who waits for it hears of that
+            future.wait()
+
+    def get_future_of(self, value: Tensor) -> Future[Tensor]:
+        """A future of one tensor, as a DDP communication hook returns it."""
+        self._value = value
+        return self.get_future()  # type: ignore[return-value]  # of the value just set
+
+    def settle(self) -> None:
+        """Complete the future, if there is one and it is not complete. The operation has finished, or the job has."""
+        if self._operation.done():
+            error = self.exception_after_wait()
+        else:
+            error = JobError(f"{self._label}: was in flight when the process group was destroyed")
+        with self._lock:
+            over = self._over
+            if over is None or self._settled:
+                return
+            self._settled = True
+        # Outside of the lock, for this runs the callbacks.
+        over.set_result(error)
+
+    def _outcome(self, over: Future[JobError | None]) -> list[Tensor] | Tensor:
+        error = over.value()
+        if error is not None:
+            raise error
+        return self._value
+
+    def _copy_back(self) -> None:
+        with self._lock:
+            if self._memory is not None:
+                self._memory.copy_back()
+                self._memory = None
+
+
+class Together(C10dWork):
+    """Several operations as one."""
+
+    def __init__(self, works: list[C10dWork]) -> None:
+        """Each of them may be in flight or finished."""
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all; the limit is for each."""
+        for work in self._works:
+            work.wait(timeout if timeout is not None else timedelta(0))
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all have ended well."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """The first error."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def synchronize(self) -> None:
+        """Wait for all."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `synchronize`."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """The output tensors of all, in order."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """A future of the output tensors of all, in order."""
+        futures = [work.get_future() for work in self._works]
+        result = self.result()
+
+        def gathered(done: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
+            for future in done.value():
+                future.wait()
+            return result
+
+        return torch.futures.collect_all(futures).then(gathered)

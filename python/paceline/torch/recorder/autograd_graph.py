@@ -1,0 +1,151 @@
+"""The graph of a backward pass, and the order in which its gradients become ready: predicted and observed.
+
+PyTorch's engine runs a node when all that it waits for has run, the one with the highest sequence number first: what
+was created last in the forward pass. Nodes that accumulate a parameter's gradient have the highest of all
+(torch/csrc/autograd/engine.cpp, ReadyQueue; torch/csrc/autograd/function.h, sequence_nr). So the order is known before
+the backward pass, on one device. What was observed in the first step is the truth; the graph says what depends on what.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline._core import Graph, UserError
+
+_REENTRANT = "CheckpointFunctionBackward"
+
+
+@dataclass(frozen=True)
+class AutogradGraph:
+    """A backward pass. All-reduces of `graph` are the parameters' gradients, by the parameters' names; it fetches all.
+
+    `order`: names of parameters in the predicted order of their gradients. `unused`: those that want a gradient and get
+    none from this loss.
+    """
+
+    graph: Graph
+    order: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> AutogradGraph:
+    """The graph behind a loss, before its backward pass; nothing is computed.
+
+    Nodes stand in the order in which they will run, so that of equally deep gradients the one that is ready first has
+    the lower id in a plan (`paceline.plan.plan_graph`). Raises UserError for a loss without a graph, and for one with
+    reentrant checkpoints: they build the graph of what is inside only during the backward pass.
+    """
+    losses = [loss] if isinstance(loss, Tensor) else list(loss)
+    roots = [tensor.grad_fn for tensor in losses if tensor.grad_fn is not None]
+    if not roots:
+        raise UserError("the loss has no graph: it depends on no parameter that requires a gradient, or was detached")
+    parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    run = _order(roots)
+    names = _names(run, parameters)
+    gradients = [names[node] for node in run if _parameter(node) in parameters]
+    nodes = []
+    for node in run:
+        entry: dict[str, Any] = {"name": names[node]}
+        parameter = _parameter(node)
+        if parameter is not None and parameter in parameters:
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            entry["all_reduce"] = {"dtype": dtype, "bytes": parameter.numel() * parameter.element_size()}
+        nodes.append(entry)
+    document = {
+        "format": "paceline-graph",
+        "version": 1,
+        "name": type(model).__name__,
+        "provenance": f"a backward pass of PyTorch {torch.__version__}",
+        "nodes": nodes,
+        "edges": [[names[node], names[child]] for node in run for child in _children(node)],
+        "fetches": gradients,
+    }
+    graph = Graph.from_json(json.dumps(document).encode(), type(model).__name__)
+    reached = set(gradients)
+    return AutogradGraph(graph, tuple(gradients), tuple(name for name in parameters.values() if name not in reached))
+
+
+@contextmanager
+def observed_order(model: nn.Module) -> Iterator[list[str]]:
+    """While it is entered, note the name of each parameter when its gradient has been accumulated, in that order.
+
+    A gradient that is accumulated twice, as in reentrant checkpoints that share a parameter, stands there twice.
+    """
+    order: list[str] = []
+
+    def note(name: str) -> Any:  # noqa: ANN401
+        return lambda _parameter: order.append(name)
+
+    handles = [
+        parameter.register_post_accumulate_grad_hook(note(name))  # type: ignore[no-untyped-call]
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+    try:
+        yield order
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _children(node: Any) -> list[Any]:  # noqa: ANN401
+    """What waits for a node in the backward pass."""
+    return [child for child, _ in node.next_functions if child is not None]
+
+
+def _parameter(node: Any) -> Any:  # noqa: ANN401
+    """The leaf whose gradient a node accumulates; None for any other."""
+    return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+
+
+def _order(roots: list[Any]) -> list[Any]:
+    """All nodes, as the engine will run them: of those that wait for nothing, the highest sequence number first."""
+    waits_for: dict[Any, int] = {}
+    ahead = list(dict.fromkeys(roots))
+    seen = set(ahead)
+    while ahead:
+        node = ahead.pop()
+        if type(node).__name__ == _REENTRANT:
+            raise UserError(
+                "the model uses reentrant checkpoints, which hide the graph inside them; use "
+                "torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or observe the order in the first step "
+                "(paceline.torch.recorder.autograd_graph.observed_order)"
+            )
+        for child in _children(node):
+            waits_for[child] = waits_for.get(child, 0) + 1
+            if child not in seen:
+                seen.add(child)
+                ahead.append(child)
+    arrival = count()
+    ready = [(-node._sequence_nr(), next(arrival), node) for node in dict.fromkeys(roots) if node not in waits_for]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, _, node = heapq.heappop(ready)
+        order.append(node)
+        for child in _children(node):
+            waits_for[child] -= 1
+            if waits_for[child] == 0:
+                heapq.heappush(ready, (-child._sequence_nr(), next(arrival), child))
+    return order
+
+
+def _names(nodes: list[Any], parameters: dict[Any, str]) -> dict[Any, str]:
+    """Parameters' own names for their gradients; kind and number for all other nodes."""
+    names: dict[Any, str] = {}
+    taken = set(parameters.values())
+    for place, node in enumerate(nodes):
+        name = parameters.get(_parameter(node)) or f"{type(node).__name__}:{place}"
+        while node not in names and name in taken and _parameter(node) not in parameters:
+            name += "'"  # a parameter may be called anything
+        names[node] = name
+    return names

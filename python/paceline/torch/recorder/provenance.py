@@ -1,0 +1,55 @@
+"""What a recording ran on, for the provenance of a trace."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+
+import torch
+
+from paceline._core import UserError
+from paceline.job.rank_environment import rank_environment
+
+
+def job_size() -> int:
+    """How many ranks the job of this process has, by torch or by its launcher; 1 where nobody says."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    try:
+        launched = rank_environment().size
+    except UserError:  # garbled variables are not for a recording to complain of
+        launched = 1
+    return max(launched, torch.distributed.get_world_size() if distributed else 1)
+
+
+def device_name(device: torch.device) -> str:
+    """Return the model name of the GPU, or of the processor for the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _cpu_name()
+
+
+def describe_environment(device: torch.device) -> str:
+    """Return e.g. `paceline 0.1.0 with torch 2.15.0 on AMD EPYC 7763, 8 threads`."""
+    threads = torch.get_num_threads()
+    on = device_name(device)
+    if device.type == "cpu":
+        on += f", {threads} thread{'s' if threads != 1 else ''}"
+    return f"paceline {_version()} with torch {torch.__version__} on {on}"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("paceline")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or "unknown CPU"

@@ -1,0 +1,362 @@
+"""The recorder: warm-up steps, recorded steps, then steps without hooks to tell what the hooks cost."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from paceline.torch.recorder.clock import Clock, Mark, clock_for
+from paceline.torch.recorder.communication_hooks import RankProbe, take_rank_apart
+from paceline.torch.recorder.modules import is_compiled_in_place, unwrapped
+from paceline.torch.recorder.provenance import describe_environment, device_name, job_size
+from paceline.torch.recorder.step import Event, Kind, take_apart
+from paceline.torch.recorder.step_hooks import Probe, RawEvent
+from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
+from paceline.torch.recorder.trace import Medians, RecordingError, combine, refuse_closure
+
+
+class _Phase(Enum):
+    WARMUP = "warm-up"
+    RECORDED = "recorded"
+    BARE = "bare"
+    STOPPED = "stopped"
+
+
+class Recorder:
+    """Records the steps of a training loop; made by `record`.
+
+    A step ends where `optimizer.step()` returns. The first `warmup` steps run without hooks, the next `steps` with
+    them; then the hooks go, and up to `steps` more are timed as wholes to tell what the hooks cost. A loop that ends
+    earlier gives a trace of the steps there were.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        warmup: int = 3,
+        steps: int = 10,
+        name: str | None = None,
+        batch: int | None = None,
+        output: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+        earlier_steps: int = 0,
+        alternate: bool = False,
+    ) -> None:
+        """Take what `record` takes.
+
+        `clock` replaces the device's own; `earlier_steps` ran before the recorder came, and count as warm-up. With
+        `alternate`, every recorded step is followed by one without hooks, so that a machine whose speed drifts does
+        not look like the cost of recording; but a loop that ends early then has half as many recorded steps.
+        """
+        if warmup < 0 or steps < 1:
+            raise ValueError(f"warmup must be at least 0 and steps at least 1, not {warmup} and {steps}")
+        if batch is not None and batch < 1:
+            raise ValueError(f"batch must be at least 1, not {batch}")
+        if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
+            raise ValueError("a trace is of one worker: record the model without DataParallel over several GPUs")
+        self.warmup = max(warmup, earlier_steps)
+        self.steps = steps
+        self.name = name or type(unwrapped(model)).__name__
+        self.steps_seen = earlier_steps
+        self._alternate = alternate
+        self._batch = batch
+        self._output = None if output is None else Path(output)
+        if self._output is not None:
+            check_writable(self._output)
+        self._model: nn.Module | None = model
+        self._optimizer: torch.optim.Optimizer | None = optimizer
+        self._distributed = job_size() > 1
+        self._stepping = False
+        self._device = _device_of(model)
+        self._clock = clock or clock_for(self._device)
+        self._phase = _Phase.STOPPED
+        self._probe: Probe | None = None
+        self._handles: list[RemovableHandle] = []
+        self._step_start: Mark | None = None
+        self._periods: dict[_Phase, list[tuple[Mark, Mark]]] = {_Phase.RECORDED: [], _Phase.BARE: []}
+        self._bare_before = 0
+        self._logs: list[list[RawEvent]] = []
+        self._remarks: list[str] = _remarks(model) if self._distributed else []
+        self._medians: Medians | None = None
+
+    def __enter__(self) -> Recorder:
+        """Start watching the optimizer."""
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Remove all hooks; raise RecordingError if no step was recorded, unless the block itself raised."""
+        self.stop()
+        if kind is None:
+            self._combined()  # raises what is wrong
+        if self._output is not None and self._logs:
+            try:
+                self.save(self._output)
+            except Exception:
+                if kind is None:
+                    raise
+
+    def start(self) -> None:
+        """Attach what the first phase needs. Without a `with` block, call `stop` in the end."""
+        if self._optimizer is None or self._phase is not _Phase.STOPPED:
+            raise RecordingError("a recorder records once; make a new one")
+        self._handles = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+        ]
+        try:
+            self._enter(_Phase.RECORDED if self.steps_seen >= self.warmup else _Phase.WARMUP)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Remove every hook and let go of the model and the optimizer. May be called twice."""
+        self._phase = _Phase.STOPPED
+        if self._probe is not None:
+            self._probe.release()
+        while self._handles:
+            self._handles.pop().remove()
+        self._model = None
+        self._optimizer = None
+
+    @property
+    def recorded(self) -> int:
+        """Steps recorded so far."""
+        return len(self._logs)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps asked for are recorded (and the hooks gone)."""
+        return len(self._logs) >= self.steps
+
+    @property
+    def done(self) -> bool:
+        """Whether the steps without hooks are timed too, so that further steps would add nothing."""
+        return self.finished and (
+            self._phase is _Phase.STOPPED or len(self._periods[_Phase.BARE]) >= self._bare_before + self.steps
+        )
+
+    @property
+    def steps_wanted(self) -> int:
+        """Steps after which the recorder is `done`."""
+        return self.warmup + 2 * self.steps
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """The trace as docs/reference/trace-format.md describes it; RecordingError as long as no step is recorded."""
+        medians = self._combined()
+        batch = self._batch or medians.batch
+        if batch < 1:
+            raise RecordingError("the batch cannot be told from the arguments of the model: pass batch=")
+        worker = medians.worker
+        return {
+            "format": "paceline-trace",
+            "version": 1,
+            "name": self.name,
+            "provenance": self._provenance(medians),
+            "batch": batch,
+            "dtype": medians.dtype,
+            "device": device_name(self._device),
+            "workers": [worker],
+        }
+
+    @property
+    def summary(self) -> Summary:
+        """The totals, the overhead, and what is not in the trace."""
+        trace = self.trace
+        medians = self._combined()
+        worker = trace["workers"][0]
+        cost = self.overhead
+        step_s = cost.bare_s if cost else medians.step_s
+        assert self._probe is not None
+        return Summary(
+            name=self.name,
+            device=trace["device"],
+            batch=trace["batch"],
+            steps=medians.steps,
+            warmup=self.warmup,
+            forward_s=sum(layer["duration_s"] for layer in worker["forward"]),
+            loss_s=medians.loss_s,
+            backward_s=worker["backward_s"],
+            optimizer_s=worker["optimizer_s"],
+            input_s=medians.input_s,
+            step_s=step_s,
+            samples_per_s=trace["batch"] / step_s,
+            parameters=sum(self._probe.table.parameter_elements),
+            gradients=len(worker["gradients"]),
+            gradient_bytes=sum(gradient["bytes"] for gradient in worker["gradients"]),
+            overhead=cost,
+            unused=medians.unused,
+            frozen=medians.frozen,
+            notes=self._notes(medians),
+        )
+
+    @property
+    def overhead(self) -> Overhead | None:
+        """How far recording changed the step; None as long as no step was timed without hooks."""
+        periods = {phase: [self._clock.seconds(pair)[1] for pair in pairs] for phase, pairs in self._periods.items()}
+        return overhead(periods[_Phase.RECORDED], periods[_Phase.BARE])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace to `path`, which is replaced in one step if it exists."""
+        write_json(Path(path), self.trace)
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase = phase
+        if phase is _Phase.RECORDED:
+            assert self._model is not None
+            if self._probe is None:
+                if self._alternate:  # then the steps in between are the better comparison
+                    self._periods[_Phase.BARE].clear()
+                self._bare_before = len(self._periods[_Phase.BARE])
+                self._probe = (RankProbe if self._distributed else Probe)(self._model, self._clock)
+            self._probe.attach()
+        elif phase is _Phase.BARE and self._probe is not None:
+            self._probe.detach()
+
+    def _before_step(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            refuse_closure(args, kwargs)
+        except RecordingError:
+            self.stop()  # safe while torch runs the step's hooks, since raising ends that
+            raise
+        self._stepping = True
+        if self._phase is _Phase.RECORDED and self._distributed and self._probe is not None:
+            self._probe.mark(Kind.OPTIMIZER_START)
+
+    def _after_step(self, _optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        # Horovod's step calls the step of the class that it extends: torch tells of both, and the inner one counts.
+        if self._phase is _Phase.STOPPED or not self._stepping:
+            return
+        self._stepping = False
+        self.steps_seen += 1
+        end = self._clock.mark()
+        # The step after warm-up's first is the first whose beginning is known and whose caches are filled.
+        period = _Phase.RECORDED if self._phase is _Phase.RECORDED else _Phase.BARE
+        if self._step_start is not None:
+            self._periods[period].append((self._step_start, end))
+        if self._phase is _Phase.RECORDED:
+            assert self._probe is not None
+            self._logs.append([*self._probe.take(), (Kind.OPTIMIZER_END, 0, end)])
+        if self._phase is _Phase.WARMUP and self.steps_seen >= self.warmup:
+            self._enter(_Phase.RECORDED)
+        elif self._phase is _Phase.RECORDED and (self._alternate or self.finished):
+            self._enter(_Phase.BARE)
+        elif self._phase is _Phase.BARE and self.done:
+            self._leave_later()
+        elif self._phase is _Phase.BARE and not self.finished:
+            self._enter(_Phase.RECORDED)
+        # Marked anew, so that what was just done here counts in no step.
+        self._step_start = self._clock.mark()
+        if self._probe is not None:
+            self._probe.begin_step(self._step_start)
+
+    def _leave_later(self) -> None:
+        """Leave the optimizer at the model's next forward: torch forbids removing a step hook while step hooks run."""
+        self._phase = _Phase.STOPPED
+        model = self._model
+        if self._output is not None:
+            self._save_early(self._output)
+        # On a module compiled in place a hook would only make torch compile again; there the idle step hooks stay.
+        if model is not None and not is_compiled_in_place(model):
+            self._handles.append(model.register_forward_pre_hook(self._leave))
+
+    def _leave(self, *_: object) -> None:
+        if not torch.compiler.is_compiling():
+            self.stop()
+
+    def _save_early(self, path: Path) -> None:
+        """Save before the block ends, since a loop may run for days; errors wait for the block's end."""
+        try:
+            self.save(path)
+        except (RecordingError, OSError):
+            return
+
+    def _combined(self) -> Medians:
+        if self._medians is not None:
+            return self._medians
+        if self._probe is None or not self._logs:
+            raise RecordingError(
+                f"no step was recorded: saw {self.steps_seen} optimizer step{'s' if self.steps_seen != 1 else ''}, "
+                f"and the first {self.warmup} are warm-up"
+            )
+        table = self._probe.table
+        apart = take_rank_apart if self._distributed else take_apart
+        taken = [apart(self._timed(log), table) for log in self._logs]
+        medians = combine([step for step in taken if step is not None], table, self._probe.gradients)
+        if self.finished or self._phase is _Phase.STOPPED:
+            self._medians = medians
+        return medians
+
+    def _timed(self, log: list[RawEvent]) -> list[Event]:
+        seconds = self._clock.seconds([mark for _, _, mark in log])
+        return [Event(kind, key, at_s) for (kind, key, _), at_s in zip(log, seconds, strict=True)]
+
+    def _notes(self, medians: Medians) -> tuple[str, ...]:
+        short = [] if self.finished else [f"only {self.recorded} of the {self.steps} steps asked for were recorded"]
+        return (*short, *self._remarks, *medians.notes)
+
+    def _provenance(self, medians: Medians) -> str:
+        parts = [
+            f"recorded by {describe_environment(self._device)}",
+            f"median of {medians.steps} steps after {self.warmup} of warm-up",
+            str(self.overhead or "what recording cost was not measured"),
+            *self._notes(medians),
+        ]
+        return "; ".join(parts)
+
+
+def record(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    warmup: int = 3,
+    steps: int = 10,
+    name: str | None = None,
+    batch: int | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> Recorder:
+    """Record a trace of the training loop inside a `with` block.
+
+    ::
+
+        with paceline.torch.record(model, optimizer, output="T.json") as r:
+            for images, labels in loader:
+                ...
+        print(r.summary)
+
+    A step ends where `optimizer.step()` returns. After `warmup` steps, `steps` are recorded; later ones run without
+    hooks, and as many of them as were recorded are timed to tell what the hooks cost. `name` is the trace's (the
+    model's class by default), `batch` the samples of a step (by default read off the model's first tensor argument,
+    summed over the passes of a step), `output` a file to write at the end. Raises ValueError for models that are
+    neither on the CPU nor on CUDA, and RecordingError at the end of the block if no step was recorded, or in
+    `optimizer.step(closure)`.
+    """
+    return Recorder(model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch, output=output)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    devices = {parameter.device for parameter in model.parameters()}
+    if not devices:
+        raise ValueError("the model has no parameters, hence no gradients to synchronise")
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"the model's parameters lie on several devices ({names}); a trace is of one worker on one")
+    return devices.pop()
+
+
+def _remarks(model: nn.Module) -> list[str]:
+    remarks = ["of one rank of several: without the exchange of gradients, and what lies between it and the step"]
+    if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
+        remarks.append("forward and backward contain the communication of SyncBatchNorm")
+    return remarks

@@ -1,0 +1,192 @@
+"""The hooks of a recorded step: attached to one model, they write marks; detached, they leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.torch.recorder.backward import inside_backward, on_backward
+from paceline.torch.recorder.clock import Clock, Mark
+from paceline.torch.recorder.modules import ModuleTable, is_compiled_in_place, survey
+from paceline.torch.recorder.step import Kind
+
+RawEvent = tuple[Kind, int, Mark]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What is known of one parameter's gradient."""
+
+    elements: int
+    dtype: str
+    """torch's name without `torch.`, such as `float32`."""
+    itemsize: int
+    sparse: bool
+
+
+class Probe:
+    """Marks every call of a module, every ready gradient and both ends of forward and backward."""
+
+    def __init__(self, model: nn.Module, clock: Clock) -> None:
+        """Survey the model; nothing is attached yet."""
+        self.table: ModuleTable
+        self.table, self._modules, self._parameters = survey(model)
+        self.gradients: dict[int, Gradient] = {}
+        self._clock = clock
+        self._events: list[RawEvent] = []
+        self._undo: list[Callable[[], None]] = []
+        self._in_forward = False
+        self._forward_at = 0
+
+    def attach(self) -> None:
+        """Attach all hooks; on an error none stays."""
+        try:
+            for index, module in enumerate(self._modules):
+                self._watch_module(index, module)
+            for index, parameter in enumerate(self._parameters):
+                if parameter.requires_grad and parameter.is_leaf:
+                    handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        self._gradient_hook(index)
+                    )
+                    self._undo.append(handle.remove)
+            self._undo.append(on_backward(self._backward_begins, self._backward_ends))
+        except BaseException:
+            self.detach()
+            raise
+
+    def detach(self) -> None:
+        """Remove every hook; `attach` may follow again."""
+        while self._undo:
+            self._undo.pop()()
+
+    def release(self) -> None:
+        """Remove every hook and let go of the model."""
+        self.detach()
+        self._modules = []
+        self._parameters = []
+
+    def mark(self, kind: Kind, key: int = 0) -> None:
+        """Write one mark now."""
+        self._events.append((kind, key, self._clock.mark()))
+
+    def begin_step(self, previous_end: Mark | None) -> None:
+        """Forget what was marked; `previous_end` is where the step before ended."""
+        self._events = [] if previous_end is None else [(Kind.STEP_START, 0, previous_end)]
+        self._in_forward = False
+
+    def take(self) -> list[RawEvent]:
+        """Return the marks since `begin_step`."""
+        return self._events
+
+    def _watch_module(self, index: int, module: nn.Module) -> None:
+        if is_compiled_in_place(module):
+            self._wrap_compiled_call(index, module)
+            return
+        before = module.register_forward_pre_hook(self._call_hook(index), prepend=True, with_kwargs=True)
+        self._undo.append(before.remove)
+        if index == 0:
+            self._undo.append(module.register_forward_hook(self._root_returned).remove)
+
+    def _call_hook(self, index: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def called(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not torch.compiler.is_compiling():  # else the mark would be compiled into the graph
+                self._called(index, args, kwargs)
+
+        return called
+
+    def _called(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if index == 0 or not self._in_forward:
+            # A checkpoint that recomputes, and an evaluation between two steps, are no forward passes of the step.
+            if inside_backward() or not torch.is_grad_enabled():
+                return
+            if self._in_forward:  # the forward before was cut off by an exception that the loop caught
+                del self._events[self._forward_at :]
+            self._in_forward = index == 0
+            self._forward_at = len(self._events)
+            if index == 0 or not self._open_pass():
+                self.mark(Kind.FORWARD_START, batch_of(args, kwargs))
+        self.mark(Kind.CALL, index)
+
+    def _open_pass(self) -> bool:
+        """Tell whether a forward has been seen since the last backward."""
+        for kind, _, _ in reversed(self._events):
+            if kind in (Kind.FORWARD_START, Kind.CALL):
+                return True
+            if kind in (Kind.GRADIENT, Kind.BACKWARD_START, Kind.BACKWARD_END):
+                return False
+        return False
+
+    def _root_returned(self, _module: nn.Module, _args: object, _output: object) -> None:
+        if self._in_forward and not torch.compiler.is_compiling():
+            self._in_forward = False
+            self.mark(Kind.FORWARD_END)
+
+    def _wrap_compiled_call(self, index: int, module: nn.Module) -> None:
+        """Mark calls of a module on which `.compile()` was called: torch compiles its hooks away with it."""
+        original: Callable[..., object] = module._compiled_call_impl  # type: ignore[assignment]
+
+        def called(*args: object, **kwargs: object) -> object:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            self._called(index, args, kwargs)
+            output = original(*args, **kwargs)
+            if index == 0:
+                self._root_returned(module, args, output)
+            return output
+
+        def undo() -> None:
+            module._compiled_call_impl = original
+
+        module._compiled_call_impl = called
+        self._undo.append(undo)
+
+    def _gradient_hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(parameter: torch.Tensor) -> None:
+            self.mark(Kind.GRADIENT, index)
+            if index not in self.gradients:
+                self.gradients[index] = describe(parameter)
+
+        return ready
+
+    def _backward_begins(self) -> None:
+        self._in_forward = False
+        self.mark(Kind.BACKWARD_START)
+
+    def _backward_ends(self) -> None:
+        self.mark(Kind.BACKWARD_END)
+
+
+def describe(parameter: torch.Tensor) -> Gradient:
+    """Describe the gradient of `parameter`; a sparse one as if it were dense."""
+    gradient = parameter if parameter.grad is None else parameter.grad
+    return Gradient(
+        elements=parameter.numel(),
+        dtype=str(gradient.dtype).removeprefix("torch."),
+        itemsize=gradient.dtype.itemsize,
+        sparse=gradient.layout is not torch.strided,
+    )
+
+
+def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return the samples in the arguments of a forward: the first tensor's first dimension; 0 if there is no tensor.
+
+    A list of tensors (images of different sizes) is a batch of its length.
+    """
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, torch.Tensor):
+            return int(argument.shape[0]) if argument.ndim else 1
+        if isinstance(argument, list) and argument and isinstance(argument[0], torch.Tensor):
+            return len(argument)
+        if isinstance(argument, Mapping):
+            inner = batch_of((), argument)
+        elif isinstance(argument, (list, tuple)):
+            inner = batch_of(argument, {})
+        else:
+            inner = 0
+        if inner:
+            return inner
+    return 0

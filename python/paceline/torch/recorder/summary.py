@@ -1,0 +1,143 @@
+"""What a recording says about itself, for people and as data."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The totals of a trace and what does not stand in it; times in seconds."""
+
+    name: str
+    device: str
+    batch: int
+    steps: int
+    """Steps of which the medians are."""
+    warmup: int
+    forward_s: float
+    """All forward layers, `(accumulation)` and `(loss)` included."""
+    loss_s: float
+    backward_s: float
+    optimizer_s: float
+    input_s: float | None
+    """Between two steps: input, zero_grad, logging. Not a part of the trace."""
+    step_s: float
+    """One whole step without hooks where that was measured, else with them."""
+    samples_per_s: float
+    parameters: int
+    """Elements of all parameters, those without a gradient included."""
+    gradients: int
+    """Tensors that have a gradient."""
+    gradient_bytes: int
+    overhead: Overhead | None
+    unused: tuple[str, ...]
+    """Parameters that never got a gradient: not in the trace."""
+    frozen: tuple[str, ...]
+    """Parameters with requires_grad=False: not in the trace."""
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON can hold it; `overhead_ratio` is None where it was not measured."""
+        data = asdict(self)
+        data["overhead_ratio"] = self.overhead.ratio if self.overhead else None
+        return data
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        lines = [
+            f"{self.name}: batch {self.batch} on {self.device}",
+            f"median of {self.steps} steps after {self.warmup} of warm-up",
+            f"forward {_ms(self.forward_s)} (loss {_ms(self.loss_s)}), backward {_ms(self.backward_s)}, "
+            f"optimizer {_ms(self.optimizer_s)}, "
+            f"input {'not seen' if self.input_s is None else _ms(self.input_s)} (not in the trace)",
+            f"{self.parameters:,} parameters, {self.gradients} gradients of {self.gradient_bytes:,} bytes",
+            f"{self.samples_per_s:.4g} samples/s; {self.overhead or 'overhead not measured: too few steps'}",
+        ]
+        if self.unused:
+            lines.append(f"without a gradient, left out: {', '.join(self.unused)}")
+        if self.frozen:
+            lines.append(f"frozen, left out: {', '.join(self.frozen)}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+# Writing a trace so that a reader never sees half of one.
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError if a file could not be written at `path`: better now than after minutes of recording."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {path.parent} is not writable")
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write JSON beside `path` and rename it into place; an existing file is replaced, a link's target too."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+        # mkstemp makes files for the owner alone; a trace is as readable as any file the user writes.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+# How far recording changed the step.
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Median step with the hooks and without them, from the end of one step to the end of the next, in seconds."""
+
+    recorded_s: float
+    bare_s: float
+    recorded_steps: int
+    bare_steps: int
+    noise: float
+    """Half the interquartile range of the bare steps, as a share of their median: what one should not read into."""
+
+    @property
+    def ratio(self) -> float:
+        """Recorded ÷ bare: 1.014 means 1.4 % longer."""
+        return self.recorded_s / self.bare_s
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        percent = abs(self.ratio - 1) * 100
+        change = f"{percent:.1f} % {'longer' if self.ratio >= 1 else 'shorter'}"
+        recorded = f"median {self.recorded_s * 1e3:.4g} ms of {self.recorded_steps}"
+        bare = f"{self.bare_s * 1e3:.4g} ms of {self.bare_steps} without hooks"
+        return f"recording made the step {change} ({recorded} against {bare}, which vary by ±{self.noise * 100:.1f} %)"
+
+
+def overhead(recorded_s: Sequence[float], bare_s: Sequence[float]) -> Overhead | None:
+    """Compare the periods of recorded and of bare steps; None if there are none of either."""
+    if not recorded_s or not bare_s or median(bare_s) <= 0:
+        return None
+    bare = median(bare_s)
+    low, _, high = quantiles(bare_s, n=4, method="inclusive") if len(bare_s) > 1 else (bare, bare, bare)
+    return Overhead(median(recorded_s), bare, len(recorded_s), len(bare_s), noise=(high - low) / 2 / bare)

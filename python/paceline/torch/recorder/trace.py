@@ -1,0 +1,191 @@
+"""From several steps taken apart to one trace: medians per event, names instead of indices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from paceline.torch.recorder.modules import ModuleTable, needed_tensors
+from paceline.torch.recorder.step import StepTimes
+from paceline.torch.recorder.step_hooks import Gradient
+
+TRACE_DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""What docs/reference/trace-format.md allows on the wire."""
+
+LOSS_LAYER = "(loss)"
+ACCUMULATION_LAYER = "(accumulation)"
+
+
+@dataclass(frozen=True)
+class Medians:
+    """A worker of the trace, and what of the steps has no place in a trace; times in seconds."""
+
+    worker: dict[str, Any]
+    dtype: str
+    batch: int
+    """0 if it could not be told."""
+    loss_s: float
+    accumulation_s: float
+    input_s: float | None
+    step_s: float
+    """Median of the whole steps, what lies before the forward included where it was seen."""
+    steps: int
+    unused: tuple[str, ...]
+    frozen: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[int, Gradient]) -> Medians:
+    """Take the median of every duration over the steps that ran the same layers; RecordingError if there is none."""
+    if not steps:
+        raise RecordingError("none of the recorded steps computed a gradient of the model's parameters")
+    shapes = Counter(step.shape for step in steps)
+    most = max(shapes.values())
+    last = next(step for step in reversed(steps) if shapes[step.shape] == most)
+    alike = [step for step in steps if step.shape == last.shape]
+    notes = _notes(alike, len(steps), table)
+
+    dtype = wire_dtype(gradients[p] for p in last.ready_s)
+    itemsize = _ITEMSIZE[dtype]
+    ready = {p: median(step.ready_s[p] for step in alike) for p in last.ready_s}
+    backward_s = max([median(step.backward_s for step in alike), *ready.values()])
+
+    forward = _forward(alike, table, set(ready))
+    loss_s = median(step.loss_s for step in alike)
+    accumulation_s = median(step.accumulation_s for step in alike)
+    # The first pass is the one that waits for parameters, so the others stand behind the layers, before the loss.
+    forward += [
+        {"layer": name, "duration_s": _seconds(duration)}
+        for name, duration in ((ACCUMULATION_LAYER, accumulation_s), (LOSS_LAYER, loss_s))
+        if duration > 0
+    ]
+    other = sorted({gradients[p].dtype for p in ready} - {dtype})
+    if other:
+        notes.append(f"gradients of {', '.join(other)} are given as whole {dtype} elements with at least their bytes")
+    sparse = [table.parameter_names[p] for p in ready if gradients[p].sparse]
+    if sparse:
+        notes.append(f"sparse gradients are given as if dense: {_some(sparse)}")
+
+    inputs = [step.input_s for step in alike if step.input_s is not None]
+    unused = tuple(n for i, n in enumerate(table.parameter_names) if i not in ready and i not in table.frozen)
+    worker = {
+        "forward": forward,
+        "gradients": [
+            {
+                "tensor": table.parameter_names[p],
+                "ready_s": _seconds(at_s),
+                "bytes": wire_bytes(gradients[p], itemsize),
+            }
+            for p, at_s in sorted(ready.items(), key=lambda item: item[1])
+            if gradients[p].elements  # an empty parameter has nothing to send
+        ],
+        "backward_s": _seconds(backward_s),
+        "optimizer_s": _seconds(median(step.optimizer_s for step in alike)),
+    }
+    return Medians(
+        worker=worker,
+        dtype=dtype,
+        batch=Counter(step.batch for step in alike).most_common(1)[0][0],
+        loss_s=loss_s,
+        accumulation_s=accumulation_s,
+        input_s=median(inputs) if inputs else None,
+        step_s=median(step.total_s for step in alike),
+        steps=len(alike),
+        unused=unused,
+        frozen=tuple(table.parameter_names[i] for i in sorted(table.frozen)),
+        notes=tuple(notes),
+    )
+
+
+_ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def wire_dtype(gradients: Iterable[Gradient]) -> str:
+    """Return the dtype of the trace: that of most gradient elements, among those that the format knows."""
+    elements: Counter[str] = Counter()
+    for gradient in gradients:
+        elements[gradient.dtype] += gradient.elements
+    known = [(dtype, count) for dtype, count in elements.most_common() if dtype in TRACE_DTYPES]
+    if not known:
+        raise RecordingError(
+            f"the gradients are of {', '.join(sorted(elements))}; a trace knows {', '.join(TRACE_DTYPES)}"
+        )
+    return known[0][0]
+
+
+def wire_bytes(gradient: Gradient, itemsize: int) -> int:
+    """Return the gradient's bytes, rounded up to whole elements of `itemsize` bytes."""
+    return math.ceil(gradient.elements * gradient.itemsize / itemsize) * itemsize
+
+
+def _forward(steps: Sequence[StepTimes], table: ModuleTable, with_gradient: set[int]) -> list[dict[str, Any]]:
+    layers = steps[-1].layers
+    needs = needed_tensors(table, layers)
+    calls: Counter[int] = Counter()
+    forward: list[dict[str, Any]] = []
+    for position, module in enumerate(layers):
+        calls[module] += 1
+        name = table.names[module] + (f"#{calls[module]}" if calls[module] > 1 else "")
+        layer: dict[str, Any] = {
+            "layer": name,
+            "duration_s": _seconds(median(step.layer_s[position] for step in steps)),
+        }
+        tensors = [
+            table.parameter_names[p] for p in needs[position] if p in with_gradient and table.parameter_elements[p]
+        ]
+        if tensors:
+            layer["tensors"] = tensors
+        forward.append(layer)
+    return forward
+
+
+def _notes(alike: Sequence[StepTimes], steps: int, table: ModuleTable) -> list[str]:
+    notes: list[str] = []
+    last = alike[-1]
+    if len(alike) < steps:
+        notes.append(f"{steps - len(alike)} of {steps} steps ran other layers or passes and were left out")
+    if 0 in table.opaque:
+        notes.append("the model is compiled: its layers cannot be seen, so it is one layer with all parameters")
+    elif last.layers == (0,) and table.descendants[0]:
+        notes.append("no layer inside the model was seen, so it is one layer with all parameters")
+    elif table.opaque:
+        notes.append(f"compiled, hence one layer each: {_some([table.names[m] for m in sorted(table.opaque)])}")
+    if last.passes > 1:
+        notes.append(f"{last.passes} passes a step: all but the last are the layer {ACCUMULATION_LAYER}")
+    if not last.saw_backward_start:
+        notes.append("the start of the backward pass was not seen; it is taken to follow the forward pass")
+    return notes
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _seconds(value: float) -> float:
+    return round(value, 9)
+
+
+# The error of a recording that cannot give a trace.
+
+
+class RecordingError(RuntimeError):
+    """Says why no trace could be made of the steps that were seen."""
+
+
+def refuse_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Raise RecordingError if `optimizer.step` was given a closure.
+
+    A closure (LBFGS, Lightning's automatic optimisation) runs forward and backward inside the step, once or many times,
+    so that there is no point at which the gradients of the iteration are ready and the optimizer has not begun.
+    `args` is as step hooks get it: the optimizer first.
+    """
+    if any(callable(argument) for argument in (*args[1:], *kwargs.values())):
+        raise RecordingError(
+            "cannot record optimizer.step(closure): the closure runs forward and backward inside the step; "
+            "call them before step() and call step() without a closure"
+        )

@@ -1,0 +1,231 @@
+"""Recording a script that knows nothing of it: runs inside the script's process, started by inject/sitecustomize.py.
+
+Two steps of any optimizer are watched to find the largest module that was called and the optimizer that holds most of
+its parameters; from then on the ordinary recorder records them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from paceline.launch.injection import RESULT, SETTINGS
+from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.recorder.recorder import Recorder
+from paceline.torch.recorder.summary import write_json
+from paceline.torch.recorder.trace import RecordingError, refuse_closure
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `paceline record -- …` and `paceline run --record` ask of the script's process."""
+
+    output: str
+    exchange: str
+    """A private folder for `RESULT` and the claim."""
+    warmup: int
+    steps: int
+    name: str | None
+    batch: int | None
+    stop: bool
+    """End the script once all is recorded."""
+    rank: bool = False
+    """This is a rank of `paceline run`: each of them records, and the launcher says what."""
+
+
+class Watcher:
+    """Finds what to record, records it, and reports."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Register torch's global hooks; they go once the model is found."""
+        self._settings = settings
+        self._pid = os.getpid()
+        self._called_modules: dict[int, nn.Module] = {}  # in order of their first call
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._steps = 0
+        self._recorder: Recorder | None = None
+        self._took: dict[str, Any] = {}
+        self._error: str | None = None
+        self._saved = False
+        self._reported = False
+        # torch warns, rightly, that global hooks fire twice for compiled modules; that does no harm here.
+        warnings.filterwarnings("ignore", message=".*there are global hooks on", category=UserWarning)
+        self._module_hook = register_module_forward_pre_hook(self._called)
+        register_optimizer_step_pre_hook(self._stepping)
+        register_optimizer_step_post_hook(self._stepped)
+        atexit.register(self._ends)
+
+    def _called(self, module: nn.Module, _args: object) -> None:
+        if torch.compiler.is_compiling() or id(module) in self._called_modules:
+            return
+        if torch.is_grad_enabled() and not inside_backward():
+            self._called_modules[id(module)] = module
+
+    def _stepping(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._recorder is not None or self._error is not None:
+            return
+        try:
+            refuse_closure(args, kwargs)
+        except RecordingError as error:
+            self._give_up(str(error))
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        if os.getpid() != self._pid or self._error is not None or self._reported:
+            return
+        if self._recorder is None:
+            self._steps += 1
+            again = any(known is optimizer for known in self._optimizers)
+            if not again:
+                self._optimizers.append(optimizer)
+            # The second step of any optimizer says that all of the loop's have been seen once.
+            if again:
+                self._choose()
+        elif self._recorder.done:
+            self._ends()
+            if self._settings.stop:
+                raise SystemExit(0)
+        elif self._recorder.finished and not self._saved:
+            self._saved = True  # a first time already, lest the script be killed
+            self._report()
+
+    def _choose(self) -> None:
+        if not self._may_record():
+            self._give_up(None)
+            return
+        module, optimizer = largest(list(self._called_modules.values()), self._optimizers)
+        if module is None or optimizer is None:
+            self._give_up("no module was called whose parameters an optimizer holds")
+            return
+        self._forget()
+        settings = self._settings
+        try:
+            recorder = Recorder(
+                module,
+                optimizer,
+                warmup=settings.warmup,
+                steps=settings.steps,
+                name=settings.name,
+                batch=settings.batch,
+                earlier_steps=self._steps,
+            )
+            recorder.start()
+        except (ValueError, RecordingError) as error:
+            self._give_up(str(error))
+            return
+        self._recorder = recorder
+        held = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
+        inside = sum(held.get(id(p), 0) for p in module.parameters())
+        self._took = {
+            "model": recorder.name,
+            "parameters": sum(p.numel() for p in module.parameters()),
+            "elsewhere": sum(held.values()) - inside,
+            "optimizer": type(optimizer).__name__,
+        }
+
+    def _may_record(self) -> bool:
+        """Tell whether this process is the one that records: the first of this command; of several ranks rank 0."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", "0") or 0)
+        if rank != 0 and not self._settings.rank:
+            return False
+        try:
+            (Path(self._settings.exchange) / "claim").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _forget(self) -> None:
+        self._module_hook.remove()
+        self._called_modules.clear()
+        self._optimizers.clear()
+
+    def _give_up(self, error: str | None) -> None:
+        """Leave the script alone; without an `error` another process records."""
+        self._forget()
+        self._error = f"{error} (optimizer steps seen: {self._steps})" if error else ""
+
+    def _ends(self) -> None:
+        if os.getpid() != self._pid or self._reported:
+            return
+        self._reported = True
+        recorder = self._recorder
+        if recorder is not None and not recorder.done:
+            recorder.stop()
+        self._report()
+        if recorder is not None and recorder.recorded and not self._settings.rank:
+            self._say(recorder)
+
+    def _report(self) -> None:
+        recorder = self._recorder
+        exchange = Path(self._settings.exchange)
+        if recorder is None and self._error == "":
+            return
+        if recorder is None and self._steps == 0 and self._error is None:
+            return  # torch was imported, but nothing trained here: a launcher, a worker that loads data
+        result: dict[str, Any] = {"steps_seen": self._steps, "error": self._error, **self._took}
+        if recorder is not None:
+            result["steps_seen"] = recorder.steps_seen
+            result["recorded"] = recorder.recorded
+            result["finished"] = recorder.finished
+            try:
+                recorder.save(self._settings.output)
+                result["summary"] = recorder.summary.as_dict()
+            except (RecordingError, OSError) as error:
+                result["error"] = str(error)
+        first = not (exchange / RESULT).exists()
+        if exchange.is_dir() and (recorder is not None or first):
+            write_json(exchange / RESULT, result)
+
+    def _say(self, recorder: Recorder) -> None:
+        try:
+            batch = recorder.summary.batch
+        except RecordingError:
+            return  # the command says what is wrong
+        took = self._took
+        words = (
+            f"paceline: took as a step what lies between two steps of {took['optimizer']}, and as the model "
+            f"{took['model']} ({took['parameters']:,} parameters), batch {batch}; "
+            f"recorded {recorder.recorded} steps to {self._settings.output}"
+        )
+        if took["elsewhere"]:
+            words += f"; {took['elsewhere']:,} parameters of the optimizer lie outside it and are left out"
+        print(words, file=sys.stderr, flush=True)
+
+
+def largest(
+    modules: list[nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> tuple[nn.Module | None, torch.optim.Optimizer | None]:
+    """Return the module with most parameter elements in one optimizer, and that optimizer.
+
+    `modules` are in order of their first call: of modules with the same parameters the outermost was called first.
+    """
+    best: tuple[int, nn.Module | None, torch.optim.Optimizer | None] = (0, None, None)
+    for optimizer in optimizers:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for module in modules:
+            size = sum(p.numel() for p in module.parameters() if id(p) in held)
+            if size > best[0]:
+                best = (size, module, optimizer)
+    return best[1], best[2]
+
+
+def start() -> None:
+    """Start watching as the environment says; called once torch is imported."""
+    settings = Settings(**json.loads(os.environ[SETTINGS]))
+    _keep(Watcher(settings))
+
+
+_kept: list[Watcher] = []
+_keep: Callable[[Watcher], None] = _kept.append

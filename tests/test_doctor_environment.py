@@ -1,0 +1,158 @@
+"""`paceline doctor --env`: facts of this machine that can be checked against other sources, and no secret in it."""
+
+import json
+import os
+import platform
+import resource
+import socket
+import subprocess
+import sys
+import time
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+from paceline.doctor import environment
+from paceline.doctor.environment import HIDDEN, collect, variables
+from paceline.doctor.environment_table import table
+
+
+def test_what_it_says_is_so():
+    found = json.loads(json.dumps(collect({}), allow_nan=False))
+    assert (found["format"], found["version"]) == ("paceline-environment", 1)
+    versions = found["versions"]
+    assert (versions["paceline"], versions["python"]) == (paceline.__version__, platform.python_version())
+    assert found["system"]["kernel"] == os.uname().release
+    assert found["cpu"]["affinity"] == len(os.sched_getaffinity(0)) <= found["cpu"]["logical"] == os.cpu_count()
+    memory = found["memory"]
+    assert memory["total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < memory["available_bytes"] <= memory["total_bytes"]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert found["limits"]["open files"] == {"soft": limit[0], "hard": limit[1]}
+    assert {card["name"] for card in found["interfaces"]} == {name for _, name in socket.if_nameindex()}
+    loopback = next(card for card in found["interfaces"] if card["name"] == "lo")
+    assert loopback["ipv4"] == "127.0.0.1" and loopback["up"] and not loopback["multicast"]
+    assert found["settings"] is None and found["variables"] == {}
+
+
+def test_transports_are_tried_out():
+    found = {it["name"]: it for it in collect({})["transports"]}
+    assert list(found) == ["shm", "tcp", "grpc", "mpi", "multicast"]
+    assert all(found[name]["available"] for name in ("shm", "tcp", "grpc"))
+    assert "127.0.0.1" in found["tcp"]["detail"]
+
+
+def test_why_a_transport_is_not_there():
+    found = collect({"PACELINE_INTERFACE": "eth77", "PACELINE_MPI_LIBRARY": "/nowhere/libmpi.so.40"})
+    transports = {it["name"]: it for it in found["transports"]}
+    for name, reason in (("tcp", "no interface 'eth77'"), ("grpc", "eth77"), ("mpi", "/nowhere/libmpi.so.40")):
+        assert not transports[name]["available"]
+        assert reason in transports[name]["detail"]
+    assert found["versions"]["mpi"] is None
+    text = "\n".join(table(found, 100))
+    assert "no: PACELINE_INTERFACE: this machine has no interface 'eth77'" in text
+
+
+def test_settings_that_would_stop_a_job_are_named():
+    found = collect({"PACELINE_STRATEGI": "ring"})
+    assert "PACELINE_STRATEGI" in found["settings"]
+    assert "These settings would stop a job" in "\n".join(table(found, 100))
+
+
+SECRETS = {
+    "PACELINE_SECRET": "correct-horse-battery",
+    "_HOROVOD_SECRET_KEY": "staple0123",
+    "NCCL_AUTH_TOKEN": "hunter2hunter2",
+    "AWS_SECRET_ACCESS_KEY": "never-relevant",
+    "HOROVOD_PASSWORD": "swordfish",
+}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_secrets_are_not_printed(as_json, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    # In other variables, too, and in the message about a setting.
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", f"eth-{SECRETS['PACELINE_SECRET']}")
+    monkeypatch.setenv("PACELINE_STRATEGY", SECRETS["HOROVOD_PASSWORD"])
+    monkeypatch.setenv("NCCL_PROXY", "http://somebody:opensesame@proxy:3128")
+    done = CliRunner().invoke(main, ["doctor", "--env", *(["--json"] if as_json else [])])
+    assert done.exit_code == 0, done.output
+    for value in (*SECRETS.values(), "opensesame", "somebody"):
+        assert value not in done.output
+    assert "PACELINE_SECRET" in done.output and HIDDEN in done.output
+    assert "AWS_SECRET_ACCESS_KEY" not in done.output
+
+
+def test_relevant_variables_alone_are_shown():
+    shown = variables(
+        {
+            "OMP_NUM_THREADS": "4",
+            "PACELINE_TIMEOUT": "30",
+            "HOME": "/home/somebody",
+            "WORLD_SIZE": "2",
+            "COMPANY_X": "1",
+        }
+    )
+    assert shown == {"OMP_NUM_THREADS": "4", "PACELINE_TIMEOUT": "30", "WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("files", "group", "limits"),
+    [
+        # The second version: a limit of a parent holds for its children.
+        ({"job/cpu.max": "max 100000", "cpu.max": "150000 100000", "job/memory.max": "max"}, "0::/job", (1.5, None)),
+        ({"job/cpu.max": "50000 100000", "cpu.max": "150000 100000", "job/memory.max": "1000"}, "0::/job", (0.5, 1000)),
+        # The first.
+        (
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": "200000",
+                "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+                "memory/job/memory.limit_in_bytes": str((1 << 63) - 4096),
+            },
+            "4:cpu,cpuacct:/job\n5:memory:/job",
+            (2.0, None),
+        ),
+        ({}, "0::/", (None, None)),
+    ],
+)
+def test_limits_of_control_groups(tmp_path, monkeypatch, files, group, limits):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "cgroup").write_text(group)
+    monkeypatch.setattr(environment, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(environment, "_OWN_CGROUP", tmp_path / "cgroup")
+    found = collect({})
+    assert (found["cpu"]["cgroup_limit"], found["memory"]["cgroup_limit_bytes"]) == limits
+    assert ("control group may use the time of" in "\n".join(table(found, 200))) == (limits[0] is not None)
+
+
+def test_every_line_of_the_table_fits(monkeypatch):
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    text = "\n".join(table(collect(), 80))
+    assert "OMP_PLACES" in text and f"paceline            {paceline.__version__}" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_it_imports_nothing_heavy_and_takes_under_a_second():
+    code = (
+        "import sys; from paceline.doctor.environment import collect; collect(); "
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'pandas', 'ray') if name in sys.modules])"
+    )
+    best = float("inf")
+    for _ in range(3):
+        start = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        best = min(best, time.monotonic() - start)
+    assert done.stdout.strip() == "[]"
+    assert best < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [([], "name the timeline of a run"), (["--env", "run.json"], "takes no RUN.json")]
+)
+def test_a_file_or_env(words, said):
+    done = CliRunner().invoke(main, ["doctor", *words])
+    assert done.exit_code == 2 and said in done.output
