@@ -2,39 +2,53 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python
+UV     := $(BIN)/uv pip install --python $(BIN)/python
 OUT    := demo-output
+DIST   := dist
+SAY    := @printf '\n==> %s\n'
 # Python compiles torch's sources once, not at every start.
 unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-all bench lint format clean study
+.PHONY: setup demo test test-all bench lint format clean study wheels
 
 setup: $(VENV)/.installed
 
+# What the demo and the tests need; linters and benchmarks bring their own when they are run. On Linux plain torch brings CUDA's
+# libraries, 4 of its 5 GB; UV_TORCH_BACKEND=cpu in the environment leaves them out where download.pytorch.org can be reached.
 $(VENV)/.tools: pyproject.toml
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or newer, https://rustup.rs"; exit 77; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; set PYTHON"; exit 77; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(UV) 'maturin>=1.9,<2' && $(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore \
-		--group test --group lint --group bench
+	$(SAY) "Installing Python packages into $(VENV): torch and what it needs are 5 GB. Takes 1 to 4 minutes; seconds from uv's cache."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	@$(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore --group test 'maturin>=1.9,<2'
 	@touch $@
 
+# Not quiet: cargo says what it compiles.
 $(VENV)/.installed: $(VENV)/.tools $(RUST)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/maturin develop --quiet --release --locked --uv
+	$(SAY) "Compiling the Rust core, some 120 crates. Takes 2 to 4 minutes on two cores the first time, half of it for the last crate, _core."
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/maturin develop --release --locked --uv
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.tools
+	@$(UV) --quiet --requirements pyproject.toml --group lint
 	@touch $@
 
 # Records real training steps of a real model on this machine, forecasts them on a cluster, draws what it says.
 demo: setup
 	@mkdir -p $(OUT)
+	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes half a minute."
 	$(BIN)/paceline record --model resnet18 --batch 16 --warmup 1 --steps 4 -o $(OUT)/resnet18.json
+	$(SAY) "2/3 Forecasting them on 2 to 32 devices of 500 images/s at 10 Gbit/s, with each strategy. Takes seconds."
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 2,4,8,16,32 --bandwidth 10Gbps \
 		--plot $(OUT)/resnet18.png
+	$(SAY) "3/3 Forecasting one strategy with buckets of 25 MB and writing its timeline. Takes a second."
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 8 --bandwidth 10Gbps --strategy ring \
 		--bucket-size 25MB --timeline $(OUT)/resnet18-ring.json
-	@echo "The forecast is for a device of 500 images/s, not for this CPU. Look at $(OUT)/resnet18.png, and open $(OUT)/resnet18-ring.json at https://ui.perfetto.dev"
+	$(SAY) "Done. The forecast is for a device of 500 images/s, not for this CPU."
+	@echo "Look at $(OUT)/resnet18.png, and open $(OUT)/resnet18-ring.json at https://ui.perfetto.dev"
 
 test: setup
 	cargo test --locked --quiet
@@ -44,14 +58,15 @@ test-all: setup
 	cargo test --locked --quiet
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
-	@$(UV) --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
-	@$(UV) --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
+	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
+	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
 
 bench: setup
+	@$(UV) --quiet --requirements pyproject.toml --group bench
 	cargo bench --locked -p paceline-benches
 	$(BIN)/python benches/processes.py
 	$(BIN)/python benches/peers/run.py
@@ -61,17 +76,41 @@ bench: setup
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator
 
-lint: setup
+lint: setup $(VENV)/.lint
 	cargo fmt --check
 	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format:
+format: $(VENV)/.lint
 	cargo fmt
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One wheel for all Pythons from 3.11 and glibc from 2.17 on, for each architecture, and the source distribution: into dist/.
+# zig links against an old glibc and is the C compiler of the other architecture. scripts/try_wheel.py installs and tries them.
+ARCHITECTURES ?= x86_64 aarch64
+WHEELS        := .venv-wheels
+$(WHEELS)/.installed: Makefile
+	@$(PYTHON) -m venv $(WHEELS)
+	@$(WHEELS)/bin/python -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'ziglang>=0.13,<0.18' \
+		'auditwheel>=6.2,<7' 'abi3audit>=0.0.20'
+	@touch $@
+
+wheels: export PATH := $(CURDIR)/$(WHEELS)/bin:$(PATH)
+wheels: $(WHEELS)/.installed
+	rm -rf $(DIST)
+	maturin sdist --out $(DIST)
+	@for architecture in $(ARCHITECTURES); do \
+		target=$$architecture-unknown-linux-gnu; \
+		test -d "$$(rustc --print target-libdir --target $$target)" || rustup target add $$target || \
+			{ echo "skipped $$architecture: Rust has no standard library for it here; try: rustup target add $$target"; continue; }; \
+		printf '\n==> %s\n' "Compiling for $$architecture. Takes 3 to 6 minutes on two cores the first time."; \
+		maturin build --release --locked --zig --compatibility manylinux2014 --target $$target --out $(DIST) || exit 1; \
+	done
+	@for wheel in $(DIST)/*.whl; do auditwheel show $$wheel && abi3audit --strict --verbose $$wheel || exit 1; done
+	$(PYTHON) scripts/check_wheels.py $(DIST)
+
 clean:
-	rm -rf target $(VENV) $(OUT)
+	rm -rf target $(VENV) $(WHEELS) $(OUT) $(DIST)

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 from hvd_workers import cycles
 from hvd_workers.launch import run
-from paceline._core import UserError, simulate_agreement
+from paceline._core import simulate_agreement
+from paceline.errors import InvalidArgumentError
 
 KIB = 1 << 10
 MS = 1_000_000
@@ -100,7 +101,7 @@ def test_the_same_scenario_gives_the_same_answer(policy):
 
 
 def test_a_scenario_that_cannot_be_is_refused():
-    with pytest.raises(UserError, match="policy: 'grpah' is unknown"):
+    with pytest.raises(InvalidArgumentError, match="policy: 'grpah' is unknown"):
         simulated("grpah", 2, [(4, 0.0)], 1)
-    with pytest.raises(UserError, match="1 to 64 ranks"):
+    with pytest.raises(InvalidArgumentError, match="1 to 64 ranks"):
         simulated("graph", 0, [(4, 0.0)], 1)

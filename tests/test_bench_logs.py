@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline.bench.logs import read_log
 from paceline.cli.main import main
 
@@ -64,7 +64,7 @@ def test_errors_name_the_line(tmp_path, name, old, new, line, says):  # noqa: PL
     log, text = tmp_path / name, (LOGS / name).read_text()
     assert old in text
     log.write_text(text.replace(old, new))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         read_log(log)
     assert f"{log}:{line}: " in str(caught.value)
     assert says in str(caught.value)
@@ -74,7 +74,7 @@ def test_errors_name_the_line(tmp_path, name, old, new, line, says):  # noqa: PL
 def test_a_log_of_two_runs_is_refused(tmp_path, name):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text + text)
-    with pytest.raises(UserError, match="a second run"):
+    with pytest.raises(InvalidArgumentError, match="a second run"):
         read_log(log)
 
 
@@ -82,7 +82,7 @@ def test_a_log_of_two_runs_is_refused(tmp_path, name):
 def test_a_log_that_is_cut_within_a_number_is_refused(tmp_path, name, last):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text[: text.index(last) + 3])
-    with pytest.raises(UserError, match="the log is cut"):
+    with pytest.raises(InvalidArgumentError, match="the log is cut"):
         read_log(log)
 
 
@@ -90,14 +90,14 @@ def test_a_log_that_is_cut_within_a_number_is_refused(tmp_path, name, last):
 def test_a_size_that_stands_twice_is_refused(tmp_path, name, old, new):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text.replace(old, new))
-    with pytest.raises(UserError, match="stands here again"):
+    with pytest.raises(InvalidArgumentError, match="stands here again"):
         read_log(log)
 
 
 def test_numbers_that_only_python_writes_are_refused(tmp_path):
     log = tmp_path / "log"
     log.write_text((LOGS / "tf_cnn.log").read_text().replace("1187.52", "1187_52"))
-    with pytest.raises(UserError, match="'1187_52' is not a number"):
+    with pytest.raises(InvalidArgumentError, match="'1187_52' is not a number"):
         read_log(log)
 
 
@@ -125,12 +125,12 @@ def test_osu_without_what_was_computed_meanwhile(tmp_path):
 def test_other_files_are_refused(tmp_path):
     log = tmp_path / "log"
     log.write_text("hello\n")
-    with pytest.raises(UserError, match="neither a log of tf_cnn_benchmarks"):
+    with pytest.raises(InvalidArgumentError, match="neither a log of tf_cnn_benchmarks"):
         read_log(log)
     log.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8"):
+    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         read_log(log)
-    with pytest.raises(UserError, match="No such file"):
+    with pytest.raises(InvalidArgumentError, match="No such file"):
         read_log(tmp_path / "none")
 
 
@@ -144,7 +144,7 @@ def test_damaged_logs_are_read_or_refused(tmp_path_factory, name, data):
     log.write_text(text[:at] + letters + text[at + len(letters) + 1 :], encoding="utf-8")
     try:
         found = read_log(log)
-    except UserError as error:
+    except InvalidArgumentError as error:
         assert str(log) in str(error)
     else:
         assert found.sizes or found.total_images_per_s is not None

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from click.testing import CliRunner
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline.cli.main import main
 from paceline.doctor import diagnose
 from test_doctor_format import FIRST, LAST, Ranks, training
@@ -155,5 +155,5 @@ def test_damage_of_any_kind_is_an_error_or_harmless(tmp_path):
         path.write_text("".join(letters))
         try:
             assert diagnose(path).text(100)
-        except UserError as error:
+        except InvalidArgumentError as error:
             assert str(path) in str(error)

@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 
 import paceline
 import pytest
@@ -141,13 +140,14 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
         "import sys; from paceline.doctor.environment import collect; collect(); "
         "print([name for name in ('torch', 'numpy', 'matplotlib', 'pandas', 'ray') if name in sys.modules])"
     )
-    best = float("inf")
+    taken = []
     for _ in range(3):
-        start = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        best = min(best, time.monotonic() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.stdout.strip() == "[]"
-    assert best < 1
+    assert min(taken) < 1  # of the processor's time, which other programs on the machine do not stretch much
 
 
 @pytest.mark.parametrize(

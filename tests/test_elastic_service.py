@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline._core import JobError, UserError
 from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_member import Membership, WorldEndedError, membership
 from paceline.job.elastic_protocol import Decoder, encode, proof, proves, world_secret
 from paceline.launch.elastic.discovery import Discovery
@@ -200,7 +200,7 @@ def test_the_last_to_finish_ends_the_job(running):
 
 def test_variables_that_contradict_each_other():
     assert membership({}) is None
-    with pytest.raises(UserError, match="PACELINE_RUN_ELASTIC is set, but not PACELINE_RUN_WORKER"):
+    with pytest.raises(InvalidArgumentError, match="PACELINE_RUN_ELASTIC is set, but not PACELINE_RUN_WORKER"):
         membership({"PACELINE_RUN_ELASTIC": "127.0.0.1:1"})
 
 
@@ -236,10 +236,10 @@ def test_what_a_discovery_script_says(tmp_path):
         looked(discovery)
     discovery.close()
     missing = Discovery(str(tmp_path / "none"))
-    with pytest.raises(UserError, match="No such file"):
+    with pytest.raises(InvalidArgumentError, match="No such file"):
         looked(missing)
     missing.close()
-    with pytest.raises(UserError, match="is empty"):
+    with pytest.raises(InvalidArgumentError, match="is empty"):
         Discovery("")
 
 

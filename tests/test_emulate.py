@@ -22,7 +22,7 @@ from emulate_workers.here import (
     start,
     wait_until,
 )
-from paceline import UserError, emulate
+from paceline import InvalidArgumentError, emulate
 from paceline.cli.main import main
 from paceline.emulate import plan, state
 from paceline.emulate.cluster import bring_up, let_go
@@ -299,7 +299,7 @@ def test_bad_input(tmp_path, monkeypatch):
 
 
 def test_an_unknown_host_is_told_of_those_that_there_are():
-    with pytest.raises(UserError, match="there are worker0 to worker1"):
+    with pytest.raises(InvalidArgumentError, match="there are worker0 to worker1"):
         plan.find(plan.plan(2, 0, switch=False), "elsewhere")
 
 
@@ -311,7 +311,7 @@ def test_bad_input_from_python():
         {"bandwidth_bps": 5},
         {"bandwidth_bps": float("nan")},
     ):
-        with pytest.raises(UserError), emulate.cluster(**{"workers": 2, "bandwidth_bps": 1e8, **wrong}):
+        with pytest.raises(InvalidArgumentError), emulate.cluster(**{"workers": 2, "bandwidth_bps": 1e8, **wrong}):
             pass
 
 
@@ -319,7 +319,7 @@ def test_states_of_others_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "paceline-emulate").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="not a folder of yours alone"):
+    with pytest.raises(InvalidArgumentError, match="not a folder of yours alone"):
         state.folder()
 
 

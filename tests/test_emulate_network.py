@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from emulate_workers.here import TESTS, call, skip_where_forbidden
-from paceline import UserError, emulate
+from paceline import InvalidArgumentError, emulate
 from paceline.emulate.fidelity import Fidelity, Load, Pattern
 from paceline.emulate.shaping import MTU, shape
 
@@ -31,7 +31,7 @@ def test_buckets_hold_a_segment_and_rates_are_goodput():
         assert (low.segment, low.burst) <= (high.segment, high.burst)
     assert (shape(500e6).segment, shape(500e6).burst) == (65_536, 80_000)
     for wrong in (0, -1e9, 1e5, 1e12, float("inf"), float("nan")):
-        with pytest.raises(UserError, match="bandwidth"):
+        with pytest.raises(InvalidArgumentError, match="bandwidth"):
             shape(wrong)
 
 
@@ -41,7 +41,7 @@ def test_shaping(possible):
             cluster.set_bandwidth(rate)
             best = best_errors(cluster, rate)
             assert all(LEAST < error < MOST for error in best.values()), best
-        with pytest.raises(UserError):
+        with pytest.raises(InvalidArgumentError):
             cluster.set_bandwidth(1)
 
 
@@ -144,5 +144,8 @@ def test_check_prints_what_it_measured(possible, tmp_path):
 
 
 def test_one_worker_has_nobody_to_talk_to(possible):
-    with emulate.cluster(workers=1, bandwidth_bps=1e8) as cluster, pytest.raises(UserError, match="at least 2"):
+    with (
+        emulate.cluster(workers=1, bandwidth_bps=1e8) as cluster,
+        pytest.raises(InvalidArgumentError, match="at least 2"),
+    ):
         cluster.check()

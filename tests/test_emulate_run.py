@@ -8,7 +8,7 @@ from collections import Counter
 import click
 import pytest
 from emulate_workers.here import call, prepare, skip_where_forbidden
-from paceline import UserError, emulate
+from paceline import InvalidArgumentError, emulate
 
 TRAIN = [sys.executable, "-m", "emulate_workers.train"]
 
@@ -110,15 +110,15 @@ def test_a_job_that_takes_too_long_is_ended(cluster):
 
 
 def test_more_servers_than_hosts(cluster):
-    with pytest.raises(UserError, match="2 servers: the cluster has 1 server host"):
+    with pytest.raises(InvalidArgumentError, match="2 servers: the cluster has 1 server host"):
         cluster.run(TRAIN, strategy="ps", servers=2)
-    with pytest.raises(UserError, match="switch: the cluster has no host for it"):
+    with pytest.raises(InvalidArgumentError, match="switch: the cluster has no host for it"):
         cluster.run(TRAIN, strategy="ps-aggregation", switch=True)
-    with pytest.raises(UserError, match="ranks can be started"):
+    with pytest.raises(InvalidArgumentError, match="ranks can be started"):
         cluster.run(TRAIN, ranks_per_host=0)
-    with pytest.raises(UserError, match="which command"):
+    with pytest.raises(InvalidArgumentError, match="which command"):
         cluster.run([])
-    with pytest.raises(UserError, match="no host 'worker7' in this cluster; did you mean"):
+    with pytest.raises(InvalidArgumentError, match="no host 'worker7' in this cluster; did you mean"):
         cluster.popen("worker7", ["true"])
-    with pytest.raises(UserError, match="nothing reads"):
+    with pytest.raises(InvalidArgumentError, match="nothing reads"):
         cluster.run(TRAIN, stratgy="ring")

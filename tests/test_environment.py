@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline._internal.files import read_small
 from paceline._internal.netif import address_of, addresses, endpoint
 from paceline.job.rank_environment import rank_environment
@@ -97,7 +97,7 @@ def test_the_innermost_launcher_counts(environ, expected):
     ],
 )
 def test_contradictions_name_variable_value_and_remedy(environ, words):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         rank_environment(environ)
     assert all(word in str(caught.value) for word in words), caught.value
     assert len(str(caught.value)) < 400
@@ -140,13 +140,13 @@ def test_node_lists(text, expected):
     "text", ["", ",", "a,", "a[", "a]", "a[]", "a[2-1]", "a[x]", "a[1-]", "a b", "a[1[2]]", "a,,b"]
 )
 def test_garbled_node_lists(text):
-    with pytest.raises(UserError, match="X: "):
+    with pytest.raises(InvalidArgumentError, match="X: "):
         nodes(text, "X")
 
 
 def test_node_lists_that_fill_memory_are_refused():
     for text in ("a[0-999999999]", "a[0-9999][0-9999][0-9999]", "a[0-999999]b[0-9]"):
-        with pytest.raises(UserError):
+        with pytest.raises(InvalidArgumentError):
             nodes(text, "X")
 
 
@@ -154,7 +154,7 @@ def test_node_lists_that_fill_memory_are_refused():
 def test_node_lists_never_break_the_parser(text):
     try:
         names = nodes(text, "X")
-    except UserError:
+    except InvalidArgumentError:
         return
     assert names
     assert not any(letter in name for name in names for letter in "[],")
@@ -163,7 +163,7 @@ def test_node_lists_never_break_the_parser(text):
 def test_tasks_per_node():
     assert tasks_per_node("2(x3),1", "X") == [2, 2, 2, 1]
     for text in ("", "2(x3", "a", "2(3)", "1(x999999999)"):
-        with pytest.raises(UserError, match="X: "):
+        with pytest.raises(InvalidArgumentError, match="X: "):
             tasks_per_node(text, "X")
 
 
@@ -224,7 +224,7 @@ def test_settings_of_the_environment_and_of_the_script():
 )
 def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     variable = f"PACELINE_{variable}"
-    with pytest.raises(UserError, match=re.escape(f"{variable}: has no effect with transport {transport};")):
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"{variable}: has no effect with transport {transport};")):
         Settings.from_environment({variable: value, "PACELINE_TRANSPORT": transport})
 
 
@@ -263,7 +263,7 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     ],
 )
 def test_bad_variables_are_named(variable, value, words):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         Settings.from_environment({variable: value})
     assert str(caught.value).startswith(variable)
     assert all(word in str(caught.value) for word in words), caught.value
@@ -274,16 +274,16 @@ def test_bad_variables_are_named(variable, value, words):
     [{"servers": True}, {"servers": 1.5}, {"chunk": -1}, {"timeout_s": "soon"}, {"strategy": 3}, {"stratgey": "ring"}],
 )
 def test_bad_words_of_a_script_are_named(said):
-    with pytest.raises(UserError, match=next(iter(said))):
+    with pytest.raises(InvalidArgumentError, match=next(iter(said))):
         Settings.from_environment({}, **said)
 
 
 def test_a_knob_that_the_strategy_does_not_use_is_an_error():
-    with pytest.raises(UserError, match="PACELINE_SERVERS: has no effect on ring"):
+    with pytest.raises(InvalidArgumentError, match="PACELINE_SERVERS: has no effect on ring"):
         Settings.from_environment({"PACELINE_STRATEGY": "ring", "PACELINE_SERVERS": "2"})
     assert Settings.from_environment({"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}).servers == 2
     group = {"PACELINE_MULTICAST": "239.77.0.0:47700"}
-    with pytest.raises(UserError, match=r"PACELINE_MULTICAST: has no effect on ring; .*ps-multicast"):
+    with pytest.raises(InvalidArgumentError, match=r"PACELINE_MULTICAST: has no effect on ring; .*ps-multicast"):
         Settings.from_environment(group | {"PACELINE_STRATEGY": "ring"})
     assert Settings.from_environment(group | {"PACELINE_STRATEGY": "ring-multicast"}).multicast == "239.77.0.0:47700"
     assert Settings.from_environment(group).multicast == "239.77.0.0:47700"  # operations may name a strategy
@@ -298,7 +298,7 @@ def test_secret_files(tmp_path):
     file = tmp_path / "secret"
     file.write_text("0123456789abcdef\n")
     file.chmod(0o644)
-    with pytest.raises(UserError, match="chmod 600") as caught:
+    with pytest.raises(InvalidArgumentError, match="chmod 600") as caught:
         Settings.from_environment({"PACELINE_SECRET_FILE": str(file)})
     assert "0123456789" not in str(caught.value)
     file.chmod(0o600)
@@ -306,13 +306,13 @@ def test_secret_files(tmp_path):
     assert settings.secret == "0123456789abcdef"
     assert "0123456789" not in repr(settings)
     both = {"PACELINE_SECRET_FILE": str(file), "PACELINE_SECRET": "x" * 16}
-    with pytest.raises(UserError, match="unset one"):
+    with pytest.raises(InvalidArgumentError, match="unset one"):
         Settings.from_environment(both)
     assert Settings.from_environment(both, secret="y" * 16).secret == "y" * 16
     file.write_text("short")
-    with pytest.raises(UserError, match="at least 16"):
+    with pytest.raises(InvalidArgumentError, match="at least 16"):
         Settings.from_environment({"PACELINE_SECRET_FILE": str(file)})
-    with pytest.raises(UserError):
+    with pytest.raises(InvalidArgumentError):
         Settings.from_environment({"PACELINE_SECRET_FILE": str(tmp_path)})
 
 
@@ -321,7 +321,7 @@ def test_interfaces_become_addresses():
     assert address_of("127.0.0.0/8", "X") == "127.0.0.1"
     assert "127.0.0.1" in addresses().values()
     for text in ("eth99", "203.0.113.7", "203.0.113.0/24"):
-        with pytest.raises(UserError, match=r"X: .*127\.0\.0\.1"):
+        with pytest.raises(InvalidArgumentError, match=r"X: .*127\.0\.0\.1"):
             address_of(text, "X")
     assert endpoint("::1", 5) == "[::1]:5"
 

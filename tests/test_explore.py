@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import paceline
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.explore.answers import answer, cluster_of, preset
 from paceline.explore.state import LIMITS, State, parse
 
@@ -25,10 +25,10 @@ def test_limits(name):
     for value in (least, most):
         assert getattr(parse(json.dumps({name: value}).encode()), name) == value
     for value in (least - 1, most + 1):
-        with pytest.raises(UserError, match=f"{name}: .* is not from"):
+        with pytest.raises(InvalidArgumentError, match=f"{name}: .* is not from"):
             parse(json.dumps({name: value}).encode())
     for value in ("3", True, None, [1]):
-        with pytest.raises(UserError, match=f"{name}: is no number"):
+        with pytest.raises(InvalidArgumentError, match=f"{name}: is no number"):
             parse(json.dumps({name: value}).encode())
 
 
@@ -52,7 +52,7 @@ def test_limits(name):
     ],
 )
 def test_mistakes_are_named(text, message):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         parse(text)
     assert message in str(error.value)
 
@@ -83,7 +83,7 @@ def test_the_switch_decides_what_is_shown():
 
 
 def test_what_would_take_long_is_refused():
-    with pytest.raises(UserError, match="611 buckets on 128 workers take longer than a slider should"):
+    with pytest.raises(InvalidArgumentError, match="611 buckets on 128 workers take longer than a slider should"):
         answer(State(trace="resnet-200", workers=128, bucket_mb=0))
 
 

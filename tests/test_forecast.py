@@ -54,13 +54,13 @@ def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
     ids=str,
 )
 def test_mistakes_are_user_errors(wrong):
-    with pytest.raises(paceline.UserError) as caught:
+    with pytest.raises(paceline.InvalidArgumentError) as caught:
         paceline.simulate(TINY, **wrong)
     assert "line 1 column" not in str(caught.value) or "network" in wrong
 
 
 def test_user_errors_are_value_errors():
-    assert issubclass(paceline.UserError, ValueError)
+    assert issubclass(paceline.InvalidArgumentError, ValueError)
 
 
 def test_a_timeline_that_cannot_be_written(tmp_path):
@@ -98,15 +98,15 @@ def test_sweep_takes_single_values_and_options():
 
 
 def test_sweep_refuses_what_has_no_effect():
-    with pytest.raises(paceline.UserError, match="servers: has no effect on ring"):
+    with pytest.raises(paceline.InvalidArgumentError, match="servers: has no effect on ring"):
         paceline.sweep(TINY, strategies="ring", workers=2, servers=2)
-    with pytest.raises(paceline.UserError, match="empty list"):
+    with pytest.raises(paceline.InvalidArgumentError, match="empty list"):
         paceline.sweep(TINY, strategies="ring", workers=[])
 
 
 def test_the_first_mistake_is_reported_every_time():
     for _ in range(5):
-        with pytest.raises(paceline.UserError, match="ps with 3 workers"):
+        with pytest.raises(paceline.InvalidArgumentError, match="ps with 3 workers"):
             paceline.sweep(
                 "allreduce:1MB",
                 strategies=["ring", "ps"],
@@ -131,9 +131,9 @@ def test_plot(tmp_path):
     paceline.plot(results, tmp_path / "lines.png")
     paceline.plot(results[:3], str(tmp_path / "bars.svg"))
     assert (tmp_path / "bars.svg").read_text().count("ps-multicast") >= 1
-    with pytest.raises(paceline.UserError, match="no results"):
+    with pytest.raises(paceline.InvalidArgumentError, match="no results"):
         paceline.plot([], tmp_path / "none.png")
-    with pytest.raises(paceline.UserError):
+    with pytest.raises(paceline.InvalidArgumentError):
         paceline.plot(results, tmp_path / "lines.gif")
 
 

@@ -6,7 +6,7 @@ import os
 import pytest
 from hvd_workers import movements
 from hvd_workers.launch import RankError, run
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
 from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.grouping import grouped
@@ -34,7 +34,7 @@ def test_every_variable_has_its_meaning():
     assert (knobs.threshold, knobs.cycle_time_s, knobs.capacity) == (1000, 0.0025, 7)
     assert (knobs.warn_after_s, knobs.give_up_after_s, knobs.cores, knobs.hierarchical) == (30.0, 90.0, (0, 0), True)
     assert knobs.core(1, 2) == 0
-    with pytest.raises(UserError, match="names 2 cores for 3 local ranks"):
+    with pytest.raises(InvalidArgumentError, match="names 2 cores for 3 local ranks"):
         knobs.core(0, 3)
     never = Knobs.from_environment({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"})
     assert never.give_up_after_s is None and never.warn_after_s == 60.0
@@ -69,14 +69,14 @@ def test_every_variable_has_its_meaning():
     ],
 )
 def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(name, value):
-    with pytest.raises(UserError) as told:
+    with pytest.raises(InvalidArgumentError) as told:
         Knobs.from_environment({name: value})
     text = str(told.value)
     assert text.startswith(f"{name}={value[:80]}: ") and ("unset it" in text or "set PACELINE_" in text)
 
 
 def test_a_time_that_has_no_effect_is_refused():
-    with pytest.raises(UserError, match="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9: has no effect"):
+    with pytest.raises(InvalidArgumentError, match="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9: has no effect"):
         Knobs.from_environment({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"})
 
 
@@ -88,9 +88,11 @@ def test_variables_of_horovods_build_and_launcher_are_let_be():
 def test_ranks_heed_the_variables(tmp_path):
     run(2, movements.barriers, env={"HOROVOD_THREAD_AFFINITY": "0,1", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"})
     run(2, movements.barriers, env={"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "PACELINE_STRATEGY": ""})
-    with pytest.raises(RankError, match="UserError: HOROVOD_AUTOTUNE=1"):
+    with pytest.raises(RankError, match="InvalidArgumentError: HOROVOD_AUTOTUNE=1"):
         run(1, movements.barriers, env={"HOROVOD_AUTOTUNE": "1"})
-    with pytest.raises(RankError, match="UserError: HOROVOD_THREAD_AFFINITY=0: names 1 cores for 2 local ranks"):
+    with pytest.raises(
+        RankError, match="InvalidArgumentError: HOROVOD_THREAD_AFFINITY=0: names 1 cores for 2 local ranks"
+    ):
         run(2, movements.barriers, env={"HOROVOD_THREAD_AFFINITY": "0"})
     path = tmp_path / "timeline.json"
     run(2, movements.barriers, env={"HOROVOD_TIMELINE": str(path)})
@@ -126,11 +128,13 @@ def test_groups_of_parameters():
 def test_a_coordinator_has_a_name_and_a_use():
     assert Settings.from_environment({"PACELINE_COORDINATOR": "topo"}).coordinator == "graph"
     assert Settings.from_environment({"PACELINE_COORDINATOR": "negotiate", "PACELINE_STRATEGY": "ps"}).coordinator
-    with pytest.raises(UserError, match=r"PACELINE_COORDINATOR: unknown coordinator 'grpah'; did you mean 'graph'\?"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"PACELINE_COORDINATOR: unknown coordinator 'grpah'; did you mean 'graph'\?"
+    ):
         Settings.from_environment({"PACELINE_COORDINATOR": "grpah"})
-    with pytest.raises(UserError, match="graph plans all-reduces among ranks, and ps has servers"):
+    with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, and ps has servers"):
         Settings.from_environment({"PACELINE_COORDINATOR": "graph", "PACELINE_STRATEGY": "ps"})
-    with pytest.raises(UserError, match="coordinator nonblocking: has no effect"):
+    with pytest.raises(InvalidArgumentError, match="coordinator nonblocking: has no effect"):
         Settings.from_environment({"PACELINE_COORDINATOR": "nbcs"}).refuse_coordinator()
 
 

@@ -170,7 +170,7 @@ def test_ranks_that_call_different_things_all_say_what(tmp_path):
     for case, words in expected.items():
         for rank in range(3):
             said = next(said for said in outcomes[rank].said if said.get("case") == case)
-            assert said["kind"] in ("JobError", "UserError"), (case, rank, said)
+            assert said["kind"] in ("JobError", "InvalidArgumentError"), (case, rank, said)
             assert all(word in said["error"] for word in words), (case, rank, said)
             assert re.search(r"rank[s]? \d", said["error"]), (case, rank, said)
             assert said["kind"] == "JobError"

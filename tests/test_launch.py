@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline.cli.main import main
 from paceline.launch.frames import MAGIC, Decoder, Kind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
@@ -507,7 +507,7 @@ def test_host_lists():
     ]
     assert [each.servers for each in spread(place([Host("a", 1), Host("b", 1)], 2), 3)] == [(0, 2), (1,)]
     for text in ("", "a,,b", "a:0", "a:x", "a:", "-oProxyCommand=x", "a b", "a;b", "a,a", "a:1:2", "$(id)"):
-        with pytest.raises(UserError, match="--hosts"):
+        with pytest.raises(InvalidArgumentError, match="--hosts"):
             parse_hosts(text)
 
 
@@ -522,13 +522,13 @@ def test_host_files(tmp_path):
     ]
     for line in ("node1 slots=0", "node1 slots=x", "node1 slots", "node1:2 slots=2", "-x", "node9 node8", "node3"):
         file.write_text(f"node3\n{line}\n")
-        with pytest.raises(UserError, match=r"hosts:2: "):
+        with pytest.raises(InvalidArgumentError, match=r"hosts:2: "):
             read_hostfile(file)
     file.write_text("# none\n")
-    with pytest.raises(UserError, match="names no host"):
+    with pytest.raises(InvalidArgumentError, match="names no host"):
         read_hostfile(file)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8"):
+    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         read_hostfile(file)
     assert "No such file" in refused("--hostfile", tmp_path / "none", "true")
     file.write_text("a slots=1\nb slots=1\n")

@@ -222,14 +222,14 @@ def test_a_job_that_failed_leaves_no_memory_of_mpich():
     ],
 )
 def test_settings_that_cannot_be(given, says):
-    with pytest.raises(paceline.UserError, match=says):
+    with pytest.raises(paceline.InvalidArgumentError, match=says):
         Settings.from_environment({}, **given)
 
 
 def test_a_script_that_chooses_mpi_under_paceline_run_is_told_of_mpirun():
     run = {"PACELINE_RUN_ID": "1"}
     for launched in ({"PACELINE_RENDEZVOUS": "a:1"}, {"PACELINE_RUN_ELASTIC": "a:1"}):
-        with pytest.raises(paceline.UserError, match="mpirun -n N python"):
+        with pytest.raises(paceline.InvalidArgumentError, match="mpirun -n N python"):
             Settings.from_environment(run | launched, transport="mpi")
 
 

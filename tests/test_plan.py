@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline.cli.main import main
 from paceline.plan import Graph, plan_graph
 
@@ -57,7 +57,7 @@ def test_ids_as_listed(tmp_path):
     assert "'late'" not in refused(path, "--ids", "name")
     path = written(tmp_path, nodes=[late, {"name": "a"}], edges=[["a", "late"]], fetches=["late"])
     assert "'late' stands before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
-    with pytest.raises(UserError, match="ids: 'name' is none of depth, listed"):
+    with pytest.raises(InvalidArgumentError, match="ids: 'name' is none of depth, listed"):
         plan_graph(Graph.read(path), ids="name")
 
 
@@ -111,7 +111,7 @@ def test_mistakes(tmp_path):
     assert "has no unit" in refused(FIVE, "--bucket-size", "64")
     for option in ("--all-reduce=X*", "--unknown-size=1MB", "--signature=s"):
         assert f"{option.split('=')[0]}: has no effect on" in refused(FIVE, option)
-    with pytest.raises(UserError, match="give one of at least 0"):
+    with pytest.raises(InvalidArgumentError, match="give one of at least 0"):
         plan_graph(Graph.read(FIVE), bucket_size=-1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paceline import UserError, plan_tensorflow
+from paceline import InvalidArgumentError, plan_tensorflow
 from paceline.cli.main import main
 
 pytestmark = [
@@ -113,16 +113,16 @@ def test_what_is_fetched_of_a_function(tf):
     assert len(plan_tensorflow(concrete, [concrete.outputs[0].name]).tensors) == 3
     inside = "StatefulPartitionedCall/NcclAllReduce:0"
     assert [tensor.bytes for tensor in plan_tensorflow(concrete.graph, [inside]).tensors] == [128]
-    with pytest.raises(UserError, match="no node is called 'nothing'"):
+    with pytest.raises(InvalidArgumentError, match="no node is called 'nothing'"):
         plan_tensorflow(concrete, ["nothing"])
 
 
 def test_functions_need_arguments(tf):
     function = tf.function(lambda x: summed(tf, x))
-    with pytest.raises(UserError, match="give example="):
+    with pytest.raises(InvalidArgumentError, match="give example="):
         plan_tensorflow(function)
     assert plan_tensorflow(function, example=[tf.zeros([5])]).tensors[0].bytes == 20
-    with pytest.raises(UserError, match="this is a int"):
+    with pytest.raises(InvalidArgumentError, match="this is a int"):
         plan_tensorflow(7)
 
 
@@ -145,7 +145,7 @@ def test_branches_and_loops_on_data_have_no_plan(tf):
         return tf.while_loop(lambda x: tf.reduce_sum(x) > 0.0, lambda x: [summed(tf, x)], [x])
 
     for function in (branch, loop):
-        with pytest.raises(UserError, match="has all-reduces in a branch or a loop that depends on data"):
+        with pytest.raises(InvalidArgumentError, match="has all-reduces in a branch or a loop that depends on data"):
             plan_tensorflow(function)
 
 
@@ -193,14 +193,14 @@ def called(tf, times, levels):
 
 @pytest.mark.parametrize("levels", [2, 5000])
 def test_functions_that_call_each_other_without_end(tf, levels):
-    with pytest.raises(UserError, match="functions call each other more than 200 deep"):
+    with pytest.raises(InvalidArgumentError, match="functions call each other more than 200 deep"):
         plan_tensorflow(called(tf, 1, levels), ["call"])
 
 
 def test_functions_that_call_each_other_too_often(tf):
     graph_def = called(tf, 2, 30)
     graph_def.library.function[-1].ClearField("node_def")
-    with pytest.raises(UserError, match="has more than 1000000 operations"):
+    with pytest.raises(InvalidArgumentError, match="has more than 1000000 operations"):
         plan_tensorflow(graph_def, ["call"])
 
 

@@ -102,7 +102,9 @@ def test_hosts_are_found():
 
 
 def test_hosts_with_different_numbers_of_ranks_are_refused():
-    with pytest.raises(paceline.UserError, match=r"different numbers of ranks \(a 2, b 1\).*start as many on each"):
+    with pytest.raises(
+        paceline.InvalidArgumentError, match=r"different numbers of ranks \(a 2, b 1\).*start as many on each"
+    ):
         Layout.of(Job(("a", 0), ("b", 2), ("a", 0)))
 
 

@@ -85,7 +85,7 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
     ],
 )
 def test_what_cannot_be_is_refused(make, said):
-    with pytest.raises(paceline.UserError, match=re.escape(said)):
+    with pytest.raises(paceline.InvalidArgumentError, match=re.escape(said)):
         make()
 
 
@@ -245,7 +245,9 @@ class TestExecutor:
             ):
                 executor.run(work.raises, [1])
             lock = threading.Lock()
-            with pytest.raises(paceline.UserError, match=r"sent to the ranks: cannot pickle '_thread\.lock'"):
+            with pytest.raises(
+                paceline.InvalidArgumentError, match=r"sent to the ranks: cannot pickle '_thread\.lock'"
+            ):
                 executor.run(lambda: lock)
             with pytest.raises(paceline.JobError, match=r"called sys\.exit\(3\); return instead"):
                 executor.run(lambda: sys.exit(3))
@@ -346,9 +348,9 @@ class TestTraining:
         import torch
         from paceline.ray.ps import train
 
-        with pytest.raises(paceline.UserError, match=r"^rank \d: model: has no parameters"):
+        with pytest.raises(paceline.InvalidArgumentError, match=r"^rank \d: model: has no parameters"):
             train(torch.nn.ReLU, work.optimizer, work.batch, steps=1, workers=2)
-        with pytest.raises(paceline.UserError, match=r"model: weight is torch\.float64 on cpu"):
+        with pytest.raises(paceline.InvalidArgumentError, match=r"model: weight is torch\.float64 on cpu"):
             half = functools.partial(torch.nn.Linear, 3, 3, dtype=torch.float64)
             train(half, work.optimizer, work.batch, steps=1, workers=2)
 
@@ -409,7 +411,7 @@ class TestSweeps:
         there = paceline.sweep("resnet-50", executor="ray", progress=lambda *ended: done.append(ended), **asked)
         assert there == paceline.sweep("resnet-50", **asked)
         assert done[-1] == (4, 4)
-        with pytest.raises(paceline.UserError, match="executor: 'dask' is unknown"):
+        with pytest.raises(paceline.InvalidArgumentError, match="executor: 'dask' is unknown"):
             paceline.sweep("resnet-50", executor="dask", **asked)
 
 

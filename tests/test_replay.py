@@ -151,7 +151,7 @@ def test_bytes_are_divided():
         assert abs(after["bytes"] - before["bytes"] / 8) <= 4
     (auxiliary,) = [entry for entry in fields["distribution"] if isinstance(entry, dict)]
     assert auxiliary == {"tensor": "AuxLogits", "bytes": 8_500_000 // 8}
-    with pytest.raises(paceline.UserError, match=r"shrink: 0\.5 is not between"):
+    with pytest.raises(paceline.InvalidArgumentError, match=r"shrink: 0\.5 is not between"):
         shrunk(less, 0.5)
 
 
@@ -192,7 +192,7 @@ def test_what_is_measured(limits, seconds):
     found = measured([Played.from_dict(json.loads(json.dumps(rank.to_dict()))) for rank in ranks])
     assert [one.seconds for one in found] == pytest.approx(seconds)
     assert (found[0].involuntary_switches, found[0].cpu_s, found[0].steal_s, found[0].late_s) == (4, 1.0, 0.25, 2e-4)
-    with pytest.raises(paceline.UserError, match="no common clock"):
+    with pytest.raises(paceline.InvalidArgumentError, match="no common clock"):
         measured([ranks[0], replace(ranks[1], clock="another")])
 
 
@@ -279,7 +279,10 @@ def test_mistakes_are_named(words, message):
 
 
 def test_a_bucket_is_a_number():
-    with paceline.job.join() as job, pytest.raises(paceline.UserError, match="bucket: -1 is not between 0 and"):
+    with (
+        paceline.job.join() as job,
+        pytest.raises(paceline.InvalidArgumentError, match="bucket: -1 is not between 0 and"),
+    ):
         job.all_reduce(np.ones(3), bucket=-1)
 
 

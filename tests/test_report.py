@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
-from paceline._core import UserError
 from paceline.cli.report import report
+from paceline.errors import InvalidArgumentError
 from paceline.report.chapters import simulated
 from paceline.report.spec import read
 
@@ -132,7 +132,7 @@ def test_all_reduces_have_no_efficiency(tmp_path):
 )
 def test_mistakes_are_named(tmp_path, text, message):
     path = spec(tmp_path, text)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         read(path)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
@@ -141,14 +141,14 @@ def test_mistakes_are_named(tmp_path, text, message):
 def test_a_timeline_of_a_run_that_is_not_there(tmp_path):
     path = spec(tmp_path, SMALL + 'timeline = { strategy = "tree" }\n')
     done = CliRunner().invoke(report, [str(path), "-o", str(tmp_path / "page.html")])
-    assert isinstance(done.exception, UserError)
+    assert isinstance(done.exception, InvalidArgumentError)
     assert f"{path}: chapter 1: timeline: tree: the chapter has no such run" in str(done.exception)
     assert not (tmp_path / "page.html").exists()
 
 
 def test_the_page_must_be_html(tmp_path):
     done = CliRunner().invoke(report, [str(spec(tmp_path, SMALL)), "-o", str(tmp_path / "page.pdf")])
-    assert isinstance(done.exception, UserError) and "ends with .html" in str(done.exception)
+    assert isinstance(done.exception, InvalidArgumentError) and "ends with .html" in str(done.exception)
 
 
 HARNESS = """<!doctype html><title>waiting</title><iframe id=f src=page.html width={width} height=900></iframe><script>

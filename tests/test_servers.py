@@ -12,7 +12,8 @@ import threading
 import pytest
 from job_workers.launch import TESTS, clean
 from job_workers.launch import run as run_ranks
-from paceline._core import Engine, JobError
+from paceline._core import Engine
+from paceline.errors import JobError
 from paceline.job.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline._core import UserError
 from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
 from paceline.studies import run_study
 from paceline.studies.published import run
 from paceline.studies.published.constants import all_constants, constant
@@ -198,7 +198,7 @@ def test_more_gpus_faster_networks(tmp_path):
 def test_bad_cells_are_named(tmp_path, changes, where):
     path = written(tmp_path, ROW | changes)
     ran = CliRunner().invoke(main, ["study", "published", "--data", str(path)], standalone_mode=False)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         run(data=path)
     assert f"{path}, {where}" in str(error.value)
     assert ran.exit_code
@@ -219,7 +219,7 @@ def test_bad_cells_are_named(tmp_path, changes, where):
 def test_bad_files_are_named(tmp_path, text, what):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(UserError, match=what) as error:
+    with pytest.raises(InvalidArgumentError, match=what) as error:
         run(data=path)
     assert str(path) in str(error.value)
 
@@ -230,7 +230,7 @@ def test_no_bytes_make_a_traceback(tmp_path_factory, content):
     path.write_bytes((",".join(COLUMNS)).encode() + b"\n" + content)
     try:
         run(data=path)
-    except UserError as error:
+    except InvalidArgumentError as error:
         assert str(path) in str(error)
 
 
@@ -249,7 +249,7 @@ def test_own_data_from_the_command_line(tmp_path):
 
 
 def test_data_is_for_studies_that_take_it(tmp_path):
-    with pytest.raises(UserError, match="data: has no effect on network-operator"):
+    with pytest.raises(InvalidArgumentError, match="data: has no effect on network-operator"):
         run_study("network-operator", data=written(tmp_path, ROW))
 
 
@@ -297,7 +297,7 @@ def test_nothing_is_assumed_where_all_is_said(tmp_path):
 
 
 def test_devices_without_end_are_refused():
-    with pytest.raises(UserError, match="/dev/zero: is larger than 16384 KiB"):
+    with pytest.raises(InvalidArgumentError, match="/dev/zero: is larger than 16384 KiB"):
         run(data=Path("/dev/zero"))
 
 

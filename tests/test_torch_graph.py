@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision
-from paceline import UserError
+from paceline import InvalidArgumentError
 from paceline.plan import plan_graph
 from paceline.torch.recorder.autograd_graph import autograd_graph, observed_order
 from torch import nn
@@ -88,7 +88,7 @@ def test_reentrant_checkpoints_hide_their_graph():
     model = Branches(True)
     loss = model(torch.randn(4, 8))
     with pytest.raises(
-        UserError, match=r"reentrant checkpoints, which hide the graph inside them; use .*observed_order"
+        InvalidArgumentError, match=r"reentrant checkpoints, which hide the graph inside them; use .*observed_order"
     ):
         autograd_graph(loss, model)
     with observed_order(model) as observed:
@@ -106,7 +106,7 @@ def test_several_losses():
 
 
 def test_a_loss_without_a_graph():
-    with pytest.raises(UserError, match="the loss has no graph"):
+    with pytest.raises(InvalidArgumentError, match="the loss has no graph"):
         autograd_graph(torch.zeros(()), nn.Linear(1, 1))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline._core import Cluster, InternalError, JobError, Trace, UserError, __version__
+from paceline._core import Cluster, Trace, __version__
 from paceline._internal.lazy import lazy
+from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
 
 if TYPE_CHECKING:
     from paceline import job
@@ -25,12 +26,13 @@ __all__ = [
     "Busy",
     "Cluster",
     "InternalError",
+    "InvalidArgumentError",
     "JobError",
     "LinkUse",
+    "PacelineError",
     "PathPart",
     "Result",
     "Trace",
-    "UserError",
     "__version__",
     "all_strategies",
     "cluster_names",
@@ -57,4 +59,5 @@ __getattr__, __dir__ = lazy(
         "paceline.forecast.sweep": ["sweep"],
         "paceline.plan": ["plan_tensorflow"],
     },
+    renamed={"UserError": "InvalidArgumentError"},
 )

@@ -5,12 +5,6 @@ from os import PathLike
 
 __version__: str
 
-class UserError(ValueError):
-    """What was asked cannot be done; the message names the place and the remedy."""
-
-class InternalError(Exception):
-    """A defect of paceline."""
-
 class Trace:
     """What one worker computes in one iteration (docs/reference/trace-format.md). Immutable."""
 
@@ -69,8 +63,8 @@ class Graph:
     def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
         """Ids and buckets, as JSON (`paceline.plan.Plan`).
 
-        Ids are by depth, or follow the graph's list. Raises UserError for an unknown fetch, none, a cycle, and a list
-        with a child before its parent.
+        Ids are by depth, or follow the graph's list. Raises InvalidArgumentError for an unknown fetch, none, a cycle,
+        and a list with a child before its parent.
         """
 
 def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
@@ -93,18 +87,15 @@ def nearest(word: str, candidates: list[str]) -> str | None: ...
 def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes]:
     """What every rank called it with, in rank order, through the MPI library of `settings` (as for Engine.start).
 
-    Initialises MPI. Raises UserError where there is no library or it sees this process in another place than
+    Initialises MPI. Raises InvalidArgumentError where there is no library or it sees this process in another place than
     `rank` of `size`, JobError for ranks that do not come.
     """
 
 def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
     """Path, and name and version, of the MPI library that a job would take; it is loaded, not initialised.
 
-    `named`: PACELINE_MPI_LIBRARY. Raises UserError, which names what was tried.
+    `named`: PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
     """
-
-class JobError(RuntimeError):
-    """A run failed: a rank died, is silent, left, or called something else. The message names ranks and hosts."""
 
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
@@ -256,7 +247,9 @@ class Coordinator:
         postscale: float = 1.0,
         keep: object = None,
     ) -> NamedOperation:
-        """Describe an operation on a tensor; it is asked for by `submit`. Raises UserError for what cannot be.
+        """Describe an operation on a tensor; it is asked for by `submit`.
+
+        Raises InvalidArgumentError for what cannot be.
 
         `inputs` are (address, elements), taken one after the other; `keep` owns them, and is held until it is over.
         `dtype` is compared and told to people; one that the runtime does not reduce is moved as bytes, and then
@@ -274,7 +267,7 @@ class Coordinator:
     def submit(self, operations: Sequence[NamedOperation], *, waits: bool = False) -> None:
         """Ask for operations that begin together or not at all. `waits`: the caller will wait for them at once.
 
-        Raises JobError if the coordinator has failed, and UserError for a request that was submitted before.
+        Raises JobError if the coordinator has failed, and InvalidArgumentError for a request that was submitted before.
         """
     def submit_step(self, of: str, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
         """Ask for operations on gradients of optimizer `of`, in an order to plan (docs/explanation/coordinator.md).

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from job_workers.launch import TESTS, clean
-from paceline import UserError, emulate
+from paceline import InvalidArgumentError, emulate
 from paceline.emulate import state
 
 LIMIT_S = 90
@@ -22,7 +22,7 @@ def forbidden():
     try:
         with emulate.cluster(workers=1, bandwidth_bps=100e6):
             return None
-    except (emulate.CannotEmulateError, emulate.ClusterError, UserError) as error:
+    except (emulate.CannotEmulateError, emulate.ClusterError, InvalidArgumentError) as error:
         return str(error)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import paceline.torch as hvd
 import torch
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.torch.hvd.world import members_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -335,7 +335,7 @@ def shared(rank, size):
     try:
         EVERY(pair.ours, rows(4, rank)).square().mean().backward()
         pair.optimizer.step()
-    except UserError as error:
+    except InvalidArgumentError as error:
         assert "is in flight on this rank already" in str(error), error
         # Waits for the others, so that nobody leaves before they have seen theirs.
         time.sleep(0.5)

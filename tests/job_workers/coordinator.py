@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import paceline
-from paceline.job.job import JobError, UserError
+from paceline.job.job import InvalidArgumentError, JobError
 
 from job_workers.values import DTYPES, tell, values, wide
 
@@ -135,7 +135,7 @@ def uneven(job):
 def failing(**more):
     try:
         yield
-    except (JobError, UserError) as error:
+    except (JobError, InvalidArgumentError) as error:
         tell(kind=type(error).__name__, error=str(error), at=time.monotonic(), **more)
     else:
         tell(kind="none", error="", **more)

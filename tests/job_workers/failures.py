@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import paceline
-from paceline.job.job import JobError, UserError
+from paceline.job.job import InvalidArgumentError, JobError
 
 from job_workers.values import holdings, tell
 
@@ -21,7 +21,7 @@ def failing(**more):
     """Says what the block raised, when (on the clock that all processes share), and how long closing took."""
     try:
         yield
-    except (JobError, UserError, KeyboardInterrupt) as error:
+    except (JobError, InvalidArgumentError, KeyboardInterrupt) as error:
         tell(kind=type(error).__name__, error=str(error), at=time.monotonic(), **more)
     else:
         tell(kind="none", error="", at=time.monotonic(), **more)

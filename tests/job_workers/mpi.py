@@ -100,7 +100,7 @@ def inside_mpi(level):
         with join(strategy="ring") as job:
             total = job.all_reduce(np.full(LENGTH, MPI.COMM_WORLD.Get_rank() + 1.0))
             tell(total=total[0], ended=MPI.COMM_WORLD.allreduce(1))
-    except paceline.UserError as error:
+    except paceline.InvalidArgumentError as error:
         tell(error=str(error))
 
 

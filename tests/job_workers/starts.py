@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import paceline
-from paceline.job.job import JobError, UserError
+from paceline.job.job import InvalidArgumentError, JobError
 
 from job_workers.values import check_combined, holdings, tell, values
 
@@ -81,7 +81,7 @@ def main(after):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (int(limit), int(limit)))
     try:
         job = paceline.job.join()
-    except (JobError, UserError) as error:
+    except (JobError, InvalidArgumentError) as error:
         tell(kind=type(error).__name__, error=str(error), after=time.monotonic() - begin, pid=os.getpid())
         sys.exit(3)
     globals()[after](job)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from paceline._core import JobError
+from paceline.errors import JobError
 
 from torch_workers.checks import run_all
 

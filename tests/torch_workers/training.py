@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.torch import strategy_hook
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -181,8 +181,8 @@ def hooks(rank, size):
         hook = wrapper(strategy_hook(None, "ring"))
         net = trained(rank, 5, torch.float32, lambda net, hook=hook: net.register_comm_hook(None, hook))
         compare(net, want, rtol=0.05, atol=0.01)
-    raises(UserError, "did you mean .ring", strategy_hook, None, "rong")
-    raises(UserError, "inf", strategy_hook, None, {"1KB": "ring"})
+    raises(InvalidArgumentError, "did you mean .ring", strategy_hook, None, "rong")
+    raises(InvalidArgumentError, "inf", strategy_hook, None, {"1KB": "ring"})
 
 
 def sharded_optimizer(rank, size):

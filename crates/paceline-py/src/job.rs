@@ -15,22 +15,21 @@ use paceline_runtime::executor::InStep;
 use paceline_runtime::handle::Handle;
 use paceline_runtime::settings::{Settings, seconds};
 use paceline_runtime::tag::Call;
-use pyo3::create_exception;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::coordinator::PyCoordinator;
-use crate::{UserError, user_error};
+use crate::{InvalidArgumentError, user_error};
 
-create_exception!(paceline._core, JobError, PyRuntimeError, "A run failed; the message names ranks and hosts.");
+import_exception!(paceline.errors, JobError);
 
 /// Waits are cut into such pieces, between which Ctrl-C is looked at.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 pub(crate) fn python_error(error: RunError) -> PyErr {
     match error {
-        RunError::Usage(text) => UserError::new_err(text),
+        RunError::Usage(text) => InvalidArgumentError::new_err(text),
         RunError::Failed(text) => JobError::new_err(text),
     }
 }

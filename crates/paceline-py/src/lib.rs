@@ -15,21 +15,17 @@ use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_module
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::Kind;
 use paceline_simulator as simulator;
-use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyOSError, PyValueError};
+use pyo3::exceptions::PyOSError;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde_json::json;
 
-create_exception!(
-    paceline._core,
-    UserError,
-    PyValueError,
-    "What was asked cannot be done; the message names the remedy."
-);
-create_exception!(paceline._core, InternalError, PyException, "A defect of paceline.");
+// Defined in Python, where each has more than one base.
+import_exception!(paceline.errors, InvalidArgumentError);
+import_exception!(paceline.errors, InternalError);
 
 fn user_error(error: impl std::fmt::Display) -> PyErr {
-    UserError::new_err(error.to_string())
+    InvalidArgumentError::new_err(error.to_string())
 }
 
 fn named_dtype(name: &str) -> PyResult<Dtype> {
@@ -274,9 +270,6 @@ fn nearest(word: &str, candidates: Vec<String>) -> Option<String> {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("UserError", module.py().get_type::<UserError>())?;
-    module.add("InternalError", module.py().get_type::<InternalError>())?;
-    module.add("JobError", module.py().get_type::<job::JobError>())?;
     module.add_class::<job::PyEngine>()?;
     module.add_class::<job::PyCommunicator>()?;
     module.add_class::<job::Operation>()?;

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 
 def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:
@@ -35,7 +35,7 @@ def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Fail now rather than after the work. Raises UserError."""
+    """Fail now rather than after the work. Raises InvalidArgumentError."""
     target = Path(os.path.realpath(path))
     folder = target.parent
     try:
@@ -52,15 +52,15 @@ def check_writable(option: str, path: Path) -> None:
             return
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
-    raise UserError(f"{option} {path}: {problem}")
+    raise InvalidArgumentError(f"{option} {path}: {problem}")
 
 
 def make_folder(option: str, path: Path) -> None:
-    """Where files will be written. Raises UserError."""
+    """Where files will be written. Raises InvalidArgumentError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{option} {path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{option} {path}: {error.strerror or error}") from None
 
 
 @contextmanager

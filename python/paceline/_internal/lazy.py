@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 
 
-def lazy(package: str, modules: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy(
+    package: str, modules: Mapping[str, Iterable[str]], renamed: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for `package`, whose `modules` define the names listed for each.
 
-    An empty list of names stands for the module itself.
+    An empty list of names stands for the module itself. `renamed` maps old names to new ones: an old name works, with
+    a DeprecationWarning.
     """
     origin = {name: module for module, names in modules.items() for name in names}
     whole = {module.rpartition(".")[2]: module for module, names in modules.items() if not names}
@@ -18,6 +22,10 @@ def lazy(package: str, modules: Mapping[str, Iterable[str]]) -> tuple[Callable[[
     def __getattr__(name: str) -> object:
         if name in whole:
             return importlib.import_module(whole[name])
+        if renamed and name in renamed:
+            new = renamed[name]
+            warnings.warn(f"{package}.{name} is now {package}.{new}", DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], new)
         if name not in origin:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(origin[name]), name)

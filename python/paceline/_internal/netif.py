@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _FAR = "198.51.100.1"  # TEST-NET-2 of RFC 5737: no host, and so reached by the default route
@@ -31,9 +31,9 @@ def addresses() -> dict[str, str]:
 
 
 def check_interface(text: str, source: str) -> None:
-    """Refuse what cannot name an interface on any machine. Raises UserError."""
+    """Refuse what cannot name an interface on any machine. Raises InvalidArgumentError."""
     if text in ("0.0.0.0", "::", "*"):
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: {text} means every interface, but other ranks need one address to connect to; "
             "name an interface (eth0), a network (10.0.0.0/24) or an address"
         )
@@ -41,13 +41,20 @@ def check_interface(text: str, source: str) -> None:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise UserError(f"{source}: '{text[:80]}' is not a network; write for example 10.0.0.0/24") from None
+            raise InvalidArgumentError(
+                f"{source}: '{text[:80]}' is not a network; write for example 10.0.0.0/24"
+            ) from None
     elif not text or any(letter.isspace() or not letter.isprintable() for letter in text) or len(text) > 64:
-        raise UserError(f"{source}: '{text[:80]}' is no interface, network or address; write for example eth0")
+        raise InvalidArgumentError(
+            f"{source}: '{text[:80]}' is no interface, network or address; write for example eth0"
+        )
 
 
 def address_of(text: str, source: str) -> str:
-    """This machine's address that an interface (eth0), a network (10.0.0.0/24) or an address names. UserError."""
+    """This machine's address that an interface (eth0), a network (10.0.0.0/24) or an address names.
+
+    InvalidArgumentError.
+    """
     check_interface(text, source)
     known = addresses()
     if text in known:
@@ -68,7 +75,7 @@ def address_of(text: str, source: str) -> str:
                 return address
             problem = f"{text} is not an address of this machine; a network (10.0.0.0/24) fits several hosts"
     has = ", ".join(f"{name} {address}" for name, address in known.items()) or "none with an IPv4 address"
-    raise UserError(f"{source}: {problem}; it has {has}")
+    raise InvalidArgumentError(f"{source}: {problem}; it has {has}")
 
 
 def is_own(address: str) -> bool:

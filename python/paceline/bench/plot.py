@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._core import UserError
 from paceline._internal.files import replaced
 from paceline._internal.units import listed
 from paceline.bench.logs import Read
 from paceline.bench.plan import Plan
 from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.plotting import COLOURS, MARKERS, need_matplotlib, save
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ _PARTS = (("forward", "#88CCEE"), ("backward", "#332288"), ("input", "#DDCC77"),
 
 
 def check(path: Path) -> None:
-    """Raises UserError where nothing could be drawn to this file."""
+    """Raises InvalidArgumentError where nothing could be drawn to this file."""
     need_matplotlib("--plot: plots")
     if path.suffix.lower() not in _SUFFIXES:
-        raise UserError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
+        raise InvalidArgumentError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
 
 
 def draw(plan: Plan, result: Result, read: Sequence[Read], path: Path) -> None:

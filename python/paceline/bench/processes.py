@@ -16,6 +16,7 @@ from typing import Any
 from paceline.bench.host_group import Crew
 from paceline.bench.ranks.start import PARENT
 from paceline.bench.ranks.stopwatch import EVENTS
+from paceline.errors import PacelineError
 
 _LOOK_S = 0.2
 _GRACE_S = 3.0
@@ -25,7 +26,7 @@ ENDED = "workers-ended"
 """A file that tells servers that nobody needs them."""
 
 
-class EngineFailedError(Exception):
+class EngineFailedError(PacelineError):
     """A run that did not end well; the message names the rank and says why."""
 
 

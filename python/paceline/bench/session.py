@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from paceline._core import UserError
 from paceline._internal.netif import address_of
 from paceline.bench import forecasts
 from paceline.bench.classic import Steps
@@ -23,6 +22,7 @@ from paceline.bench.ranks.models import SMALL
 from paceline.bench.result import Result
 from paceline.bench.runner import Conductor, Watcher
 from paceline.bench.scaling import scale
+from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
 from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
@@ -46,7 +46,7 @@ class Session:
         self._every = every
 
     def run(self) -> None:
-        """Measure, and forecast. Raises UserError, JobError."""
+        """Measure, and forecast. Raises InvalidArgumentError, JobError."""
         if self.crew.host:
             self._conduct(Silent())
             return
@@ -66,16 +66,16 @@ class Session:
 
 @contextmanager
 def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
-    """Join the other hosts, if there are some. Raises UserError, JobError."""
+    """Join the other hosts, if there are some. Raises InvalidArgumentError, JobError."""
     given, place = Settings.from_environment(), rank_environment()
     if given.strategy is not None or given.server_processes:
-        raise UserError(
+        raise InvalidArgumentError(
             "what started paceline bench names a strategy; leave it out there: paceline bench --strategy ps"
         )
     network = forecasts.network(options["cluster"], options["bandwidth"])
     hosts = place.size if place.launcher != "none" else 1
     if (place.local_size or 1) > 1 and hosts > 1:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{place.local_size} processes of paceline bench have been started on this host: start one on each host; "
             "paceline bench -np N starts the ranks"
         )
@@ -85,7 +85,7 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     signal.signal(signal.SIGTERM, _end)
     every = options["display_every"] or 10
     if options["display_every"] is not None and (quiet or not _one_run(plan)):
-        raise UserError(
+        raise InvalidArgumentError(
             "--display-every: has no effect on a table or JSON; name one engine, one -np and one round, or leave it out"
         )
     if hosts == 1:
@@ -120,10 +120,10 @@ def _interface() -> str:
 def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
     ranks: list[int] | None = options["ranks"]
     if ranks is None and hosts == 1:
-        raise UserError("how many ranks? paceline bench -np 2, or several numbers: -np 1,2,4")
+        raise InvalidArgumentError("how many ranks? paceline bench -np 2, or several numbers: -np 1,2,4")
     workers = ranks or [hosts]
     if options["scaling"] is not None and len(workers) < 2:
-        raise UserError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
+        raise InvalidArgumentError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
     engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [None])
     _refuse_idle(options, engines)
@@ -148,13 +148,13 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
 
 
 def _model(name: str, image_size: int | None) -> tuple[str, int]:
-    """Its name, and pixels. Raises UserError."""
+    """Its name, and pixels. Raises InvalidArgumentError."""
     if name in SMALL:
         return name, image_size or _SMALL_IMAGE
     try:
         known = resolve(name)
     except UnknownModelError as error:
-        raise UserError(f"--model: {error}; mlp and cnn are small ones of our own") from None
+        raise InvalidArgumentError(f"--model: {error}; mlp and cnn are small ones of our own") from None
     return known, image_size or default_image_size(known)
 
 
@@ -169,14 +169,16 @@ def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
 
 
 def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
-    """Raises UserError for an option that nothing looks at."""
+    """Raises InvalidArgumentError for an option that nothing looks at."""
     ours = any(engine.name == "paceline" for engine in engines)
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
-            raise UserError(f"--{name}: has no effect without the engine paceline; leave it out")
+            raise InvalidArgumentError(f"--{name}: has no effect without the engine paceline; leave it out")
     if options["servers"] is not None and not any(engine.servers for engine in engines):
-        raise UserError("--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps")
+        raise InvalidArgumentError(
+            "--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps"
+        )
     if options["num_workers"] is not None and options["data_dir"] is None:
-        raise UserError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
+        raise InvalidArgumentError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
     if options["fusion"] is not None and all(engine.name in _UNFUSED for engine in engines):
-        raise UserError(f"--fusion: has no effect on {engines[0].name}, which fuses nothing; leave it out")
+        raise InvalidArgumentError(f"--fusion: has no effect on {engines[0].name}, which fuses nothing; leave it out")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._core import Trace, UserError, nearest
+from paceline._core import Trace, nearest
+from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"
 
@@ -57,37 +58,44 @@ def adjusted(
 ) -> Trace:
     """The trace with gradients of another element type, another batch, at the rate of another device.
 
-    `prefix` is that of option names, for errors. Raises UserError.
+    `prefix` is that of option names, for errors. Raises InvalidArgumentError.
     """
     if dtype is not None:
         trace = trace.with_dtype(dtype)
     if device is not None:
         if samples_per_s is not None or batch is not None:
-            raise UserError(f"{prefix}device: gives samples/s and batch as published; leave it out, or leave those out")
+            raise InvalidArgumentError(
+                f"{prefix}device: gives samples/s and batch as published; leave it out, or leave those out"
+            )
         return on_device(trace, device, prefix)
     if batch is not None:
         if not 0 < batch < 2**32:
-            raise UserError(f"{prefix}batch: {batch} is not a whole number from 1 to {2**32 - 1}")
+            raise InvalidArgumentError(f"{prefix}batch: {batch} is not a whole number from 1 to {2**32 - 1}")
         trace = trace.with_batch(batch)
     return trace if samples_per_s is None else trace.scaled_to_rate(samples_per_s)
 
 
 def on_device(trace: Trace, device: str, prefix: str = "") -> Trace:
-    """The trace at the published rate of a device, with that rate's batch. Raises UserError, which lists devices."""
+    """The trace at the published rate of a device, with that rate's batch.
+
+    Raises InvalidArgumentError, which lists devices.
+    """
     rate = device_rate(trace, device, prefix)
     return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)
 
 
 def device_rate(trace: Trace, device: str, prefix: str = "") -> Rate:
-    """The published rate of the trace's model on a device. Raises UserError, which lists devices."""
+    """The published rate of the trace's model on a device. Raises InvalidArgumentError, which lists devices."""
     model = json.loads(trace.summary())["name"]
     known = rates_of(model)
     if device not in known:
         if not known:
-            raise UserError(f"{prefix}device: no device's rate is known for {model}; give samples/s and batch")
+            raise InvalidArgumentError(
+                f"{prefix}device: no device's rate is known for {model}; give samples/s and batch"
+            )
         near = nearest(device, list(known))
         hint = f" (did you mean '{near}'?)" if near else ""
-        raise UserError(
+        raise InvalidArgumentError(
             f"{prefix}device: no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or "
             "give samples/s and batch"
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace
 from paceline.catalog.strategies import unknown
+from paceline.errors import InvalidArgumentError
 
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
@@ -39,19 +40,22 @@ def built_in_trace(word: str) -> str:
 
 
 def load_trace(source: str | Path | Trace) -> Trace:
-    """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises UserError."""
+    """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises InvalidArgumentError."""
     if isinstance(source, Trace):
         return source
     text = str(source)
     if source == "":
-        raise UserError("the name of a trace is empty; `paceline traces` lists those that are built in")
+        raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists those that are built in")
     if isinstance(source, str) and text.startswith("allreduce"):
         return Trace.all_reduce(text)
     return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
-    """The file that the user's word is or, as a built-in name, means. Raises UserError naming the nearest."""
+    """The file that the user's word is or, as a built-in name, means.
+
+    Raises InvalidArgumentError naming the nearest.
+    """
     path = Path(source)
     if isinstance(source, str) and not path.exists():
         names = _built_in(folder)
@@ -60,7 +64,7 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
                 return file
         if "/" not in source and path.suffix != ".json":
             message = unknown(kind, source, list(names))
-            raise UserError(f"{message}; give {wanted} that `paceline {kind}s` lists")
+            raise InvalidArgumentError(f"{message}; give {wanted} that `paceline {kind}s` lists")
     return path
 
 
@@ -68,7 +72,7 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
     """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
 
     Overrides are the fields of docs/reference/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None
-    leaves a field as it is. Raises UserError.
+    leaves a field as it is. Raises InvalidArgumentError.
     """
     if isinstance(source, Cluster):
         cluster = source
@@ -86,7 +90,7 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
-        raise UserError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
+        raise InvalidArgumentError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
     return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
 
 

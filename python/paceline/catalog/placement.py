@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace, UserError, nearest
+from paceline._core import Trace, nearest
+from paceline.errors import InvalidArgumentError
 
 _LARGEST_FILE = 256 * 1024 * 1024  # as for traces
 
 
 def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: int) -> list[int]:
-    """The server of each bucket of the trace. Raises UserError naming the file and the tensor."""
+    """The server of each bucket of the trace. Raises InvalidArgumentError naming the file and the tensor."""
     table = _read(path)
     groups = trace.buckets(bucket_size)
     known = {tensor for group in groups for tensor in group}
@@ -20,13 +21,13 @@ def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: i
         if tensor not in known:
             near = nearest(tensor, sorted(known))
             hint = f"; did you mean '{near}'?" if near else ""
-            raise UserError(f"{path}: {_name(tensor)}: the trace has no such tensor{hint}")
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: the trace has no such tensor{hint}")
         _check(path, tensor, server, servers)
     return [_server(path, group, table) for group in groups]
 
 
 def read_table(path: Path, servers: int) -> dict[str, int]:
-    """The server of each tensor, for training. Raises UserError naming the file and the tensor."""
+    """The server of each tensor, for training. Raises InvalidArgumentError naming the file and the tensor."""
     table = _read(path)
     for tensor, server in table.items():
         _check(path, tensor, server, servers)
@@ -35,17 +36,19 @@ def read_table(path: Path, servers: int) -> dict[str, int]:
 
 def _check(path: Path, tensor: str, server: object, servers: int) -> None:
     if isinstance(server, bool) or not isinstance(server, int):
-        raise UserError(f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}")
+        raise InvalidArgumentError(
+            f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}"
+        )
     if not 0 <= server < servers:
-        raise UserError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
+        raise InvalidArgumentError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
 
 
 def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:
     for tensor in group:
         if tensor not in table:
-            raise UserError(f"{path}: {_name(tensor)}: is missing; every tensor needs a server")
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: is missing; every tensor needs a server")
         if table[tensor] != table[group[0]]:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{path}: {_name(tensor)}: is fused into one bucket with {_name(group[0])}, and they are placed on "
                 f"different servers ({table[tensor]} and {table[group[0]]})"
             )
@@ -63,32 +66,36 @@ def _name(tensor: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
-        raise UserError(f"{path}: {constant} is not JSON")
+        raise InvalidArgumentError(f"{path}: {constant} is not JSON")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table: dict[str, Any] = {}
         for key, value in pairs:
             if key in table:
-                raise UserError(f"{path}: {_name(key)}: stands twice")
+                raise InvalidArgumentError(f"{path}: {_name(key)}: stands twice")
             table[key] = value
         return table
 
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}; name a file")
+            raise InvalidArgumentError(
+                f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}; name a file"
+            )
         if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(f"{path}: is larger than 256 MB; is it a placement?")
+            raise InvalidArgumentError(f"{path}: is larger than 256 MB; is it a placement?")
         table = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; placements are round-robin, even or a file") from None
+        raise InvalidArgumentError(
+            f"{path}: there is no such file; placements are round-robin, even or a file"
+        ) from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
     except RecursionError:
-        raise UserError(f"{path}: is nested too deeply") from None
-    except UserError:
+        raise InvalidArgumentError(f"{path}: is nested too deeply") from None
+    except InvalidArgumentError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or a NUL in the path
-        raise UserError(f"{path}: is not JSON: {error}") from None
+        raise InvalidArgumentError(f"{path}: is not JSON: {error}") from None
     if not isinstance(table, dict):
-        raise UserError(f'{path}: an object is meant, as in {{"conv1.weight": 0, "fc.weight": 1}}')
+        raise InvalidArgumentError(f'{path}: an object is meant, as in {{"conv1.weight": 0, "fc.weight": 1}}')
     return table

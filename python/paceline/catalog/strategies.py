@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline._core import Cluster, UserError, coordinators, nearest, strategies
+from paceline._core import Cluster, coordinators, nearest, strategies
 from paceline._internal.units import listed
+from paceline.errors import InvalidArgumentError
 
 KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 """Options that only some strategies use."""
@@ -39,12 +40,12 @@ def all_strategies() -> tuple[Strategy, ...]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of this name or alias; raises UserError naming the nearest."""
+    """The strategy of this name or alias; raises InvalidArgumentError naming the nearest."""
     for strategy in all_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
     names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
-    raise UserError(f"{unknown('strategy', name, names)}; `paceline strategies` lists them")
+    raise InvalidArgumentError(f"{unknown('strategy', name, names)}; `paceline strategies` lists them")
 
 
 GRAPH = "graph"
@@ -68,7 +69,7 @@ def all_coordinators() -> tuple[Coordinator, ...]:
 
 
 def find_coordinator(name: str, source: str) -> str:
-    """The name of the policy of this name or alias; raises UserError: `source`, if any, and the nearest."""
+    """The name of the policy of this name or alias; raises InvalidArgumentError: `source`, if any, and the nearest."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -77,7 +78,7 @@ def find_coordinator(name: str, source: str) -> str:
     known = ", ".join(coordinator.name for coordinator in all_coordinators())
     hint = f"did you mean '{near}'? " if near else ""
     where = f"{source}: " if source else ""
-    raise UserError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
+    raise InvalidArgumentError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
@@ -93,7 +94,9 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: st
     for knob in given:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
             users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
-            raise UserError(f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}")
+            raise InvalidArgumentError(
+                f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}"
+            )
 
 
 def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:

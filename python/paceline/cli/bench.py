@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import find_strategy
 from paceline.cli import param_types as types
 from paceline.cli.job_options import COORDINATOR, SERVERS
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import TRANSPORTS
 from paceline.launch.hosts import MOST_RANKS
 
@@ -105,7 +105,7 @@ def bench(
         return _only_logs(read, plot=plot, as_json=as_json, output=output)
     for name in ("torch", "torchvision", "numpy"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(f"paceline bench needs {name}: pip install 'paceline[torch]'")
+            raise InvalidArgumentError(f"paceline bench needs {name}: pip install 'paceline[torch]'")
     from paceline.bench import session
 
     with session.opened(options, quiet=as_json) as opened:
@@ -127,7 +127,7 @@ def bench(
 def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
     for name, other in others:
         if other is not None and path.resolve() == other.resolve() and (path.is_file() or not path.exists()):
-            raise UserError(f"{option} {path}: would overwrite {name} {other}; name another file")
+            raise InvalidArgumentError(f"{option} {path}: would overwrite {name} {other}; name another file")
 
 
 def _install(name: str, given: list[str]) -> None:

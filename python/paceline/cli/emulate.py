@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.console import Column, render, say, width, wrapped
 from paceline._internal.units import duration, percent, rate, size
 from paceline.cli import job_options
@@ -23,6 +22,7 @@ from paceline.emulate.job import start
 from paceline.emulate.plan import MOST, REALTIME, Host, find, plan
 from paceline.emulate.shaping import MTU, shape
 from paceline.emulate.state import DEFAULT
+from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 
 
@@ -167,7 +167,9 @@ def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> 
         raise click.UsageError("which command? paceline emulate exec worker0 -- ip address")
     found = living(name)
     if realtime and not found.realtime:
-        raise UserError("--realtime: SCHED_FIFO is not permitted here, or was left out when the cluster was brought up")
+        raise InvalidArgumentError(
+            "--realtime: SCHED_FIFO is not permitted here, or was left out when the cluster was brought up"
+        )
     place = find(found.hosts, host)
     words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
     sys.stdout.flush()

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import click
 
-from paceline._core import UserError
 from paceline._internal.console import say
+from paceline.errors import InvalidArgumentError
 
 
 @click.command()
@@ -25,7 +25,7 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
     paceline explore vgg-16 --cluster p3.16xlarge
     """
     if missing := [name for name in ("plotly", "starlette", "uvicorn") if find_spec(name) is None]:
-        raise UserError(f"explore: needs {', '.join(missing)}: pip install 'paceline[explore]'")
+        raise InvalidArgumentError(f"explore: needs {', '.join(missing)}: pip install 'paceline[explore]'")
     from paceline.catalog.library import built_in_trace
     from paceline.cli.main import leave_threads
     from paceline.explore.answers import preset

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._core import UserError
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import (
     BAIDU_RING,
     DISTRIBUTIONS,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def _grace(text: str) -> float:
     seconds = types.positive(text)
     if seconds > LONGEST_TIMEOUT_S:
-        raise UserError(f"'{text[:80]}' is more than {LONGEST_TIMEOUT_S:.0f} s")
+        raise InvalidArgumentError(f"'{text[:80]}' is more than {LONGEST_TIMEOUT_S:.0f} s")
     return seconds
 
 
@@ -207,7 +207,7 @@ class Wanted:
                 raise click.UsageError(f"{option} has no effect without --elastic")
 
     def places(self, ranks: int | None, hosts: Sequence[Host] | None) -> tuple[list[Place], int]:
-        """All slots of the job, and how many of them it takes at most. Raises UsageError, UserError."""
+        """All slots of the job, and how many of them it takes at most. Raises UsageError, InvalidArgumentError."""
         if self.most is not None and self.script is None:
             raise click.UsageError("--max-np has no effect without --host-discovery-script, which finds more")
         if hosts is None and ranks is None:

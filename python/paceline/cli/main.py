@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from paceline._core import InternalError, JobError, UserError, __version__, nearest
+from paceline._core import __version__, nearest
+from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import tell
 
 # Name → module, attribute, and what `paceline --help` says. Heavy modules stay unread until their command is called.
@@ -85,7 +86,7 @@ class Commands(click.Group):
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
             return _fail(error.format_message(), error.exit_code)
-        except UserError as error:
+        except InvalidArgumentError as error:
             return _fail(str(error), 2)
         except JobError as error:
             tell(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from paceline import _core
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ else:  # before click 8.4 it is not generic
 
 
 class Value(_ParamType):
-    """A value that a function makes of text; its UserError becomes the option's."""
+    """A value that a function makes of text; its InvalidArgumentError becomes the option's."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         """`name` is what --help calls such a value."""
@@ -34,7 +34,7 @@ class Value(_ParamType):
             return value
         try:
             return self._parse(value)
-        except UserError as error:
+        except InvalidArgumentError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -45,10 +45,10 @@ def several(parse: Callable[[str], T]) -> Callable[[str], list[T]]:
         values: list[T] = []
         for word in text.split(","):
             if not word.strip():
-                raise UserError(f"'{text[:80]}' has an empty place; separate values with one comma")
+                raise InvalidArgumentError(f"'{text[:80]}' has an empty place; separate values with one comma")
             value = parse(word.strip())
             if value in values:
-                raise UserError(f"{word.strip()} is listed twice")
+                raise InvalidArgumentError(f"{word.strip()} is listed twice")
             values.append(value)
         return values
 
@@ -62,9 +62,9 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         negative = text.startswith("-")
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()):
-            raise UserError(f"'{text[:80]}' is not a whole number; write for example 8 or 2,4,8")
+            raise InvalidArgumentError(f"'{text[:80]}' is not a whole number; write for example 8 or 2,4,8")
         if negative or len(digits) > 20 or not least <= int(digits) <= most:
-            raise UserError(f"{text[:80]} is not between {least} and {most}")
+            raise InvalidArgumentError(f"{text[:80]} is not between {least} and {most}")
         return int(digits)
 
     return parse_whole
@@ -79,7 +79,7 @@ def factor_of(example: str) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not 1e-6 <= value <= 1e6:
-            raise UserError(f"'{text[:80]}' is not a factor between 0.000001 and 1000000; {example}")
+            raise InvalidArgumentError(f"'{text[:80]}' is not a factor between 0.000001 and 1000000; {example}")
         return value
 
     return parse_factor
@@ -95,7 +95,7 @@ def positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise UserError(f"'{text[:80]}' is not a number above 0")
+        raise InvalidArgumentError(f"'{text[:80]}' is not a number above 0")
     return value
 
 
@@ -113,7 +113,7 @@ def words(text: str) -> list[str]:
     """Names, at least one."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise UserError(f"'{text[:80]}' has no name; leave the option out for its default")
+        raise InvalidArgumentError(f"'{text[:80]}' has no name; leave the option out for its default")
     return found
 
 

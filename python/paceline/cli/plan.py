@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli.param_types import BUCKET_SIZE, WORDS, Value
+from paceline.errors import InvalidArgumentError
 
 
 @click.command()
@@ -57,7 +57,9 @@ def plan(
     if output is not None:
         check_writable("--output", output)
         if output.exists() and graph.exists() and output.samefile(graph):
-            raise UserError(f"--output {output}: that is GRAPH itself, which would be lost; name another file")
+            raise InvalidArgumentError(
+                f"--output {output}: that is GRAPH itself, which would be lost; name another file"
+            )
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
     found, fetches = read_graph(graph, fetch, options)
     planned = plan_graph(found, fetches, bucket_size, ids=ids)

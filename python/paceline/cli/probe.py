@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ _LONGEST_S = 3600.0
 def _most(text: str) -> int:
     size = _core.parse_size(text)
     if not _LEAST_BYTES <= size <= _MOST_BYTES:
-        raise UserError(f"'{text[:80]}' is not between 64KiB and 4GiB")
+        raise InvalidArgumentError(f"'{text[:80]}' is not between 64KiB and 4GiB")
     return size
 
 
 def _seconds(text: str) -> float:
     seconds = types.positive(text)
     if seconds > _LONGEST_S:
-        raise UserError(f"'{text[:80]}' is more than {_LONGEST_S:.0f} s")
+        raise InvalidArgumentError(f"'{text[:80]}' is more than {_LONGEST_S:.0f} s")
     return seconds
 
 
@@ -84,12 +84,12 @@ def probe(
 
 
 def refuse_alone(command: str) -> None:
-    """Raise UserError where nothing has started this process as a rank, or as the only one."""
+    """Raise InvalidArgumentError where nothing has started this process as a rank, or as the only one."""
     place = rank_environment()
     if place.size == 1:
         problem = "this process was not started as a rank" if place.launcher == "none" else "this job has one rank"
         name = command.split()[1]
-        raise UserError(
+        raise InvalidArgumentError(
             f"{name}: {problem}, and needs others: paceline run --hosts node1:1,node2:1 -- {command}; or -np 4, under "
             "torchrun, mpirun, srun or paceline emulate run"
         )

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from paceline._core import UserError
 from paceline._internal import units
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError
 from paceline.job import job
 from paceline.job.settings import PULLS
 from paceline.replay import traces
@@ -52,7 +52,7 @@ def main(
     the one that is meant keeps its ratio to the computation.
     """
     if output is not None and not output.is_dir():
-        raise UserError(f"--output {output}: there is no such folder; make it before the ranks start")
+        raise InvalidArgumentError(f"--output {output}: there is no such folder; make it before the ranks start")
     step = traces.shrunk(load_trace(trace), shrink)
     with job.join_named() as ranks:
         played = play(ranks, Asked(step, iterations, warmup, speedup=1 / scale, **options))
@@ -103,7 +103,7 @@ def run() -> int:
     except click.ClickException as error:
         print(f"paceline.replay: error: {error.format_message()}", file=sys.stderr)
         return error.exit_code
-    except UserError as error:
+    except InvalidArgumentError as error:
         print(f"paceline.replay: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from paceline._core import UserError
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, make_folder
+from paceline.errors import InvalidArgumentError
 
 _PATH = click.Path(path_type=Path)
 
@@ -32,7 +32,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
 
     need_matplotlib("report: charts")
     if output.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--output {output}: name a file that ends with .html")
+        raise InvalidArgumentError(f"--output {output}: name a file that ends with .html")
     check_writable("--output", output)
     if png is not None:
         make_folder("--png", png)
@@ -43,6 +43,6 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     with Bar("simulating") as bar:
         try:
             chapters = simulated(asked, bar)
-        except UserError as error:
-            raise UserError(f"{spec}: {error}") from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{spec}: {error}") from None
     say([f"wrote {path}" for path in write(asked, chapters, output, png)])

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from paceline._core import Cluster, UserError, parse_rate
+from paceline._core import Cluster, parse_rate
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types
 from paceline.cli.probe import refuse_alone, show
+from paceline.errors import InvalidArgumentError
 from paceline.job import objects
 from paceline.job.settings import Settings
 from paceline.validate import plot as plots
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from paceline.validate.cells import Cell, Wanted
-    from paceline.validate.compare import How
+    from paceline.validate.compare import ComparisonOptions
     from paceline.validate.outcome import Validation
     from paceline.validate.real import Emulator
 
@@ -142,7 +143,7 @@ def refuse_elsewhere(context: click.Context) -> None:
 def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
     """On clusters that are emulated on this machine."""
     from paceline.validate.cells import Network, cells
-    from paceline.validate.compare import How
+    from paceline.validate.compare import ComparisonOptions
     from paceline.validate.forecasts import Costs
 
     wanted = _wanted(options)
@@ -150,10 +151,10 @@ def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
     asked = cells(wanted, Network(rates, options["shrink"], options["scale"], bucket_size))
     if timeline is not None and len(asked) != 1:
-        raise UserError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
+        raise InvalidArgumentError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
     repeats = options["repeats"] or (3 if options["quick"] else 5)
     costs = Costs(options["latency"], options["message_overhead"])
-    how = How(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
+    how = ComparisonOptions(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
     return _compare(asked, how)
 
 
@@ -179,7 +180,7 @@ def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
     if timeline is not None:
         check_writable("--timeline", timeline)
     if plot is not None and plot == timeline:
-        raise UserError("--plot and --timeline name the same file")
+        raise InvalidArgumentError("--plot and --timeline name the same file")
 
 
 def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
@@ -208,7 +209,7 @@ def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
     )
 
 
-def _compare(asked: Sequence[Cell], how: How) -> Validation:
+def _compare(asked: Sequence[Cell], how: ComparisonOptions) -> Validation:
     from paceline.validate.compare import compare
 
     return compare(asked, emulator(), how, _tell)
@@ -251,7 +252,7 @@ def compare_here(
     plot: Path | None,
     **how: Any,  # noqa: ANN401 - shrink and scale
 ) -> Validation | None:
-    """The comparison, at rank 0; elsewhere None. Raises UserError, JobError."""
+    """The comparison, at rank 0; elsewhere None. Raises InvalidArgumentError, JobError."""
     from paceline.probe.layout import Layout
 
     refuse_alone("paceline validate --here")
@@ -283,7 +284,7 @@ def _probed(cluster: Cluster) -> str:
 
 
 def _strategies(names: list[str] | None) -> list[Strategy]:
-    """Those that are named, else the job's, else all. Raises UserError."""
+    """Those that are named, else the job's, else all. Raises InvalidArgumentError."""
     own = Settings.from_environment().strategy
     return strategies_of(names or ([own] if own is not None else [ALL]))
 
@@ -294,7 +295,10 @@ def _those_with_knobs_first(strategies: list[Strategy]) -> list[str]:
 
 
 def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, list[str]]:
-    """What is simulated, at all ranks, and notes: rank 0 reads the file, or probes. Raises UserError, JobError."""
+    """What is simulated, at all ranks, and notes: rank 0 reads the file, or probes.
+
+    Raises InvalidArgumentError, JobError.
+    """
     from paceline.probe import cluster_file
     from paceline.probe.measure import NEEDED, measure
     from paceline.probe.rpc import obey

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from paceline._core import UserError
 from paceline.doctor.events import RECORD
 from paceline.doctor.intervals import Interval
 from paceline.doctor.step_breakdown import Account, Parts, account, mean, median, quantile
 from paceline.doctor.steps import Marked, marked, steps_of
 from paceline.doctor.timeline_model import Rank, Recording
 from paceline.doctor.transfers import Transfer, match, transfers_of
+from paceline.errors import InvalidArgumentError
 
 _WARM_UP = 3
 """Steps that are left out at most: memory is taken, DDP makes its buckets anew after the first."""
@@ -84,7 +84,7 @@ class Analysis:
 
 
 def analyse(recording: Recording) -> Analysis:
-    """Divide all that can be. Raises UserError where nothing happened."""
+    """Divide all that can be. Raises InvalidArgumentError where nothing happened."""
     notes = list(recording.notes)
     steps = {rank.rank: found for rank in recording.ranks if (found := steps_of(rank))}
     if not steps:
@@ -172,7 +172,7 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
             nothing = Marked(whole, [], [], [], [], [], [whole])
             accounts[rank] = [account(nothing, found, steps=False)]
     if not accounts:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{recording.path}: neither a step nor an operation is in it; record a run that trains: {RECORD}"
         )
     notes.append(

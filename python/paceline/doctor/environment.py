@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.netif import address_of, addresses
 from paceline._internal.system import cores
+from paceline.errors import InvalidArgumentError
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "mpi4py", "horovod", "tensorflow", "matplotlib", "pandas")
 # NVIDIA's wheels, which torch brings; with their CUDA's number in the name.
@@ -131,7 +131,7 @@ def _mpi(environ: Mapping[str, str]) -> tuple[str | None, str]:
     """The library that a job over MPI would take, and else why there is none."""
     try:
         path, version = _core.mpi_library(environ.get("PACELINE_MPI_LIBRARY") or None)
-    except UserError as error:
+    except InvalidArgumentError as error:
         return None, str(error).removeprefix("transport mpi: ")
     name = os.path.basename(os.fspath(path))  # noqa: PTH119
     with contextlib.suppress(OSError):  # where the loader found it
@@ -305,14 +305,14 @@ def _transports(environ: Mapping[str, str], interfaces: list[dict[str, Any]], no
 def _tried(attempt: Callable[[], str]) -> tuple[bool, str]:
     try:
         return True, attempt()
-    except (OSError, UserError) as error:
+    except (OSError, InvalidArgumentError) as error:
         return False, str(error)
 
 
 def _share_memory() -> str:
     """Makes and opens a segment as ranks of one host do."""
     if not hasattr(os, "memfd_create"):
-        raise UserError(f"needs memfd_create, which {platform.system()} does not have")
+        raise InvalidArgumentError(f"needs memfd_create, which {platform.system()} does not have")
     made = os.memfd_create("paceline")
     try:
         os.posix_fallocate(made, 0, resource.getpagesize())
@@ -337,7 +337,7 @@ def _listen(interface: str) -> str:
 def _join_group(interfaces: list[dict[str, Any]]) -> str:
     usable = [card for card in interfaces if card["up"] and card["multicast"] and card["ipv4"]]
     if not usable:
-        raise UserError("no interface that is up has the flag MULTICAST and an IPv4 address")
+        raise InvalidArgumentError("no interface that is up has the flag MULTICAST and an IPv4 address")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         group = socket.inet_aton(_TEST_GROUP) + socket.inet_aton(usable[0]["ipv4"])
         probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
@@ -363,6 +363,6 @@ def _settings(environ: Mapping[str, str]) -> str | None:
 
     try:
         Settings.from_environment(environ)
-    except UserError as error:
+    except InvalidArgumentError as error:
         return str(error)
     return None

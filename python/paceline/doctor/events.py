@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 Event = dict[str, Any]
 
@@ -20,7 +20,7 @@ _LAST = "]}"
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The events of a timeline. Raises UserError that names file, line and remedy."""
+    """The events of a timeline. Raises InvalidArgumentError that names file, line and remedy."""
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
@@ -29,21 +29,21 @@ def events(path: Path) -> Iterator[Event]:
             else:
                 yield from _whole(path, first + file.read())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: is not text, so no timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is not text, so no timeline; record one: {RECORD}") from None
 
 
 def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
     number, ended = 1, False
     while chunk := list(islice(file, _AT_ONCE)):
         if ended and any(line.strip() for line in chunk):
-            raise UserError(f"{path}:{number + 1}: goes on after its end; record it again: {RECORD}")
+            raise InvalidArgumentError(f"{path}:{number + 1}: goes on after its end; record it again: {RECORD}")
         lines = [line for line in chunk if not _is_tail(line)]
         tail = [index for index, line in enumerate(lines) if line.strip() == _LAST]
         if tail:
             if any(line.strip() for line in lines[tail[0] + 1 :]):
-                raise UserError(f"{path}: goes on after its end; record it again: {RECORD}")
+                raise InvalidArgumentError(f"{path}: goes on after its end; record it again: {RECORD}")
             lines, ended = lines[: tail[0]], True
         text = "".join(lines).rstrip().rstrip(",")
         try:
@@ -61,19 +61,19 @@ def _is_tail(line: str) -> bool:
     return '"cat":"message"' in line and '"ph":"e"' in line
 
 
-def _wrong_line(path: Path, lines: list[str], before: int) -> UserError:
+def _wrong_line(path: Path, lines: list[str], before: int) -> InvalidArgumentError:
     for number, line in enumerate(lines, before + 1):
         try:
             json.loads(line.strip().rstrip(",").removesuffix(_LAST) or "null")
         except (ValueError, RecursionError):
             if not line.endswith("\n"):
                 return _cut(path)
-            return UserError(f"{path}:{number}: is no JSON; record it again: {RECORD}")
-    return UserError(f"{path}: commas between events are missing; record it again: {RECORD}")
+            return InvalidArgumentError(f"{path}:{number}: is no JSON; record it again: {RECORD}")
+    return InvalidArgumentError(f"{path}: commas between events are missing; record it again: {RECORD}")
 
 
-def _cut(path: Path) -> UserError:
-    return UserError(
+def _cut(path: Path) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"{path}: ends in the middle: the run was killed while it was written, or is still going; record it again: "
         f"{RECORD}"
     )
@@ -82,19 +82,23 @@ def _cut(path: Path) -> UserError:
 def _whole(path: Path, text: str) -> Iterator[Event]:
     """A file that somebody else has written, or changed."""
     if not text.strip():
-        raise UserError(f"{path}: is empty: the run was killed, or is still going; record it again: {RECORD}")
+        raise InvalidArgumentError(
+            f"{path}: is empty: the run was killed, or is still going; record it again: {RECORD}"
+        )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise UserError(f"{path}: is no JSON, so no timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is no JSON, so no timeline; record one: {RECORD}") from None
     found = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(found, list):
-        raise UserError(f"{path}: has no traceEvents, so it is no timeline; record one: {RECORD}")
+        raise InvalidArgumentError(f"{path}: has no traceEvents, so it is no timeline; record one: {RECORD}")
     yield from _checked(path, found)
 
 
 def _checked(path: Path, found: list[Any]) -> Iterator[Event]:
     for event in found:
         if not isinstance(event, dict):
-            raise UserError(f"{path}: an event is {json.dumps(event)[:80]}, not an object; record it again: {RECORD}")
+            raise InvalidArgumentError(
+                f"{path}: an event is {json.dumps(event)[:80]}, not an object; record it again: {RECORD}"
+            )
         yield event

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline._core import UserError
 from paceline.doctor.events import RECORD, Event, events
 from paceline.doctor.timeline_model import AGREEMENT, MARKS, Operation, Rank, Recording, Span, Tensor
+from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 
 _MOST_US = 4e15
@@ -19,19 +19,21 @@ _EGRESS, _INGRESS = 1, 2
 
 
 def read(path: Path) -> Recording:
-    """What a timeline holds, or the parts of one that were never put together. Raises UserError."""
+    """What a timeline holds, or the parts of one that were never put together. Raises InvalidArgumentError."""
     try:
         there = path.exists()
         parts = [] if there or not path.parent.is_dir() else timeline_files.found(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
+        raise InvalidArgumentError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
     if path.is_dir():
-        raise UserError(f"{path}: is a folder; name the timeline in it")
+        raise InvalidArgumentError(f"{path}: is a folder; name the timeline in it")
     if not there and not parts:
-        raise UserError(f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}")
+        raise InvalidArgumentError(
+            f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}"
+        )
     for file in parts or [path]:
         if not file.is_file():  # reading it might never end
-            raise UserError(f"{file}: is a pipe or a device; write its content to a regular file first")
+            raise InvalidArgumentError(f"{file}: is a pipe or a device; write its content to a regular file first")
     reader = _Reader(path)
     for file in parts or [path]:
         reader.take(file, events(file))
@@ -57,15 +59,15 @@ class _Reader:
         self._open: dict[tuple[object, object, object], Event] = {}
 
     def take(self, file: Path, found: Iterable[Event]) -> None:
-        """All of a file. Raises UserError."""
+        """All of a file. Raises InvalidArgumentError."""
         self._file = file
         for event in found:
             try:
                 self._event(event)
-            except UserError:
+            except InvalidArgumentError:
                 raise
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-                raise UserError(
+                raise InvalidArgumentError(
                     f"{file}: cannot be understood at {json.dumps(event)[:200]}; record it again: {RECORD}"
                 ) from None
 
@@ -100,7 +102,7 @@ class _Reader:
         elif event["name"] == "paceline":
             rank = self._rank(event)
             if _whole(event["pid"]) in self._recorded:
-                raise UserError(
+                raise InvalidArgumentError(
                     f"{self._file}: rank {rank.rank} is in it twice; take one recording at a time: {RECORD}"
                 )
             self._recorded.add(_whole(event["pid"]))
@@ -144,7 +146,7 @@ class _Reader:
             rank.tensors.append(Tensor(name, size, number, begin, min(agreed, end), end))
 
     def finish(self, notes: list[str]) -> Recording:
-        """What was read. Raises UserError if it is nothing."""
+        """What was read. Raises InvalidArgumentError if it is nothing."""
         self._refuse_what_was_not_run()
         ranks = sorted(self._ranks.values(), key=lambda rank: rank.rank)
         servers = [rank for rank in ranks if self._names.get(rank.rank + 1, "").startswith("server")]
@@ -169,7 +171,9 @@ class _Reader:
 
     def _refuse_what_was_not_run(self) -> None:
         if not self._ranks:
-            raise UserError(f"{self._path}: holds no events of a run, so there is nothing to say; record one: {RECORD}")
+            raise InvalidArgumentError(
+                f"{self._path}: holds no events of a run, so there is nothing to say; record one: {RECORD}"
+            )
         if self._recorded >= self._ranks.keys():
             return
         forecast = not self._recorded and any(re.fullmatch(r"worker \d+", name) for name in self._names.values())
@@ -178,7 +182,7 @@ class _Reader:
             if forecast
             else "was not recorded by Paceline's runtime"
         )
-        raise UserError(f"{self._path}: {what}; record a real run: {RECORD}")
+        raise InvalidArgumentError(f"{self._path}: {what}; record a real run: {RECORD}")
 
 
 def _ns(us: object) -> int:

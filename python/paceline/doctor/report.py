@@ -152,6 +152,6 @@ class Report:
 
 
 def diagnose(path: str | Path) -> Report:
-    """What dominates the run of which this is the timeline. Raises UserError naming file and remedy."""
+    """What dominates the run of which this is the timeline. Raises InvalidArgumentError naming file and remedy."""
     analysis = analyse(read(Path(path)))
     return Report(analysis, diagnoses(analysis))

@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import UserError
 from paceline._internal.system import boot
 from paceline.emulate import processes, state
 from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import CARD, REALTIME, Host, find, plan
 from paceline.emulate.shaping import shape
 from paceline.emulate.state import State
+from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from paceline.emulate.fidelity import Fidelity
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _START_S = 30.0
 _START_OF_HOST_S = 0.5
 _END_S = 10.0
-_ERRORS = {"UserError": UserError, "CannotEmulateError": CannotEmulateError}
+_ERRORS = {"InvalidArgumentError": InvalidArgumentError, "CannotEmulateError": CannotEmulateError}
 # gloo looks up the host's name, which nobody has given an address.
 SETTINGS = (f"GLOO_SOCKET_IFNAME={CARD}",)
 
@@ -55,7 +55,10 @@ class Cluster:
         return tuple(host for host in self.hosts if host.kind == kind)
 
     def entering(self, host: str, *settings: str, priority: int | None = None) -> list[str]:
-        """Words that make a command run on the host; `settings`: NAME=VALUE. Raises UserError for an unknown host."""
+        """Words that make a command run on the host; `settings`: NAME=VALUE.
+
+        Raises InvalidArgumentError for an unknown host.
+        """
         return self._state.entering(find(self.hosts, host).name, *SETTINGS, *settings, realtime=priority)
 
     def popen(
@@ -69,7 +72,7 @@ class Cluster:
         """Start a command on a host; options as of `subprocess.Popen`. What still runs at the end is ended.
 
         It runs under SCHED_FIFO if `realtime` says so; by default, as ranks do. Exits with 127 if there is no such
-        command. Raises UserError for an unknown host.
+        command. Raises InvalidArgumentError for an unknown host.
         """
         wanted = self.realtime if realtime is None else realtime
         words = self.entering(host, priority=REALTIME if wanted else None)
@@ -91,7 +94,7 @@ class Cluster:
         `Discarded`); by default it is printed. After `limit_s` seconds the job is ended, and ClickException raised.
         `settings` are PACELINE_ variables in lower case (strategy="ps", servers=2, timeout=10), and `timeline`,
         `record`, `grace_s`, `verbose`, `switch` as of `paceline.launch.request.Request`. Only in the main thread, which
-        hears signals. Raises UserError, ClickException.
+        hears signals. Raises InvalidArgumentError, ClickException.
         """
         from paceline.emulate.job import run
 
@@ -99,13 +102,16 @@ class Cluster:
         return run(self, command, ranks_per_host, output, names=names, limit_s=limit_s, **settings)
 
     def check(self, *, repeats: int = 5) -> Fidelity:
-        """Measure how well the network keeps to its rate; some seconds. Raises UserError, ClusterError."""
+        """Measure how well the network keeps to its rate; some seconds. Raises InvalidArgumentError, ClusterError."""
         from paceline.emulate.fidelity import measure
 
         return measure(self, repeats)
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Another rate for all cards that have one, for connections made from now on. UserError, ClusterError."""
+        """Another rate for all cards that have one, for connections made from now on.
+
+        InvalidArgumentError, ClusterError.
+        """
         shape(bandwidth_bps)
         ask(self._holder, {"bandwidth_bps": bandwidth_bps}, _START_S)
         self.bandwidth_bps = bandwidth_bps
@@ -128,7 +134,7 @@ def cluster(
     realtime: bool = True,
     name: str | None = None,
 ) -> Iterator[Cluster]:
-    """Bring up a cluster for the time of a block. Raises UserError, CannotEmulateError, ClusterError.
+    """Bring up a cluster for the time of a block. Raises InvalidArgumentError, CannotEmulateError, ClusterError.
 
     `bandwidth_bps`: TCP goodput of every card, each way. `realtime`: ranks run under SCHED_FIFO where that is
     permitted. `name`: for `paceline emulate exec`.
@@ -144,7 +150,7 @@ def cluster(
 def bring_up(
     hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None
 ) -> tuple[subprocess.Popen[bytes], State]:
-    """A holder and what it holds. Raises UserError, CannotEmulateError, ClusterError."""
+    """A holder and what it holds. Raises InvalidArgumentError, CannotEmulateError, ClusterError."""
     shape(bandwidth_bps)
     check_machine()
     token = secrets.token_hex(8)
@@ -181,23 +187,25 @@ def leave(holder: subprocess.Popen[bytes]) -> None:
 
 
 def check_machine() -> None:
-    """Raises CannotEmulateError, UserError for what is not installed."""
+    """Raises CannotEmulateError, InvalidArgumentError for what is not installed."""
     if not sys.platform.startswith("linux"):
         raise CannotEmulateError("paceline emulate needs network namespaces, which only Linux has")
     if importlib.util.find_spec("pyroute2") is None:
-        raise UserError("paceline emulate needs pyroute2: pip install 'paceline[emulate]'")
+        raise InvalidArgumentError("paceline emulate needs pyroute2: pip install 'paceline[emulate]'")
 
 
 def _free(name: str) -> str:
-    """The name, if no cluster has it; what was left of one that has ended is forgotten. Raises UserError."""
+    """The name, if no cluster has it; what was left of one that has ended is forgotten. Raises InvalidArgumentError."""
     other = state.read(name)
     if other is None:
         return name
     if other.alive:
-        raise UserError(f"a cluster '{name}' is up already; paceline emulate down --name {name}, or another --name")
+        raise InvalidArgumentError(
+            f"a cluster '{name}' is up already; paceline emulate down --name {name}, or another --name"
+        )
     with processes.inside(other.by_network, other.token) as found:
         if found and other.boot == boot():
-            raise UserError(
+            raise InvalidArgumentError(
                 f"cluster '{name}' was killed, and {found[0]} is still there; paceline emulate down --name {name}"
             )
     state.forget(other)

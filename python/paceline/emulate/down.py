@@ -7,32 +7,37 @@ import select
 import signal
 from contextlib import suppress
 
-from paceline._core import UserError
 from paceline._internal.system import boot
 from paceline._internal.units import listed
 from paceline.emulate import processes, state
 from paceline.emulate.state import DEFAULT, State
+from paceline.errors import InvalidArgumentError
 
 _END_S = 10.0
 
 
 def living(name: str) -> State:
-    """The cluster of this name. Raises UserError if it is not up."""
+    """The cluster of this name. Raises InvalidArgumentError if it is not up."""
     found = state.read(name)
     if found is None:
-        raise UserError(_missing(name))
+        raise InvalidArgumentError(_missing(name))
     if not found.alive:
         option = "" if name == DEFAULT else f" --name {name}"
-        raise UserError(f"cluster '{found.name}' was killed; paceline emulate down{option} ends what is left of it")
+        raise InvalidArgumentError(
+            f"cluster '{found.name}' was killed; paceline emulate down{option} ends what is left of it"
+        )
     return found
 
 
 def take_down(name: str) -> list[str]:
-    """The cluster of this name, and what is left of those that were killed: what was done. Raises UserError."""
+    """The cluster of this name, and what is left of those that were killed: what was done.
+
+    Raises InvalidArgumentError.
+    """
     found = state.read(name)
     killed = [other for other in state.every() if not other.alive and (found is None or other.name != found.name)]
     if found is None and (name != DEFAULT or not killed):
-        raise UserError(_missing(name))
+        raise InvalidArgumentError(_missing(name))
     said: list[str] = []
     for each in [*([found] if found is not None else []), *killed]:
         alive = each.alive

@@ -1,4 +1,4 @@
-"""What can go wrong with an emulated cluster, besides the user's mistakes (`UserError`)."""
+"""What can go wrong with an emulated cluster, besides the user's mistakes (`InvalidArgumentError`)."""
 
 from __future__ import annotations
 

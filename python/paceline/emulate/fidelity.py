@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import UserError
 from paceline._internal.units import percent
 from paceline.emulate import stream
 from paceline.emulate.errors import ClusterError
+from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster
@@ -154,12 +154,12 @@ class _Hosts:
 
 
 def measure(cluster: Cluster, repeats: int) -> Fidelity:
-    """One stream, incast and 1:N, each a fraction of a second. Raises UserError, ClusterError."""
+    """One stream, incast and 1:N, each a fraction of a second. Raises InvalidArgumentError, ClusterError."""
     workers = cluster.of_kind("worker")
     if len(workers) < 2:
-        raise UserError("workers: a network is measured between at least 2 of them")
+        raise InvalidArgumentError("workers: a network is measured between at least 2 of them")
     if not 1 <= repeats <= MOST_REPEATS:
-        raise UserError(f"repeats: {repeats} is not between 1 and {MOST_REPEATS}")
+        raise InvalidArgumentError(f"repeats: {repeats} is not between 1 and {MOST_REPEATS}")
     first, *others = [host.name for host in workers]
     flows = {
         _STREAM: [(first, others[0])],

@@ -19,12 +19,12 @@ from typing import Any
 
 import click
 
-from paceline._core import UserError
 from paceline._internal.system import boot
 from paceline.emulate import network, processes, state
 from paceline.emulate.network import Network
 from paceline.emulate.plan import REALTIME, Host
 from paceline.emulate.shaping import shape
+from paceline.errors import InvalidArgumentError
 
 
 class _EndedError(Exception):
@@ -77,7 +77,7 @@ def main() -> None:
                 _say({"done": True})
                 if "stay" in order:
                     _stay()
-        except (UserError, click.ClickException) as error:
+        except (InvalidArgumentError, click.ClickException) as error:
             _say({"error": str(error), "kind": type(error).__name__})
         finally:
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -112,7 +112,7 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     try:
         state.write(Path(wanted["folder"]), found)
     except FileExistsError:
-        raise UserError(f"a cluster '{found.name}' is up already; choose another --name") from None
+        raise InvalidArgumentError(f"a cluster '{found.name}' is up already; choose another --name") from None
     return up, found
 
 

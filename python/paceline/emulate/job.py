@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import UserError
 from paceline._internal.system import cores
 from paceline._internal.units import count
 from paceline.emulate.plan import NETWORK, REALTIME
+from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS, Host, Place
 from paceline.launch.job import Job
 from paceline.launch.output import Output, Terminal
@@ -30,14 +30,14 @@ def run(
 ) -> int:
     """As `Cluster.run`."""
     if isinstance(command, str) or not command:
-        raise UserError("which command? give its words: ['python', 'train.py']")
+        raise InvalidArgumentError("which command? give its words: ['python', 'train.py']")
     asked = {name: options.pop(name) for name in _REQUEST if name in options}
     checked = Request(command=command, settings=options, **asked).checked()
     return start(cluster, checked, ranks_per_host, lambda job: output or Terminal(job.names, prefix=True))
 
 
 def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Callable[[Job], Output]) -> int:
-    """The exit code. Raises UserError, ClickException."""
+    """The exit code. Raises InvalidArgumentError, ClickException."""
     places = arrange(cluster, ranks_per_host, checked.servers, switch=checked.request.switch)
     processes = sum(place.count for place in places)
     threads = max(1, cores() // processes)
@@ -56,17 +56,22 @@ def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Calla
 
 
 def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool) -> list[Place]:
-    """Ranks on the workers, one parameter server on each of so many server hosts, the switch on its own. UserError."""
+    """Ranks on the workers, one parameter server on each of so many server hosts, the switch on its own.
+
+    InvalidArgumentError.
+    """
     workers, hosts = cluster.of_kind("worker"), cluster.of_kind("server")
     size = ranks_per_host * len(workers)
     if not 1 <= size <= MOST_RANKS:
         each = f"{ranks_per_host} ranks on each of {count(len(workers), 'worker')}"
-        raise UserError(f"{each}: from 1 to {MOST_RANKS} ranks can be started")
+        raise InvalidArgumentError(f"{each}: from 1 to {MOST_RANKS} ranks can be started")
     if servers > len(hosts):
         has = count(len(hosts), "server host") if hosts else "no server host"
-        raise UserError(f"{count(servers, 'server')}: the cluster has {has}; bring it up with --servers {servers}")
+        raise InvalidArgumentError(
+            f"{count(servers, 'server')}: the cluster has {has}; bring it up with --servers {servers}"
+        )
     if switch and not cluster.of_kind("switch"):
-        raise UserError("switch: the cluster has no host for it; bring it up with a switch")
+        raise InvalidArgumentError("switch: the cluster has no host for it; bring it up with a switch")
     return [
         *(Place(Host(host.name, ranks_per_host), host.number * ranks_per_host, ranks_per_host) for host in workers),
         *(Place(Host(host.name, 0), size, 0, (host.number,)) for host in hosts[:servers]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
+from paceline.errors import InvalidArgumentError
 
 NETWORK = "10.77.0.0/16"
 PREFIX = 16
@@ -33,23 +34,23 @@ class Host:
 
 
 def plan(workers: int, servers: int, *, switch: bool) -> tuple[Host, ...]:
-    """All hosts, workers first. Raises UserError."""
+    """All hosts, workers first. Raises InvalidArgumentError."""
     for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
-            raise UserError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
+            raise InvalidArgumentError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
     hosts = [_host("worker", number) for number in range(workers)]
     hosts += [_host("server", number) for number in range(servers)]
     return (*hosts, *([_host("switch", 0)] if switch else []))
 
 
 def find(hosts: Sequence[Host], name: str) -> Host:
-    """The host of this name. Raises UserError naming the nearest."""
+    """The host of this name. Raises InvalidArgumentError naming the nearest."""
     for host in hosts:
         if host.name == name:
             return host
     near = nearest(name[:80], [host.name for host in hosts])
     hint = f"; did you mean {near}?" if near else f"; there are {hosts[0].name} to {hosts[-1].name}"
-    raise UserError(f"there is no host '{name[:80]}' in this cluster{hint}")
+    raise InvalidArgumentError(f"there is no host '{name[:80]}' in this cluster{hint}")
 
 
 def _host(kind: str, number: int) -> Host:

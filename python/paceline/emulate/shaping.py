@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from paceline._core import UserError
 from paceline._internal.units import rate
+from paceline.errors import InvalidArgumentError
 
 MTU = 9000
 LIMIT_BYTES = 1 << 30
@@ -44,9 +44,9 @@ class Shape:
 
 
 def shape(bandwidth_bps: float) -> Shape:
-    """The card of a TCP goodput of so many bit/s. Raises UserError."""
+    """The card of a TCP goodput of so many bit/s. Raises InvalidArgumentError."""
     if not (math.isfinite(bandwidth_bps) and LEAST_BPS <= bandwidth_bps <= MOST_BPS):
-        raise UserError(
+        raise InvalidArgumentError(
             f"bandwidth: {bandwidth_bps:g} bit/s is not between {rate(LEAST_BPS)} and {rate(MOST_BPS)}, "
             "what a card can be shaped to here"
         )

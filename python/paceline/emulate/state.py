@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paceline._core import UserError
 from paceline._internal.system import boot
 from paceline.emulate import enter
 from paceline.emulate.plan import Host
 from paceline.emulate.processes import MARK, start_of
+from paceline.errors import InvalidArgumentError
 
 DEFAULT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
@@ -72,14 +72,16 @@ class State:
 
 
 def check_name(name: str) -> str:
-    """Refuse what cannot be a file's name. Raises UserError."""
+    """Refuse what cannot be a file's name. Raises InvalidArgumentError."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"--name: '{name[:80]}' is no name; write letters, digits, '-', '_' and '.', at most 40")
+        raise InvalidArgumentError(
+            f"--name: '{name[:80]}' is no name; write letters, digits, '-', '_' and '.', at most 40"
+        )
     return name
 
 
 def folder() -> Path:
-    """Made if it is not there. Raises UserError if it is not this user's alone."""
+    """Made if it is not there. Raises InvalidArgumentError if it is not this user's alone."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     private = base is not None and Path(base).is_dir() and os.access(base, os.W_OK)
     path = Path(str(base)) / "paceline-emulate" if private else Path(f"/tmp/paceline-emulate-{os.geteuid()}")
@@ -88,9 +90,9 @@ def folder() -> Path:
             path.mkdir(mode=0o700)
         found = path.lstat()
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UserError(f"{path}: is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
+        raise InvalidArgumentError(f"{path}: is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
     return path
 
 
@@ -106,7 +108,7 @@ def write(place: Path, state: State) -> None:
 
 
 def read(name: str) -> State | None:
-    """None if there is none. Raises UserError for a file that no holder wrote."""
+    """None if there is none. Raises InvalidArgumentError for a file that no holder wrote."""
     path = folder() / f"{check_name(name)}.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -117,14 +119,14 @@ def read(name: str) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path}: is no state of a cluster ({error}); remove it") from None
+        raise InvalidArgumentError(f"{path}: is no state of a cluster ({error}); remove it") from None
 
 
 def every() -> list[State]:
     """All that can be read."""
     found = []
     for path in sorted(folder().glob("[!.]*.json")):
-        with suppress(UserError):
+        with suppress(InvalidArgumentError):
             state = read(path.stem)
             found += [state] if state is not None else []
     return found
@@ -132,7 +134,7 @@ def every() -> list[State]:
 
 def forget(state: State) -> None:
     """Remove its file, if it is still its own."""
-    with suppress(UserError, OSError):
+    with suppress(InvalidArgumentError, OSError):
         now = read(state.name)
         if now is not None and now.token == state.token:
             (folder() / f"{state.name}.json").unlink()

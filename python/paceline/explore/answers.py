@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline._core import Cluster, Trace, UserError, parse_rate, parse_time
+from paceline._core import Cluster, Trace, parse_rate, parse_time
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, feasible
+from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
 from paceline.forecast import plotting
 from paceline.forecast.simulate import Result, Run, traced
@@ -49,7 +50,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def answer(state: State) -> dict[str, Any]:
-    """Everything that the page draws. Raises UserError."""
+    """Everything that the page draws. Raises InvalidArgumentError."""
     begin = time.perf_counter()
     trace, cluster = load_trace(state.trace), cluster_of(state)
     able, unable = feasible(list(all_strategies()), cluster)
@@ -78,7 +79,7 @@ def answer(state: State) -> dict[str, Any]:
 def _refuse_slow(state: State, trace: Trace) -> None:
     buckets = len(trace.buckets(int(state.bucket_mb * 1e6) or None))
     if buckets * state.workers**2 > _MOST_MESSAGES:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{buckets} buckets on {state.workers} workers take longer than a slider should: a larger bucket size, "
             "fewer workers, or paceline simulate, which has no such limit"
         )

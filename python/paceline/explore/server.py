@@ -23,9 +23,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from paceline._core import UserError
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import all_strategies
+from paceline.errors import InvalidArgumentError
 from paceline.explore.answers import answer, preset
 from paceline.explore.state import LIMITS, State, checked, parse
 
@@ -100,14 +100,14 @@ def application(token: str, first: State) -> Starlette:
         try:
             state = parse(body)
             told: dict[str, Any] = await anyio.to_thread.run_sync(answer, state)
-        except UserError as error:
+        except InvalidArgumentError as error:
             return JSONResponse({"error": str(error)}, 400, _HEADERS)
         return JSONResponse(told, headers=_HEADERS)
 
     async def of_cluster(request: Request) -> Response:
         try:
             state = checked({"cluster": request.query_params.get("name", "")})
-        except UserError as error:
+        except InvalidArgumentError as error:
             return JSONResponse({"error": str(error)}, 400, _HEADERS)
         return JSONResponse(preset(state.cluster), headers=_HEADERS)
 
@@ -126,7 +126,7 @@ def application(token: str, first: State) -> Starlette:
 
 
 def listener(port: int) -> socket.socket:
-    """A socket on loopback. Raises UserError where the port is taken or not permitted."""
+    """A socket on loopback. Raises InvalidArgumentError where the port is taken or not permitted."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -134,7 +134,7 @@ def listener(port: int) -> socket.socket:
         made.listen()  # who asks at once waits, and is not refused
     except OSError as error:
         made.close()
-        raise UserError(
+        raise InvalidArgumentError(
             f"--port {port}: {(error.strerror or str(error)).lower()}; give another, or 0 for any"
         ) from None
     return made

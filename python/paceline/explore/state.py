@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 
 MOST_WORKERS = 128
 _MOST = 1e15
@@ -47,24 +48,26 @@ class State:
 
 
 def parse(text: bytes) -> State:
-    """Of JSON. Raises UserError naming the field."""
+    """Of JSON. Raises InvalidArgumentError naming the field."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise UserError("the request is not JSON") from None
+        raise InvalidArgumentError("the request is not JSON") from None
     if not isinstance(values, dict):
-        raise UserError("the request is not a JSON object")
+        raise InvalidArgumentError("the request is not a JSON object")
     return checked(values)
 
 
 def checked(values: Mapping[str, Any]) -> State:
-    """Every field known and within its limits. Raises UserError naming the field."""
+    """Every field known and within its limits. Raises InvalidArgumentError naming the field."""
     known = {entry.name: entry for entry in fields(State)}
     made: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
             near = nearest(str(name), list(known))
-            raise UserError(f"unknown field '{str(name)[:80]}'" + (f"; did you mean '{near}'?" if near else ""))
+            raise InvalidArgumentError(
+                f"unknown field '{str(name)[:80]}'" + (f"; did you mean '{near}'?" if near else "")
+            )
         made[name] = _value(name, value)
     return State(**made)
 
@@ -72,30 +75,30 @@ def checked(values: Mapping[str, Any]) -> State:
 def _value(name: str, value: object) -> object:
     if name in ("multicast", "aggregation"):
         if not isinstance(value, bool):
-            raise UserError(f"{name}: is neither true nor false")
+            raise InvalidArgumentError(f"{name}: is neither true nor false")
         return value
     if name in LIMITS:
         return _number(name, value)
     if not isinstance(value, str):
-        raise UserError(f"{name}: is no text")
+        raise InvalidArgumentError(f"{name}: is no text")
     if name == "strategy":
         return find_strategy(value).name if value else ""
     names = trace_names() if name == "trace" else cluster_names()
     if value not in names:
-        raise UserError(f"{name}: '{value[:80]}' is none of {', '.join(names)}")
+        raise InvalidArgumentError(f"{name}: '{value[:80]}' is none of {', '.join(names)}")
     return value
 
 
 def _number(name: str, value: object) -> float | int:
     least, most = LIMITS[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (not a number)
-        raise UserError(f"{name}: is no number")
+        raise InvalidArgumentError(f"{name}: is no number")
     if abs(value) > _MOST:
-        raise UserError(f"{name}: is not from {least:g} to {most:g}")
+        raise InvalidArgumentError(f"{name}: is not from {least:g} to {most:g}")
     if not least <= value <= most:
-        raise UserError(f"{name}: {value:g} is not from {least:g} to {most:g}")
+        raise InvalidArgumentError(f"{name}: {value:g} is not from {least:g} to {most:g}")
     if name in ("workers", "servers", "gpus_per_node"):
         if value != int(value):
-            raise UserError(f"{name}: {value:g} is not a whole number")
+            raise InvalidArgumentError(f"{name}: {value:g} is not a whole number")
         return int(value)
     return float(value)

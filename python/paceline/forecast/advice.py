@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from paceline._core import UserError
 from paceline._internal import units
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import PathPart, Result, Run
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, named
@@ -91,7 +91,7 @@ def _what_if(run: Run, result: Result) -> list[str]:
         if result.compute_s > 0:
             options.append(("half the computing time", run.changed(compute_speedup=result.compute_speedup * 2)))
         others = execute([option for _, option in options])
-    except UserError:  # twice the rate may be more than a cluster may have
+    except InvalidArgumentError:  # twice the rate may be more than a cluster may have
         return []
     gains = [result.iteration_s / other.iteration_s for other in others]
     return [_effect(words, gain) for (words, _), gain in zip(options, gains, strict=True)]
@@ -129,7 +129,7 @@ def _others(run: Run, result: Result) -> list[str]:
     able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy.name != result.strategy]
     try:
         best = min(execute([run.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
-    except UserError:  # options that this strategy does not look at may exclude each other
+    except InvalidArgumentError:  # options that this strategy does not look at may exclude each other
         return []
     gain = result.iteration_s / best.iteration_s
     if gain > _NOTEWORTHY:

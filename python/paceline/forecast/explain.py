@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace, UserError
+from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import bound, scaled
 from paceline.forecast.simulate import Result, Run
 from paceline.forecast.sweep import execute
@@ -108,7 +109,7 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explains the fastest run on the most workers. Raises UserError."""
+    """Explains the fastest run on the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
     fastest = group.fastest_first()[0]
     run = group.runs[group.results.index(fastest)]
@@ -262,7 +263,7 @@ def _best(what: str, runs: Sequence[Run], note: str, result: Result) -> Change:
 def _result(run: Run) -> list[tuple[Run, Result]]:
     try:
         return [(run, execute([run])[0])]
-    except UserError:
+    except InvalidArgumentError:
         return []
 
 

@@ -7,13 +7,14 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline._core import Cluster, Trace, UserError, parse_size
+from paceline._core import Cluster, Trace, parse_size
 from paceline._internal import units
 from paceline._internal.files import check_writable
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Run, refuse_without_compute
 from paceline.forecast.sweep import plan
 
@@ -67,7 +68,7 @@ class Prepared:
 
 
 def prepare(request: Request) -> Prepared:
-    """Check everything that can be checked without simulating. Raises UserError."""
+    """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     _refuse_constants(request)
     _check_outputs(request)
     asked, by_name = _strategies(request.strategy)
@@ -98,7 +99,7 @@ def prepare(request: Request) -> Prepared:
         },
     )
     if request.timeline is not None and len(runs) != 1:
-        raise UserError(
+        raise InvalidArgumentError(
             f"--timeline: shows one run, and {len(runs)} are asked for: give one value of {_several(request, asked)}"
         )
     notes += _unmeasured(request, cluster)
@@ -122,7 +123,7 @@ def _unmeasured(request: Request, cluster: Cluster) -> list[str]:
 
 def _refuse_constants(request: Request) -> None:
     if request.coordinator_constants is not None:
-        raise UserError(
+        raise InvalidArgumentError(
             "--coordinator-constants: has no effect without --coordinator; add --coordinator all or leave it out"
         )
 
@@ -133,7 +134,7 @@ def _check_outputs(request: Request) -> None:
     if request.plot is None:
         return
     if request.plot == request.timeline:
-        raise UserError("--plot and --timeline name the same file")
+        raise InvalidArgumentError("--plot and --timeline name the same file")
     from paceline.forecast.plotting import check_plot
 
     check_plot(request.plot)
@@ -143,14 +144,14 @@ def _strategies(words: list[str] | None) -> tuple[list[Strategy], set[Strategy]]
     """The strategies asked for, each once, and those asked for by name."""
     words = words if words is not None else ["all"]
     if not words:
-        raise UserError("--strategy: names none; give one, several, or all")
+        raise InvalidArgumentError("--strategy: names none; give one, several, or all")
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
 def trace_of(request: Request) -> Trace:
-    """The trace as the options change it. Raises UserError."""
+    """The trace as the options change it. Raises InvalidArgumentError."""
     trace = load_trace(request.trace)
     if request.add_module is not None:
         trace = trace.with_modules(request.add_module)
@@ -170,7 +171,7 @@ def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Clust
     for strategy in unable:
         if strategy in by_name:
             needs = " and ".join(sorted({"multicast", "aggregation"} & strategy.knobs))
-            raise UserError(
+            raise InvalidArgumentError(
                 f"--strategy: {strategy.name} needs {needs} in the switch, which cluster '{name}' does not have "
                 f"(switch in its file)"
             )
@@ -184,11 +185,15 @@ def _refuse_without_effect(request: Request, asked: list[Strategy], trace: Trace
     fields_of = json.loads(cluster.to_json())
     colocated = fields_of["servers"] == "colocated" and any("servers" in strategy.knobs for strategy in asked)
     if request.intra_bandwidth is not None and fields_of["gpus_per_node"] == 1 and not colocated:
-        raise UserError("--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out")
+        raise InvalidArgumentError(
+            "--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out"
+        )
     if request.inside is not None and fields_of["gpus_per_node"] == 1:
-        raise UserError("--inside: has no effect with one GPU per node; add --gpus-per-node or leave it out")
+        raise InvalidArgumentError("--inside: has no effect with one GPU per node; add --gpus-per-node or leave it out")
     if request.seed is not None and "jitter" not in fields_of:
-        raise UserError("--seed: has no effect on a cluster without jitter; leave it out, or add jitter to its file")
+        raise InvalidArgumentError(
+            "--seed: has no effect on a cluster without jitter; leave it out, or add jitter to its file"
+        )
     given = {
         "--no-overlap": request.overlap is False,
         "--compute-speedup": request.compute_speedup is not None,

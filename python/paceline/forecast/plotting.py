@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from paceline._core import UserError
 from paceline._internal import units
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import all_strategies
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Result
 
 if TYPE_CHECKING:
@@ -43,26 +43,26 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
 
 
 def need_matplotlib(what: str) -> None:
-    """Raises UserError where it is not installed."""
+    """Raises InvalidArgumentError where it is not installed."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise UserError(f"{what} need matplotlib: pip install 'paceline[plot]'")
+        raise InvalidArgumentError(f"{what} need matplotlib: pip install 'paceline[plot]'")
 
 
 def check_plot(path: Path) -> None:
-    """Raises UserError where nothing could be drawn to this file."""
+    """Raises InvalidArgumentError where nothing could be drawn to this file."""
     need_matplotlib("--plot: plots")
     check_writable("--plot", path)
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
+        raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
 
 
 def plot(results: Sequence[Result], path: str | Path) -> None:
-    """Draw the results to a .png, .svg, .pdf or self-contained .html file. Raises UserError."""
+    """Draw the results to a .png, .svg, .pdf or self-contained .html file. Raises InvalidArgumentError."""
     target = Path(path)
     if not results:
-        raise UserError("there are no results to plot")
+        raise InvalidArgumentError("there are no results to plot")
     check_plot(target)
     drawn = figure(results)
     with replaced(target) as temporary:
@@ -163,7 +163,7 @@ def _lines(
     name, label, scale, _ = axis
     panels = _panels(results, others)
     if len(panels) > _MOST_PANELS:
-        raise UserError(f"--plot: {len(panels)} panels do not fit a plot; sweep fewer values")
+        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit a plot; sweep fewer values")
     computes = any(result.compute_s > 0 for result in results)
     quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
     drawn = Figure(figsize=(11.5, 0.9 + 3.5 * len(panels)), layout="constrained")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from paceline._core import Cluster as Machine
-from paceline._core import JobError, Trace, UserError, __version__
+from paceline._core import Trace, __version__
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.ray.cluster import check_version, connected
 
 _LOOK_S = 0.2
@@ -42,7 +43,7 @@ class Forecast(Protocol):
         """Ranks."""
 
     def result(self) -> Any:  # noqa: ANN401
-        """Simulate it. Raises UserError."""
+        """Simulate it. Raises InvalidArgumentError."""
 
 
 R = TypeVar("R", bound=Forecast)
@@ -58,12 +59,12 @@ class _Refused:
 def execute(
     runs: Sequence[R],
     progress: Callable[[int, int], None] | None = None,
-    named: Callable[[UserError, R], UserError] = lambda error, _: error,
+    named: Callable[[InvalidArgumentError, R], InvalidArgumentError] = lambda error, _: error,
 ) -> list[Any]:
     """Simulate all runs on the cluster of RAY_ADDRESS, else on one started here; results in the order of the runs.
 
-    Raises the UserError of the first run that fails, as `named` makes it; JobError if there is no cluster, no CPU of it
-    within 100 s, or a task that dies again and again; MissingRayError.
+    Raises the InvalidArgumentError of the first run that fails, as `named` makes it; JobError if there is no cluster,
+    no CPU of it within 100 s, or a task that dies again and again; MissingRayError.
     """
     with connected(output=False, object_store_bytes=_STORE) as cluster:
         sweep = _Sweep(cluster.ray, runs)
@@ -80,7 +81,7 @@ class _Sweep:
         self._task = ray.remote(_result)
 
     def check(self) -> None:
-        """Whether there is a CPU, and the same Paceline. Raises JobError, UserError."""
+        """Whether there is a CPU, and the same Paceline. Raises JobError, InvalidArgumentError."""
         first = self._ray.remote(_version).remote()
         if not self._ray.wait([first], timeout=_FIRST_S)[0]:
             there, free = self._ray.cluster_resources(), self._ray.available_resources()
@@ -91,12 +92,16 @@ class _Sweep:
         try:
             version, python = self._ray.get(first)
         except self._ray.exceptions.RayTaskError as error:
-            raise UserError(f"Ray's workers cannot import paceline ({error.cause}); install it on its nodes") from None
+            raise InvalidArgumentError(
+                f"Ray's workers cannot import paceline ({error.cause}); install it on its nodes"
+            ) from None
         check_version(version, "Ray's cluster")
         if python != sys.version_info[:2]:
-            raise UserError(f"Ray's workers run Python {python}, not {sys.version_info[:2]}")
+            raise InvalidArgumentError(f"Ray's workers run Python {python}, not {sys.version_info[:2]}")
 
-    def run(self, progress: Callable[[int, int], None], named: Callable[[UserError, Any], UserError]) -> list[Any]:
+    def run(
+        self, progress: Callable[[int, int], None], named: Callable[[InvalidArgumentError, Any], InvalidArgumentError]
+    ) -> list[Any]:
         ray, runs = self._ray, self._runs
         # Many workers take longest: started first, they leave no core idle at the end.
         waiting = sorted(range(len(runs)), key=lambda index: runs[index].workers)
@@ -124,7 +129,7 @@ class _Sweep:
             progress(done, len(runs))
         if refused:
             first = min(refused)
-            raise named(UserError(refused[first]), runs[first])
+            raise named(InvalidArgumentError(refused[first]), runs[first])
         return [results[index] for index in range(len(runs))]
 
     def _ask(self, run: Any) -> Any:  # noqa: ANN401
@@ -150,7 +155,7 @@ class _Sweep:
 def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401
     try:
         return replace(rest, trace=trace, cluster=cluster).result()
-    except UserError as error:
+    except InvalidArgumentError as error:
         return _Refused(str(error))
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline import _core
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace
 from paceline.catalog.devices import adjusted
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.errors import InvalidArgumentError
 
 Chunk = int | Literal["whole", "per-worker"]
 
@@ -138,13 +139,13 @@ class Run:
         return replace(self, options={**own, "strategy": strategy.name}, timeline=None)
 
     def result(self) -> Result:
-        """Simulate it, without the GIL. Raises UserError."""
+        """Simulate it, without the GIL. Raises InvalidArgumentError."""
         text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), self.timeline)
         return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
 
 
 def traced(run: Run) -> tuple[Result, list[dict[str, Any]]]:
-    """Simulate it, and give its timeline, too: events in Chrome's format. Raises UserError."""
+    """Simulate it, and give its timeline, too: events in Chrome's format. Raises InvalidArgumentError."""
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
         result = replace(run, timeline=path).result()
@@ -153,7 +154,10 @@ def traced(run: Run) -> tuple[Result, list[dict[str, Any]]]:
 
 
 def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, as the core takes them: sizes in bytes, none that is None. Raises UserError."""
+    """The options that were given, as the core takes them: sizes in bytes, none that is None.
+
+    Raises InvalidArgumentError.
+    """
     given = {name: value for name, value in wanted.items() if value is not None}
     chunk, bucket_size = given.get("chunk"), given.get("bucket_size")
     if isinstance(chunk, str) and chunk not in ("whole", "per-worker"):
@@ -166,18 +170,20 @@ def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
             continue
         most = 2**64 - 1 if name in ("chunk", "bucket_size", "seed") else 2**32 - 1
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise UserError(f"{name}: {value!r} is not a whole number from 0 to {most}")
+            raise InvalidArgumentError(f"{name}: {value!r} is not a whole number from 0 to {most}")
     speedup = given.get("compute_speedup", 1.0)
     if isinstance(speedup, bool) or not isinstance(speedup, int | float) or not 1e-6 <= speedup <= 1e6:
-        raise UserError(f"compute_speedup: {speedup!r} is not between 0.000001 and 1000000")
+        raise InvalidArgumentError(f"compute_speedup: {speedup!r} is not between 0.000001 and 1000000")
     return given
 
 
 def refuse_without_compute(trace: Trace, given: list[str]) -> None:
-    """Raise UserError for options that are about computation if the trace has none."""
+    """Raise InvalidArgumentError for options that are about computation if the trace has none."""
     summary = json.loads(trace.summary())
     if given and summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
-        raise UserError(f"{given[0]}: has no effect on {summary['name']}, which computes nothing; leave it out")
+        raise InvalidArgumentError(
+            f"{given[0]}: has no effect on {summary['name']}, which computes nothing; leave it out"
+        )
 
 
 def simulate(
@@ -215,7 +221,7 @@ def simulate(
     or text with a unit. Options a strategy does not use are errors, None is the default of the command line.
     device: scale the trace to a published rate of this device; samples_per_s, batch: to one's own. dtype: of gradients.
     detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is
-    released while it runs. Raises UserError.
+    released while it runs. Raises InvalidArgumentError.
     """
     wanted: dict[str, Any] = {
         "servers": servers,
@@ -238,7 +244,7 @@ def simulate(
     entry = find_strategy(strategy)
     for knob in KNOBS:
         if wanted[knob] is not None and knob not in entry.knobs:
-            raise UserError(f"{knob}: has no effect on {entry.name}; leave it out")
+            raise InvalidArgumentError(f"{knob}: has no effect on {entry.name}; leave it out")
     options = {"strategy": entry.name, **core_options(wanted)}
     machine = load_cluster(cluster, **cluster_fields)
     step = adjusted(load_trace(trace), device=device, samples_per_s=samples_per_s, batch=batch, dtype=dtype)
@@ -250,5 +256,5 @@ def simulate(
 def _size(name: str, text: str) -> int:
     try:
         return _core.parse_size(text)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error}") from None

@@ -10,10 +10,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace
 from paceline._internal.system import cores
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Result, Run, core_options
 
 T = TypeVar("T")
@@ -47,7 +48,9 @@ def plan(
 
 
 def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
-    """Simulate all runs on all cores; results stand in the order of the runs. Raises the first failed run's UserError.
+    """Simulate all runs on all cores; results stand in the order of the runs.
+
+    Raises the first failed run's InvalidArgumentError.
 
     progress is called with how many are done and their number, now and then. On Ctrl-C no further run starts. executor:
     local, or ray: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
@@ -93,16 +96,16 @@ def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str
 
 
 def find_executor(name: str) -> str:
-    """Where sweeps run. Raises UserError for what is none of them."""
+    """Where sweeps run. Raises InvalidArgumentError for what is none of them."""
     if name not in EXECUTORS:
-        raise UserError(f"executor: '{name[:80]}' is unknown; it is one of {', '.join(EXECUTORS)}")
+        raise InvalidArgumentError(f"executor: '{name[:80]}' is unknown; it is one of {', '.join(EXECUTORS)}")
     return name
 
 
-def _named(error: E, run: Run, runs: int) -> E | UserError:
+def _named(error: E, run: Run, runs: int) -> E | InvalidArgumentError:
     """Say which run of several the user's mistake stopped."""
-    if isinstance(error, UserError) and runs > 1:
-        return UserError(f"{run.strategy.name} with {run.workers} workers: {error}")
+    if isinstance(error, InvalidArgumentError) and runs > 1:
+        return InvalidArgumentError(f"{run.strategy.name} with {run.workers} workers: {error}")
     return error
 
 
@@ -125,10 +128,10 @@ def sweep(
     Results are ordered by workers, bandwidth, compute speed-up, strategy and servers. `strategies="all"`: those that
     the cluster's switch can do. options: any other option of `paceline.simulate`, by its name; it reaches the
     strategies that use it. progress is called with the number of runs done and of all.
-    executor: local or ray. Raises UserError.
+    executor: local or ray. Raises InvalidArgumentError.
     """
     if "strategy" in cluster_fields:
-        raise UserError("sweep(strategy=): it takes several; write strategies=")
+        raise InvalidArgumentError("sweep(strategy=): it takes several; write strategies=")
     machine = load_cluster(cluster, **cluster_fields)
     if strategies == "all":
         asked = feasible(all_strategies(), machine)[0]
@@ -157,5 +160,5 @@ def _several(values: T | Sequence[T]) -> list[T]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         return [values]
     if not values:
-        raise UserError("an empty list of values to sweep; leave it out or give some")
+        raise InvalidArgumentError("an empty list of values to sweep; leave it out or give some")
     return list(values)

@@ -31,17 +31,18 @@ from typing import TYPE_CHECKING
 from paceline._internal.lazy import lazy
 
 if TYPE_CHECKING:
-    from paceline._core import JobError, UserError
+    from paceline.errors import InvalidArgumentError, JobError
     from paceline.job.collectives import Handle
     from paceline.job.job import Group, Job, join
 
-__all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
+__all__ = ["Group", "Handle", "InvalidArgumentError", "Job", "JobError", "join"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "paceline.job.job": ["Group", "Job", "join"],
         "paceline.job.collectives": ["Handle"],
-        "paceline._core": ["JobError", "UserError"],
+        "paceline.errors": ["InvalidArgumentError", "JobError"],
     },
+    renamed={"UserError": "InvalidArgumentError"},
 )

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 Array = Any
 """numpy arrays, buffers, lists of them."""
@@ -54,7 +54,8 @@ def memory(value: Array, what: str, *, dtype: str | None = None, writable: bool 
     """The memory of an array, or of a list or tuple of them.
 
     `what` is what messages call it. `dtype` names the elements where the array cannot: "bfloat16" over uint16. Raises
-    UserError, a ValueError, for what is no array or has another dtype, is not contiguous or cannot be written.
+    InvalidArgumentError, a ValueError, for what is no array or has another dtype, is not contiguous or cannot be
+    written.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray and dtype is None:
@@ -67,11 +68,11 @@ def memory(value: Array, what: str, *, dtype: str | None = None, writable: bool 
         address, count, found, keep = _look(value, what, writable)
         return Memory([(address, count)] if count else [], _said(found, dtype, what), keep)
     if not value:
-        raise UserError(f"{what}: an empty list; give at least one array")
+        raise InvalidArgumentError(f"{what}: an empty list; give at least one array")
     parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
     for index, part in enumerate(parts):
         if part.dtype != parts[0].dtype:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays that go together have one "
                 "dtype: call once for each"
             )
@@ -79,24 +80,29 @@ def memory(value: Array, what: str, *, dtype: str | None = None, writable: bool 
     if writable:
         spans = sorted((address, address + count * DTYPES[parts[0].dtype]) for address, count in regions)
         if any(after[0] < before[1] for before, after in pairwise(spans)):
-            raise UserError(f"{what}: two of the arrays share memory; give each once")
+            raise InvalidArgumentError(f"{what}: two of the arrays share memory; give each once")
     return Memory(regions, parts[0].dtype, [part.keep for part in parts])
 
 
 def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
-    """Raise UserError if what is written shares memory with what is read."""
+    """Raise InvalidArgumentError if what is written shares memory with what is read."""
     size = DTYPES[inputs.dtype]
     for address, count in inputs.regions:
         if any(begin < address + count * size and address < begin + many * size for begin, many in outputs.regions):
-            raise UserError(f"{call}: out shares memory with array; give an array of its own, or a copy")
+            raise InvalidArgumentError(f"{call}: out shares memory with array; give an array of its own, or a copy")
 
 
 def new_array(like: Array, shape: Sequence[int], what: str) -> Array:
-    """An array for a result: numpy's, if `like` is numpy's. Raises UserError for others: they say where to."""
+    """An array for a result: numpy's, if `like` is numpy's.
+
+    Raises InvalidArgumentError for others: they say where to.
+    """
     import numpy
 
     if not isinstance(like, numpy.ndarray):
-        raise UserError(f"{what} is missing; give an array for the result (for a numpy array it would be made)")
+        raise InvalidArgumentError(
+            f"{what} is missing; give an array for the result (for a numpy array it would be made)"
+        )
     return numpy.empty(tuple(shape), dtype=like.dtype)
 
 
@@ -107,11 +113,13 @@ def _look(value: Array, what: str, writable: bool) -> tuple[int, int, str, objec
         return _buffer(value, what, writable)
     numpy = sys.modules.get("numpy")
     if not isinstance(interface["data"], tuple) or (numpy is not None and isinstance(value, numpy.generic)):
-        raise UserError(f"{what}: {type(value).__name__} has no memory of its own; give numpy.array([...]) of it")
+        raise InvalidArgumentError(
+            f"{what}: {type(value).__name__} has no memory of its own; give numpy.array([...]) of it"
+        )
     address, read_only = interface["data"]
     kind, shape = interface["typestr"], interface["shape"]
     if kind[0] not in (_NATIVE, "|"):
-        raise UserError(
+        raise InvalidArgumentError(
             f"{what}: has the byte order of other machines; give array.astype(array.dtype.newbyteorder('='))"
         )
     found = _KINDS.get(kind[1:])
@@ -119,9 +127,11 @@ def _look(value: Array, what: str, writable: bool) -> tuple[int, int, str, objec
         name = str(getattr(value, "dtype", kind))
         found = "bfloat16" if name == "bfloat16" else f"?{name}"
     if not _contiguous(shape, interface.get("strides"), DTYPES.get(found, 2)):
-        raise UserError(f"{what}: is not contiguous; give numpy.ascontiguousarray(...) of it, and copy the result back")
+        raise InvalidArgumentError(
+            f"{what}: is not contiguous; give numpy.ascontiguousarray(...) of it, and copy the result back"
+        )
     if writable and read_only:
-        raise UserError(f"{what}: is read-only, and the result would be written there; give a copy")
+        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
     return address, math.prod(shape), found, value
 
 
@@ -140,13 +150,13 @@ def _buffer(value: Array, what: str, writable: bool) -> tuple[int, int, str, obj
     try:
         view = memoryview(value)
     except TypeError:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{what}: {type(value).__name__} is no array; give a numpy array or a buffer (bytearray, array.array)"
         ) from None
     if not view.c_contiguous:
-        raise UserError(f"{what}: is not contiguous; give a copy: bytearray(...)")
+        raise InvalidArgumentError(f"{what}: is not contiguous; give a copy: bytearray(...)")
     if writable and view.readonly:
-        raise UserError(f"{what}: is read-only, and the result would be written there; give a bytearray")
+        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a bytearray")
     code = view.format.lstrip("@=" + _NATIVE)
     kind = _CODES.get(code) or {"i": "i", "l": "i", "q": "i", "H": "u"}.get(code, code) + str(view.itemsize)
     found = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
@@ -182,14 +192,14 @@ def _ctypes() -> tuple[Any, Any]:
 def _said(found: str, dtype: str | None, what: str) -> str:
     if dtype is not None:
         if dtype not in DTYPES:
-            raise UserError(f"dtype: '{dtype!s:.80}' is none of {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is none of {', '.join(DTYPES)}")
         if dtype == found or (dtype == "bfloat16" and found in ("?uint16", "?|V2", "?V2")):
             return dtype
         remedy = "leave dtype out" if not found.startswith("?") else "bfloat16 goes over uint16"
-        raise UserError(f"{what}: {found.lstrip('?')}, but dtype says {dtype}; {remedy}")
+        raise InvalidArgumentError(f"{what}: {found.lstrip('?')}, but dtype says {dtype}; {remedy}")
     if found.startswith("?"):
         hint = ", dtype='bfloat16' if it holds such" if found == "?uint16" else ""
-        raise UserError(
+        raise InvalidArgumentError(
             f"{what}: {found[1:]} is none of {', '.join(DTYPES)}; convert it with array.astype(...){hint}, or move its "
             "bytes: array.view('uint8')"
         )

@@ -7,7 +7,8 @@ import secrets
 from typing import Protocol
 
 import paceline
-from paceline._core import JobError, mpi_exchange
+from paceline._core import mpi_exchange
+from paceline.errors import JobError
 from paceline.job.settings import Settings
 
 
@@ -35,7 +36,10 @@ class MpiExchange:
         self._settings = settings.to_json()
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Give every rank's blob, in rank order. Raises UserError without MPI, JobError for missing ranks."""
+        """Give every rank's blob, in rank order.
+
+        Raises InvalidArgumentError without MPI, JobError for missing ranks.
+        """
         return mpi_exchange(self.rank, self.size, self._settings, blob)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
-from paceline._core import Communicator, JobError, Operation, UserError
+from paceline._core import Communicator, Operation
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.arrays import FLOATS, Array, Memory, check_apart, memory, new_array
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _NATIVE = ("sum", "min", "max", "product")
 _OPS = ("sum", "average", "min", "max", "product")
 
 
-class How(TypedDict, total=False):
+class SubmitOptions(TypedDict, total=False):
     """What `Communicator.submit` is told besides the call and its arrays."""
 
     op: str
@@ -88,12 +89,14 @@ class GroupBase:
         return self._communicator
 
     def _begin(
-        self, call: str, result: A, inputs: Memory | None, outputs: Memory | None, **how: Unpack[How]
+        self, call: str, result: A, inputs: Memory | None, outputs: Memory | None, **how: Unpack[SubmitOptions]
     ) -> Handle[A]:
         communicator, some = self._live(), inputs or outputs
         if inputs and outputs:
             if inputs.dtype != outputs.dtype:
-                raise UserError(f"{call}: array is {inputs.dtype}, out is {outputs.dtype}; give them one dtype")
+                raise InvalidArgumentError(
+                    f"{call}: array is {inputs.dtype}, out is {outputs.dtype}; give them one dtype"
+                )
             check_apart(inputs, outputs, call)
         operation = communicator.submit(
             call,
@@ -110,11 +113,11 @@ class GroupBase:
 
     def _combine(self, call: str, op: str, dtype: str) -> tuple[str, float]:
         if op not in _OPS:
-            raise UserError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
+            raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
         if dtype not in FLOATS:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{call}: the average of {dtype} has fractions; take op='sum' and divide, or convert: "
                 "array.astype('float64')"
             )
@@ -122,7 +125,7 @@ class GroupBase:
 
     def _other(self, what: str, rank: int) -> int:
         if not 0 <= rank < self.size:
-            raise UserError(f"{what}: there is no rank {rank} in a group of {self.size}")
+            raise InvalidArgumentError(f"{what}: there is no rank {rank} in a group of {self.size}")
         return rank
 
 
@@ -171,12 +174,12 @@ class Collectives(GroupBase):
         """
         given = memory(array, "array", dtype=dtype, writable=True)
         if bucket is not None and not 0 <= bucket < 1 << 32:
-            raise UserError(f"bucket: {bucket} is not between 0 and {(1 << 32) - 1}")
+            raise InvalidArgumentError(f"bucket: {bucket} is not between 0 and {(1 << 32) - 1}")
         if op in _NATIVE and len(given.regions) == 1 and not (async_ or strategy or name or bucket is not None):
             # The short way: half of the time that a small all-reduce takes would be spent in Python.
             self._live().all_reduce(*given.regions[0], given.dtype, op)
             return array
-        how = How(strategy=strategy, label=name, background=async_, bucket=bucket)
+        how = SubmitOptions(strategy=strategy, label=name, background=async_, bucket=bucket)
         how["op"], how["postscale"] = self._combine("all_reduce", op, given.dtype)
         return self._end(self._begin("all_reduce", array, given, None, **how), async_)
 
@@ -221,7 +224,7 @@ class Collectives(GroupBase):
         """Combine the arrays of all ranks; `array` becomes the result at `root`, and stays as it is elsewhere."""
         self._other("root", root)
         given = memory(array, "array", dtype=dtype, writable=self.rank == root)
-        how = How(root=root, label=name, background=async_)
+        how = SubmitOptions(root=root, label=name, background=async_)
         how["op"], how["postscale"] = self._combine("reduce", op, given.dtype)
         return self._end(self._begin("reduce", array, given, None, **how), async_)
 
@@ -282,17 +285,17 @@ class Collectives(GroupBase):
 
 def _tag(tag: int) -> int:
     if not 0 <= tag < 1 << 32:
-        raise UserError(f"tag: {tag} is not between 0 and {(1 << 32) - 1}")
+        raise InvalidArgumentError(f"tag: {tag} is not between 0 and {(1 << 32) - 1}")
     return tag
 
 
 def shares(what: str, counts: Sequence[int] | None, size: int) -> list[int] | None:
-    """The elements of each rank, checked. Raises UserError."""
+    """The elements of each rank, checked. Raises InvalidArgumentError."""
     if counts is None:
         return None
     given = list(counts)
     if len(given) != size or min(given) < 0:
-        raise UserError(f"{what}: {given!s:.200} must be {size} numbers, the elements of each rank")
+        raise InvalidArgumentError(f"{what}: {given!s:.200} must be {size} numbers, the elements of each rank")
     return given
 
 
@@ -340,7 +343,7 @@ class Exchanges(GroupBase):
         if out is None and is_root:
             out = new_array(array, self._gathered(array, counts), "gather: out")
         if out is not None and not is_root:
-            raise UserError(f"gather: out is for root, rank {root}; leave it out at rank {self.rank}")
+            raise InvalidArgumentError(f"gather: out is for root, rank {root}; leave it out at rank {self.rank}")
         taken = memory(out, "out", dtype=dtype, writable=True) if is_root else None
         counts = counts if is_root else None
         handle = self._begin("gather", out, given, taken, root=root, counts=counts, label=name, background=async_)
@@ -360,7 +363,9 @@ class Exchanges(GroupBase):
         """Give each rank its part of `array`, which only `root` has; it arrives in `out`."""
         is_root = self._other("root", root) == self.rank
         if (array is not None) != is_root:
-            raise UserError(f"scatter: array is for root, rank {root}, and for it alone; this is rank {self.rank}")
+            raise InvalidArgumentError(
+                f"scatter: array is for root, rank {root}, and for it alone; this is rank {self.rank}"
+            )
         counts = shares("counts", counts, self.size) if is_root else None
         given = memory(array, "array", dtype=dtype) if is_root else None
         taken = memory(out, "out", dtype=dtype, writable=True)
@@ -380,7 +385,7 @@ class Exchanges(GroupBase):
     ) -> Array:
         """Combine the arrays of all ranks and give each its part: `out`, an equal share of the rows, or `counts`."""
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
-        how = How(counts=counts, label=name, background=async_)
+        how = SubmitOptions(counts=counts, label=name, background=async_)
         how["op"], how["postscale"] = self._combine("reduce_scatter", op, given.dtype)
         if out is None:
             out = new_array(array, self._part(array, counts), "reduce_scatter: out")
@@ -404,11 +409,11 @@ class Exchanges(GroupBase):
         given = memory(array, "array", dtype=dtype)
         if out is None:
             if counts is not None and out_counts is None:
-                raise UserError("all_to_all: counts without out_counts and out; say how many elements come")
+                raise InvalidArgumentError("all_to_all: counts without out_counts and out; say how many elements come")
             shape = (sum(out_counts),) if out_counts is not None else getattr(array, "shape", ())
             out = new_array(array, shape, "all_to_all: out")
         taken = memory(out, "out", dtype=dtype, writable=True)
-        how = How(counts=counts, out_counts=out_counts, label=name, background=async_)
+        how = SubmitOptions(counts=counts, out_counts=out_counts, label=name, background=async_)
         handle = self._begin("all_to_all", out, given, taken, **how)
         return self._end(handle, async_)
 
@@ -420,7 +425,7 @@ class Exchanges(GroupBase):
             return (counts[self.rank],)
         shape = getattr(array, "shape", ())
         if shape and shape[0] % self.size:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"reduce_scatter: {shape[0]} rows of array cannot be shared equally by {self.size} ranks; give counts, "
                 "the elements of each rank"
             )

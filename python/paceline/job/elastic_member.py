@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_protocol import MOST_BLOB, Decoder, Message, encode, proof, proves, world_secret
 from paceline.job.rank_environment import RankEnvironment
 from paceline.job.settings import check_rendezvous
@@ -177,13 +177,15 @@ _membership: Membership | None = None
 def membership(environ: Any = os.environ) -> Membership | None:  # noqa: ANN401 - a mapping of strings
     """This process's, connected at the first call; None unless the launcher runs an elastic job.
 
-    Raises JobError if the launcher does not answer, UserError for variables that contradict each other.
+    Raises JobError if the launcher does not answer, InvalidArgumentError for variables that contradict each other.
     """
     global _membership  # noqa: PLW0603 - a process is one worker
     if _membership is None and environ.get(ADDRESS):
         address, worker, secret = environ[ADDRESS], environ.get(WORKER, ""), environ.get("PACELINE_SECRET", "")
         check_rendezvous(address, ADDRESS)
         if not worker.isdecimal() or not secret:
-            raise UserError(f"{ADDRESS} is set, but not {WORKER} and PACELINE_SECRET; the launcher sets all three")
+            raise InvalidArgumentError(
+                f"{ADDRESS} is set, but not {WORKER} and PACELINE_SECRET; the launcher sets all three"
+            )
         _membership = Membership(address, int(worker), secret, environ.get("PACELINE_RUN_ID", ""))
     return _membership

@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 
 PIPE = "PACELINE_RUN_FAILURE"
 """The environment variable with the number of the descriptor to which the reason goes."""
@@ -32,7 +32,7 @@ def tell_launcher() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         tell(error)
-        if isinstance(error, UserError) and before is sys.__excepthook__:
+        if isinstance(error, InvalidArgumentError) and before is sys.__excepthook__:
             print(f"{_where(trace)}{error}", file=sys.stderr)
         else:
             before(kind, error, trace)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
 
-from paceline._core import Communicator, Engine, JobError, UserError
+from paceline._core import Communicator, Engine
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import MpiExchange, share_secret
 from paceline.job.collectives import Collectives, Exchanges, Handle
@@ -22,7 +23,7 @@ from paceline.job.settings import OVER_MPI, Settings
 _MEET_S = 20.0
 """For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
 
-__all__ = ["Group", "Handle", "Job", "JobError", "UserError", "join"]
+__all__ = ["Group", "Handle", "InvalidArgumentError", "Job", "JobError", "join"]
 
 
 class Group(Collectives, Exchanges):
@@ -57,12 +58,12 @@ class Job(Group):
         """A group of these ranks of the job, in this order. Each of them calls this with the same ranks and name.
 
         They wait for each other, so ranks that make several groups make them in the same order. Called again with the
-        same ranks and name, it is another group. Raises UserError for ranks that do not exist or come twice, or without
-        this one.
+        same ranks and name, it is another group. Raises InvalidArgumentError for ranks that do not exist or come twice,
+        or without this one.
         """
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
-            raise UserError(f"group '{name}': {list(members)} are no ranks of a job of {self.size}")
+            raise InvalidArgumentError(f"group '{name}': {list(members)} are no ranks of a job of {self.size}")
         again = self._names.get((name, members), 0)
         communicator = self._joined().group(members, f"{name}#{again}" if again else name)
         self._names[name, members] = again + 1
@@ -126,13 +127,13 @@ def join(**settings: object) -> Job:
     Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
     those of `paceline.job.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`.
     Unless a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks
-    that did not come, and UserError, a ValueError, for what cannot be.
+    that did not come, and InvalidArgumentError, a ValueError, for what cannot be.
     """
     tell_launcher()
     known = Settings.from_environment(None, **settings)
     known.refuse_coordinator()
     if known.placed():
-        raise UserError(
+        raise InvalidArgumentError(
             f"placement {known.placement}: the arrays of this job have no names; take even, or "
             "paceline.torch's DistributedOptimizer"
         )
@@ -195,7 +196,9 @@ def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Calla
     from paceline.torch.backend.store_exchange import StoreExchange
 
     if place.master_address is None or place.master_port is None:
-        raise UserError("MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS")
+        raise InvalidArgumentError(
+            "MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS"
+        )
     serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
     limit = settings.start_timeout_s
     store = TCPStore(place.master_address, place.master_port, place.size, serves, timedelta(seconds=limit))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def heard(ranks: Job) -> None:
 
 
 def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what JSON holds
-    """What rank 0 makes, at all ranks. Its UserError is raised there, and ends the others silently."""
+    """What rank 0 makes, at all ranks. Its InvalidArgumentError is raised there, and ends the others silently."""
     if ranks.rank == 0:
         try:
             made = make()
-        except UserError:
+        except InvalidArgumentError:
             share_last(ranks, json.dumps({"wrong": True}))
             raise
         share(ranks, json.dumps({"made": made}))
@@ -72,10 +72,10 @@ def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - wh
 
 @contextmanager
 def told_once(ranks: Job) -> Iterator[None]:
-    """A UserError that all ranks raise is told by the first one."""
+    """A InvalidArgumentError that all ranks raise is told by the first one."""
     try:
         yield
-    except UserError:
+    except InvalidArgumentError:
         if ranks.rank:
             raise click.exceptions.Exit(2) from None
         raise
@@ -84,13 +84,13 @@ def told_once(ranks: Job) -> Iterator[None]:
 def join(strategies: Sequence[str]) -> Job:
     """Join the job; where no strategy is set, under the first of these that agrees with the other settings.
 
-    So none is measured at the start. Raises JobError and UserError, as `paceline.job.join`.
+    So none is measured at the start. Raises JobError and InvalidArgumentError, as `paceline.job.join`.
     """
     from paceline.job import job
 
     if Settings.from_environment().strategy is None:
         for name in strategies:
-            with suppress(UserError):
+            with suppress(InvalidArgumentError):
                 Settings.from_environment(None, strategy=name)
                 break
         else:

@@ -21,8 +21,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline._core import UserError
 from paceline._internal.netif import endpoint
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import check_rendezvous
 from paceline.job.slurm import nodes, tasks_per_node
 
@@ -53,7 +53,8 @@ class RankEnvironment:
 def rank_environment(environ: Mapping[str, str] | None = None) -> RankEnvironment:
     """Read the variables (of this process, if none are given).
 
-    Raises UserError for values that are garbled or contradict each other; it names variable, value and remedy.
+    Raises InvalidArgumentError for values that are garbled or contradict each other; it names variable, value and
+    remedy.
     """
     return _Reader(os.environ if environ is None else environ).read()
 
@@ -92,7 +93,9 @@ class _Reader:
         own = self._below(rank, size, total)
         here = self._whole(local_size, least=1) if self._has(local_size) else None
         if here is not None and here > total:
-            raise UserError(f"{local_size}={here} of {size}={total}: a node cannot hold more ranks than there are")
+            raise InvalidArgumentError(
+                f"{local_size}={here} of {size}={total}: a node cannot hold more ranks than there are"
+            )
         if not self._has(local_rank):
             place = None
         elif here is None:
@@ -122,11 +125,13 @@ class _Reader:
             counts = tasks_per_node(self.environ[source], source)
             node = self._whole("SLURM_NODEID", least=0) if self._has("SLURM_NODEID") else 0
             if node >= len(counts):
-                raise UserError(f"SLURM_NODEID={node}, but {source}={self.environ[source][:80]}: start ranks with srun")
+                raise InvalidArgumentError(
+                    f"SLURM_NODEID={node}, but {source}={self.environ[source][:80]}: start ranks with srun"
+                )
             if len(counts) == 1 or self._has("SLURM_NODEID"):
                 local_size = counts[node]
         if local_size is not None and found.local_rank is not None and found.local_rank >= local_size:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"SLURM_LOCALID={found.local_rank} of {local_size} tasks on this node: start ranks with srun"
             )
         return self._made("slurm", found.rank, found.size, found.local_rank, local_size)
@@ -183,7 +188,7 @@ class _Reader:
     def _whole(self, name: str, *, least: int, most: int = _MOST) -> int:
         text = self.environ[name].strip()
         if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{name}={text[:80]}: is not a whole number between {least} and {most}; unset it, or let a launcher "
                 "set it: paceline run, torchrun, mpirun, srun"
             )
@@ -192,11 +197,11 @@ class _Reader:
     def _below(self, name: str, limit: str, size: int) -> int:
         value = self._whole(name, least=0)
         if value >= size:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{name}={value} of {limit}={size}: ranks count from 0 to {size - 1}; correct one, or unset both"
             )
         return value
 
-    def _missing(self, name: str, there: str) -> UserError:
+    def _missing(self, name: str, there: str) -> InvalidArgumentError:
         value = self.environ[there][:80]
-        return UserError(f"{there}={value} is set and {name} is not; set both, or neither")
+        return InvalidArgumentError(f"{there}={value} is set and {name} is not; set both, or neither")

@@ -12,7 +12,8 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
-from paceline._core import Engine, JobError, UserError
+from paceline._core import Engine
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import timeline_files
 from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
 
@@ -24,7 +25,7 @@ def main() -> int:
     except KeyError:
         print("paceline.job.server is started by paceline run --strategy ps --servers K", file=sys.stderr)
         return 2
-    except (JobError, UserError) as error:
+    except (JobError, InvalidArgumentError) as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
 
@@ -32,7 +33,8 @@ def main() -> int:
 def serve() -> NoReturn:
     """Serve until this process is ended, as the server that the environment says.
 
-    Raises KeyError without it; JobError if the job cannot be joined, UserError for a setting: with the server's name.
+    Raises KeyError without it; JobError if the job cannot be joined, InvalidArgumentError for a setting: with the
+    server's name.
     """
     try:
         number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])
@@ -46,7 +48,7 @@ def serve() -> NoReturn:
     while True:
         try:
             engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
-        except (JobError, UserError) as error:
+        except (JobError, InvalidArgumentError) as error:
             raise type(error)(f"{name}: {error}") from None
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)

@@ -45,10 +45,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._core import UserError
 from paceline._internal.files import read_small
 from paceline._internal.netif import address_of, check_interface
 from paceline.catalog.strategies import GRAPH, check_knobs, find_coordinator, find_strategy
+from paceline.errors import InvalidArgumentError
 
 VARIABLES = {
     "PACELINE_STRATEGY": "strategy",
@@ -117,7 +117,8 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
         """Read the variables (of this process, if none are given); a field that the script names wins.
 
-        An override of None leaves what the environment says. Raises UserError, which names variable, value and remedy.
+        An override of None leaves what the environment says. Raises InvalidArgumentError, which names variable, value
+        and remedy.
         """
         environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
@@ -139,15 +140,21 @@ class Settings:
         return settings
 
     def placed(self) -> dict[str, int]:
-        """The server of each tensor, by name, if a file says. Raises UserError naming the file and the tensor."""
+        """The server of each tensor, by name, if a file says.
+
+        Raises InvalidArgumentError naming the file and the tensor.
+        """
         from paceline.catalog.placement import read_table
 
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
     def refuse_coordinator(self) -> None:
-        """For jobs whose operations come in one order on all ranks. Raises UserError if a coordinator is named."""
+        """For jobs whose operations come in one order on all ranks.
+
+        Raises InvalidArgumentError if a coordinator is named.
+        """
         if self.coordinator is not None:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"coordinator {self.coordinator}: has no effect: this job's operations come in one order on all "
                 "ranks; it is for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out"
             )
@@ -166,7 +173,10 @@ class Settings:
         return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
 
     def to_json(self) -> str:
-        """For the native module. The interface becomes this machine's address; raises UserError if it has none."""
+        """For the native module.
+
+        The interface becomes this machine's address; raises InvalidArgumentError if it has none.
+        """
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _ELSEWHERE}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
@@ -190,12 +200,14 @@ def _gather(
         if environ.get(variable, ""):
             values[name], sources[name] = environ[variable], variable
     if "secret" in values and "secret_file" in values and not _said(overrides, "secret"):
-        raise UserError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
+        raise InvalidArgumentError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
     known = [*known, "secret_file"]
     for name, value in overrides.items():
         if name not in known:
             near = _core.nearest(name, known)
-            raise UserError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+            raise InvalidArgumentError(
+                f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else "")
+            )
         if value is not None:
             values[name], sources[name] = value, name
             if name in ("secret", "secret_file"):
@@ -207,22 +219,22 @@ def _gather(
 
 
 def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises UserError if a script chose MPI that `paceline run` started, which sees what was chosen before alone."""
+    """Refuse MPI that a script chose under `paceline run`, which had to know of it before it started the ranks."""
     launched = environ.get("PACELINE_RUN_ID") and (
         environ.get("PACELINE_RENDEZVOUS") or environ.get("PACELINE_RUN_ELASTIC")
     )
     if launched and settings.transport in OVER_MPI:
-        raise UserError(
+        raise InvalidArgumentError(
             f"transport {settings.transport}: MPI's own mpirun starts its ranks, and paceline run has started this "
             "one: mpirun -n N python … (docs/how-to/mpi.md); or take another transport"
         )
 
 
 def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
-    """Raises UserError for what was given (is in `sources`) and contradicts something else, or has no effect."""
+    """Refuse a setting that was given (is in `sources`) and contradicts another, or has no effect."""
     for name, transports in _WITHOUT_EFFECT.items():
         if name in sources and settings.transport in transports:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{sources[name]}: has no effect with transport {settings.transport}; leave one of them out"
             )
     if settings.strategy is not None:
@@ -231,12 +243,14 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
             if name in sources:
                 _check_knob(settings.strategy, name, sources[name])
     if settings.coordinator == GRAPH and settings.has_servers():
-        raise UserError(
+        raise InvalidArgumentError(
             f"{sources['coordinator']}: {GRAPH} plans all-reduces among ranks, and {settings.strategy} has "
             "servers; take negotiate, or leave one of them out"
         )
     if settings.strategy is None and "pull" in sources:
-        raise UserError(f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps")
+        raise InvalidArgumentError(
+            f"{sources['pull']}: is for parameter servers; name a strategy that has them, such as ps"
+        )
 
 
 def _server_processes(environ: Mapping[str, str]) -> int:
@@ -253,7 +267,7 @@ def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
         value = text
     if value is None or (isinstance(value, dict) and all(isinstance(rate, int | float) for rate in value.values())):
         return value
-    raise UserError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
+    raise InvalidArgumentError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
 
 
 def _said(overrides: Mapping[str, object], *names: str) -> bool:
@@ -268,33 +282,37 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
             continue
         near = _core.nearest(variable, list(VARIABLES))
         remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
-        raise UserError(f"{variable[:80]}: nothing reads this environment variable; {remedy}")
+        raise InvalidArgumentError(f"{variable[:80]}: nothing reads this environment variable; {remedy}")
 
 
 def _check_knob(strategy: str, name: str, source: str) -> None:
     try:
         check_knobs([find_strategy(strategy)], [name])
-    except UserError as error:
-        raise UserError(f"{source}{str(error).removeprefix(name)}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source}{str(error).removeprefix(name)}") from None
 
 
 def _preset(values: dict[str, object], sources: dict[str, str]) -> None:
-    """What `baidu-ring` stands for. Raises UserError for a setting that contradicts it."""
+    """What `baidu-ring` stands for. Raises InvalidArgumentError for a setting that contradicts it."""
     source = sources["strategy"]
     if values.setdefault("transport", "mpi") not in OVER_MPI:
-        raise UserError(f"{source}: {BAIDU_RING} is the ring over MPI; take ring, or leave {sources['transport']} out")
+        raise InvalidArgumentError(
+            f"{source}: {BAIDU_RING} is the ring over MPI; take ring, or leave {sources['transport']} out"
+        )
     sources.setdefault("transport", source)
     if "chunk" in values:
-        raise UserError(f"{sources['chunk']}: {BAIDU_RING} has a piece per worker; take ring, or leave it out")
+        raise InvalidArgumentError(
+            f"{sources['chunk']}: {BAIDU_RING} has a piece per worker; take ring, or leave it out"
+        )
     if values.get("coordinator") not in (None, GRAPH):
-        raise UserError(
+        raise InvalidArgumentError(
             f"{sources['coordinator']}: {BAIDU_RING} does not negotiate; take ring, or leave the coordinator out"
         )
 
 
 def _check_library(settings: Settings, source: str) -> None:
     if find_strategy(str(settings.strategy)).is_a_librarys and settings.transport not in OVER_MPI:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: {settings.strategy} is a library's all-reduce, and shared memory and TCP have none underneath; "
             "choose ring or tree (simulate forecasts it), or transport mpi under mpirun"
         )
@@ -316,27 +334,27 @@ SHORTEST_SECRET = 16
 
 
 def read_secret(path: object, source: str) -> str:
-    """The secret in a file that none but its owner may read. Raises UserError."""
+    """The secret in a file that none but its owner may read. Raises InvalidArgumentError."""
     if not isinstance(path, str | Path):
-        raise UserError(f"{source}: {path!r:.80} is not a path")
+        raise InvalidArgumentError(f"{source}: {path!r:.80} is not a path")
     try:
         mode = stat.S_IMODE(Path(path).stat().st_mode)
         if mode & 0o077:
-            raise UserError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
+            raise InvalidArgumentError(f"{source} {path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
         text = read_small(Path(path)).strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, UserError):
+        if isinstance(error, InvalidArgumentError):
             raise
         reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise UserError(f"{source} {path}: {reason}; make one with: openssl rand -hex 32") from None
+        raise InvalidArgumentError(f"{source} {path}: {reason}; make one with: openssl rand -hex 32") from None
     return _secret(text, f"{source} {path}")
 
 
 def _strategy(value: object, source: str) -> str:
     try:
         strategy = find_strategy(_text(value, source))
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source}: {error}") from None
     return strategy.name
 
 
@@ -346,7 +364,7 @@ def _choice(choices: tuple[str, ...]) -> Callable[[object, str], str]:
             return str(value)
         near = _core.nearest(str(value)[:80], list(choices))
         hint = f"; did you mean {near}?" if near else f"; it is one of {', '.join(choices)}"
-        raise UserError(f"{source}: '{value!s:.80}' is unknown{hint}")
+        raise InvalidArgumentError(f"{source}: '{value!s:.80}' is unknown{hint}")
 
     return check
 
@@ -355,7 +373,7 @@ def _transport(value: object, source: str) -> str:
     kind, plus, tensors = str(value)[:80].partition("+")
     if plus and kind == "grpc" and value not in TRANSPORTS:
         carriers = [name.removeprefix("grpc+") for name in TRANSPORTS if name.startswith("grpc+")]
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
             f"write grpc+{carriers[0]}, or grpc for both"
         )
@@ -363,15 +381,20 @@ def _transport(value: object, source: str) -> str:
 
 
 def check_whole(most: int) -> Callable[[object, str], int]:
-    """A check for whole numbers from 1 to `most`, in digits too. It raises UserError that names its source."""
+    """A check for whole numbers from 1 to `most`, in digits too.
+
+    It raises InvalidArgumentError that names its source.
+    """
 
     def check(value: object, source: str) -> int:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{source}: '{value!s:.80}' is not a whole number; write one between 1 and {most}")
+            raise InvalidArgumentError(
+                f"{source}: '{value!s:.80}' is not a whole number; write one between 1 and {most}"
+            )
         if not 1 <= value <= most:
-            raise UserError(f"{source}: {value} is not between 1 and {most}")
+            raise InvalidArgumentError(f"{source}: {value} is not between 1 and {most}")
         return value
 
     return check
@@ -383,7 +406,7 @@ def _seconds(value: object, source: str) -> float:
     except (ValueError, OverflowError):
         seconds = math.nan
     if not 0 < seconds <= LONGEST_TIMEOUT_S:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: '{value!s:.80}' is not a number of seconds above 0 and up to {LONGEST_TIMEOUT_S:.0f}; write 30"
         )
     return seconds
@@ -395,11 +418,13 @@ def _chunk(value: object, source: str) -> str | int:
             return value
         try:
             return _core.parse_size(value)
-        except UserError as error:
-            raise UserError(f"{source}: {error}, or whole, or per-worker") from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{source}: {error}, or whole, or per-worker") from None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise UserError(f"{source}: {value!s:.80} is not whole, per-worker, or a size above 0 bytes such as 512KiB")
+    raise InvalidArgumentError(
+        f"{source}: {value!s:.80} is not whole, per-worker, or a size above 0 bytes such as 512KiB"
+    )
 
 
 def _interface(value: object, source: str) -> str:
@@ -411,7 +436,7 @@ def _interface(value: object, source: str) -> str:
 def _secret(value: object, source: str) -> str:
     text = _text(value, source)
     if len(text) < SHORTEST_SECRET:
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: holds {len(text)} characters, at least {SHORTEST_SECRET} are needed; "
             "make one with: openssl rand -hex 32"
         )
@@ -419,19 +444,19 @@ def _secret(value: object, source: str) -> str:
 
 
 def check_rendezvous(value: object, source: str) -> str:
-    """`host:port`. Raises UserError that names `source`."""
+    """`host:port`. Raises InvalidArgumentError that names `source`."""
     text = _text(value, source)
     host, colon, port = text.rpartition(":")
     bare = host.strip("[]")
     bracketed = host.startswith("[") and host.endswith("]")
     numeric = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
     if not colon or not bare or not numeric or (":" in bare and not bracketed) or any(map(str.isspace, host)):
-        raise UserError(f"{source}: '{text[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
+        raise InvalidArgumentError(f"{source}: '{text[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
     return text
 
 
 def check_multicast(value: object, source: str) -> str:
-    """`group:port`, an IPv4 one. Raises UserError that names `source`."""
+    """`group:port`, an IPv4 one. Raises InvalidArgumentError that names `source`."""
     text = _text(value, source)
     group, _, port = text.rpartition(":")
     try:
@@ -439,7 +464,7 @@ def check_multicast(value: object, source: str) -> str:
     except ValueError:
         multicast = False
     if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: '{text[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
             "239.77.0.0:47700, another group for each job"
         )
@@ -453,30 +478,32 @@ def _placement(value: object, source: str) -> str:
     if not Path(text).is_file():
         near = _core.nearest(text[:80], list(PLACEMENTS))
         hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
-        raise UserError(f"{source}: there is no file '{text[:80]}'; {hint}")
+        raise InvalidArgumentError(f"{source}: there is no file '{text[:80]}'; {hint}")
     return str(Path(text).absolute())
 
 
 def check_timeline(value: object, source: str) -> str:
-    """An absolute path in a folder that exists. Raises UserError that names `source`."""
+    """An absolute path in a folder that exists. Raises InvalidArgumentError that names `source`."""
     path = Path(value) if isinstance(value, Path) else Path(_text(value, source))
     try:
         path = path.absolute()
         if not path.parent.is_dir():
-            raise UserError(f"{source} {path}: there is no folder {path.parent}; make it first")
+            raise InvalidArgumentError(f"{source} {path}: there is no folder {path.parent}; make it first")
         if path.is_dir():
-            raise UserError(f"{source} {path}: is a folder; name a file in it")
+            raise InvalidArgumentError(f"{source} {path}: is a folder; name a file in it")
     except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
+        if isinstance(error, InvalidArgumentError):
             raise
-        raise UserError(f"{source}: '{value!s:.80}' is no path: {error}") from None
+        raise InvalidArgumentError(f"{source}: '{value!s:.80}' is no path: {error}") from None
     return str(path)
 
 
 def _path(value: object, source: str) -> str:
     text = str(value) if isinstance(value, Path) else _text(value, source)
     if not Path(text).exists():
-        raise UserError(f"{source}: there is no file or folder '{text[:200]}'; name libmpi_abi.so.1 or libmpi.so.40")
+        raise InvalidArgumentError(
+            f"{source}: there is no file or folder '{text[:200]}'; name libmpi_abi.so.1 or libmpi.so.40"
+        )
     return text
 
 
@@ -484,17 +511,17 @@ def _flag(value: object, source: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     word = str(value).lower()
     if word not in words:
-        raise UserError(f"{source}: '{value!s:.80}' is neither 1 nor 0")
+        raise InvalidArgumentError(f"{source}: '{value!s:.80}' is neither 1 nor 0")
     return words[word]
 
 
 def _text(value: object, source: str) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{source}: {value!r:.80} is not text")
+        raise InvalidArgumentError(f"{source}: {value!r:.80} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{source}: is not UTF-8 text") from None
+        raise InvalidArgumentError(f"{source}: is not UTF-8 text") from None
     return value
 
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 _MOST_NODES = 100_000
 _WORD = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
@@ -15,7 +15,10 @@ _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
 
 
 def nodes(text: str, source: str) -> list[str]:
-    """The hosts of a node list, in order; several brackets in a name give their product. Raises UserError."""
+    """The hosts of a node list, in order; several brackets in a name give their product.
+
+    Raises InvalidArgumentError.
+    """
     names: list[str] = []
     rest = text
     while True:
@@ -24,7 +27,7 @@ def nodes(text: str, source: str) -> list[str]:
             raise _garbled(text, source)
         names += itertools.islice(_expand(match[0], text, source), _MOST_NODES - len(names) + 1)
         if len(names) > _MOST_NODES:
-            raise UserError(f"{source}: '{text[:80]}' names more than {_MOST_NODES} nodes")
+            raise InvalidArgumentError(f"{source}: '{text[:80]}' names more than {_MOST_NODES} nodes")
         rest = rest[match.end() :]
         if not rest:
             return names
@@ -54,15 +57,19 @@ def _numbers(ranges: str, text: str, source: str) -> list[str]:
 
 
 def tasks_per_node(text: str, source: str) -> list[int]:
-    """`2(x3),1` becomes 2, 2, 2, 1. Raises UserError."""
+    """`2(x3),1` becomes 2, 2, 2, 1. Raises InvalidArgumentError."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part)
         if match is None or int(match[2] or 1) > _MOST_NODES:
-            raise UserError(f"{source}: '{text[:80]}' is not a list of counts such as 2(x3),1; unset it, or use srun")
+            raise InvalidArgumentError(
+                f"{source}: '{text[:80]}' is not a list of counts such as 2(x3),1; unset it, or use srun"
+            )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
-def _garbled(text: str, source: str) -> UserError:
-    return UserError(f"{source}: '{text[:80]}' is not a list of nodes such as node[01-03,07],gpu5; set MASTER_ADDR")
+def _garbled(text: str, source: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{source}: '{text[:80]}' is not a list of nodes such as node[01-03,07],gpu5; set MASTER_ADDR"
+    )

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline._core import Engine, UserError
+from paceline._core import Engine
+from paceline.errors import InvalidArgumentError
 
 _FIRST, _LAST = '{"displayTimeUnit": "ms", "traceEvents": [', "]}"
 
@@ -25,7 +26,7 @@ def part(path: str | Path, rank: int) -> Path:
 
 
 def begin(engine: Engine, path: str) -> None:
-    """Record what this rank does from now on. Raises UserError for a file that cannot be written."""
+    """Record what this rank does from now on. Raises InvalidArgumentError for a file that cannot be written."""
     if engine.rank == 0:
         with contextlib.suppress(OSError):
             Path(path).unlink()
@@ -43,14 +44,17 @@ def finish(engine: Engine, path: str) -> None:
 
 
 def gather(path: str) -> str | None:
-    """After a run: put together what there is; what to tell the user. Raises UserError if it cannot be written."""
+    """After a run: put together what there is; what to tell the user.
+
+    Raises InvalidArgumentError if it cannot be written.
+    """
     parts = found(path)
     if not parts:
         return None
     try:
         _merge(Path(path), parts)
     except OSError as error:
-        raise UserError(f"timeline {path}: {error.strerror}; the parts are {path}.rank-*") from None
+        raise InvalidArgumentError(f"timeline {path}: {error.strerror}; the parts are {path}.rank-*") from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
     return f"timeline of {ranks} in {path}: ask `paceline doctor {path}`, or open it at https://ui.perfetto.dev"
 

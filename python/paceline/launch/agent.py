@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-from paceline._core import UserError, __version__
+from paceline._core import __version__
 from paceline._internal.netif import address_of, is_own, towards
+from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
@@ -141,8 +142,8 @@ class Agent:
                 self._kill(order["kill"])
             elif "stop" in order:
                 self.stop(order["stop"]["grace_s"], order["stop"]["kill_s"])
-        except (Problem, UserError) as error:
-            usage = isinstance(error, UserError) or error.usage
+        except (Problem, InvalidArgumentError) as error:
+            usage = isinstance(error, InvalidArgumentError) or error.usage
             self.out.put(encode(Kind.PROBLEM, 0, {"message": str(error), "usage": usage}))
             self.stop(0, _LEFTOVERS_S)
 

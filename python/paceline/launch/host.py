@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline._core import UserError
 from paceline._internal.netif import default_address, is_own, towards
+from paceline.errors import InvalidArgumentError
 from paceline.launch.frames import Decoder, Frame, Lines, Outbox
 from paceline.launch.hosts import Place, address_part
 
@@ -29,7 +29,7 @@ class AgentHost:
     """A host that runs ranks of the job."""
 
     def __init__(self, place: Place, command: Sequence[str], *, remote: bool) -> None:
-        """Start its agent. Raises UserError if the remote shell does not exist."""
+        """Start its agent. Raises InvalidArgumentError if the remote shell does not exist."""
         self.place = place
         self.remote = remote
         self.ready: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class AgentHost:
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the ranks in order
             )
         except OSError as error:
-            raise UserError(f"--rsh: {command[0]}: {error.strerror}") from None
+            raise InvalidArgumentError(f"--rsh: {command[0]}: {error.strerror}") from None
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdout = self.process.stdout
         self.stderr = self.process.stderr
@@ -207,11 +207,11 @@ def remote_agent(rsh: Sequence[str], host: str) -> list[str]:
 
 
 def parse_rsh(text: str) -> list[str]:
-    """The words of `--rsh`. Raises UserError."""
+    """The words of `--rsh`. Raises InvalidArgumentError."""
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UserError(f"--rsh: '{text[:80]}' has unbalanced quotes ({error})") from None
+        raise InvalidArgumentError(f"--rsh: '{text[:80]}' has unbalanced quotes ({error})") from None
     if not words:
-        raise UserError("--rsh: is empty; write for example --rsh 'ssh -p 2222'")
+        raise InvalidArgumentError("--rsh: is empty; write for example --rsh 'ssh -p 2222'")
     return words

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline._core import UserError
 from paceline._internal.files import read_small
+from paceline.errors import InvalidArgumentError
 
 MOST_RANKS = 4096
 _NAME = re.compile(r"(?:[\w.\-]+@)?(?:[\w.\-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\])", re.ASCII)
@@ -46,57 +46,65 @@ class Place:
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
-    """`a:2,b` (one slot where none is named). Raises UserError that names `source`."""
+    """`a:2,b` (one slot where none is named). Raises InvalidArgumentError that names `source`."""
     hosts: list[Host] = []
     for word in text.split(","):
         if not word.strip():
-            raise UserError(f"{source}: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
+            raise InvalidArgumentError(f"{source}: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
         _add(hosts, word.strip(), source)
     return hosts
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """Lines `host slots=2`, `host:2` or `host`, `#` begins a comment. Raises UserError with file and line."""
+    """Lines `host slots=2`, `host:2` or `host`, `#` begins a comment.
+
+    Raises InvalidArgumentError with file and line.
+    """
     try:
         lines = read_small(path).splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"--hostfile {path}: is not UTF-8 text") from None
+        raise InvalidArgumentError(f"--hostfile {path}: is not UTF-8 text") from None
     except OSError as error:
-        raise UserError(f"--hostfile {path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"--hostfile {path}: {error.strerror}") from None
     hosts: list[Host] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if text:
             _add(hosts, text, f"{path}:{number}")
     if not hosts:
-        raise UserError(f"--hostfile {path}: names no host; write lines such as: node1 slots=2")
+        raise InvalidArgumentError(f"--hostfile {path}: names no host; write lines such as: node1 slots=2")
     return hosts
 
 
 def _add(hosts: list[Host], text: str, where: str) -> None:
     match = _LINE.fullmatch(text)
     if match is None:
-        raise UserError(f"{where}: '{text[:80]}' is not a host; write node1:2 or, in a file, node1 slots=2")
+        raise InvalidArgumentError(f"{where}: '{text[:80]}' is not a host; write node1:2 or, in a file, node1 slots=2")
     if match["colon"] is not None and match["slots"] is not None:
-        raise UserError(f"{where}: '{text[:80]}' gives its slots twice")
+        raise InvalidArgumentError(f"{where}: '{text[:80]}' gives its slots twice")
     name, slots = match["host"], match["colon"] if match["colon"] is not None else match["slots"]
     if name.startswith("-") or not _NAME.fullmatch(name):
-        raise UserError(f"{where}: '{name[:80]}' is not a host's name; write node1:2 (an IPv6 address as [fd00::1]:2)")
+        raise InvalidArgumentError(
+            f"{where}: '{name[:80]}' is not a host's name; write node1:2 (an IPv6 address as [fd00::1]:2)"
+        )
     if slots is not None and not (slots.isascii() and slots.isdigit() and len(slots) < 9 and int(slots) > 0):
-        raise UserError(f"{where}: '{slots[:80]}' slots of host {name} are not a whole number above 0")
+        raise InvalidArgumentError(f"{where}: '{slots[:80]}' slots of host {name} are not a whole number above 0")
     if any(host.name == name for host in hosts):
-        raise UserError(f"{where}: host {name} is listed twice; list it once, with all its slots")
+        raise InvalidArgumentError(f"{where}: host {name} is listed twice; list it once, with all its slots")
     hosts.append(Host(name, int(slots) if slots else 1))
 
 
 def place(hosts: list[Host], ranks: int | None) -> list[Place]:
-    """Fill host after host; all slots if `ranks` is not said. Hosts that get no rank are left out. Raises UserError."""
+    """Fill host after host; all slots if `ranks` is not said. Hosts that get no rank are left out.
+
+    Raises InvalidArgumentError.
+    """
     slots = sum(host.slots for host in hosts)
     wanted = slots if ranks is None else ranks
     if wanted > MOST_RANKS:
-        raise UserError(f"{wanted} ranks are more than {MOST_RANKS}, the most that paceline run starts")
+        raise InvalidArgumentError(f"{wanted} ranks are more than {MOST_RANKS}, the most that paceline run starts")
     if wanted > slots:
-        raise UserError(
+        raise InvalidArgumentError(
             f"-np {wanted}: the hosts have {slots} slot{'s' if slots != 1 else ''}; add hosts or slots (node1:{wanted})"
         )
     places: list[Place] = []

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.launch.frames import Kind
 
 _RETURN = re.compile(rb"\r(?!\n|$)")
@@ -105,7 +105,7 @@ class Files:
     hurry = False
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """Makes the folder, and an empty file for each process, of these names. Raises UserError."""
+        """Makes the folder, and an empty file for each process, of these names. Raises InvalidArgumentError."""
         self._folder, self._names = folder, names
         self._open: dict[int, BinaryIO] = {}
         try:
@@ -113,7 +113,7 @@ class Files:
             for rank in range(len(names)):
                 self._path(rank).write_bytes(b"")
         except OSError as error:
-            raise UserError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
+            raise InvalidArgumentError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
         """Append."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from paceline._core import UserError
 from paceline._internal.files import check_writable
+from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 from paceline.job.settings import OVER_MPI, Settings, check_timeline
 from paceline.launch import merge, variables
@@ -46,7 +46,7 @@ class Request:
     """Ranks may die and come: how, once the settings are known."""
 
     def checked(self) -> Checked:
-        """Everything that can be found out before a rank is started. Raises UserError, UsageError."""
+        """Everything that can be found out before a rank is started. Raises InvalidArgumentError, UsageError."""
         recording = self._recording()
         given = {f"PACELINE_{name.upper()}": _text(value) for name, value in self.settings.items() if value is not None}
         if self.timeline is not None:
@@ -57,10 +57,10 @@ class Request:
         # Once here, not once in every rank.
         try:
             settings = Settings.from_environment({**os.environ, **given, **named})
-        except UserError as error:
-            raise UserError(self._as_given(str(error), named)) from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(self._as_given(str(error), named)) from None
         if settings.transport in OVER_MPI:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
                 f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or take "
                 "another transport"
@@ -130,7 +130,7 @@ class Checked:
     def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401
         """Until all ranks have ended: the exit code. `where`: what else `Job` must know to find the hosts.
 
-        Raises UserError, ClickException.
+        Raises InvalidArgumentError, ClickException.
         """
         elastic = None if self.request.elastic is None else self.request.elastic(self.settings)
         job = Job(

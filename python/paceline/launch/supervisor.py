@@ -14,8 +14,9 @@ from types import FrameType
 
 import click
 
-from paceline._core import UserError, __version__
+from paceline._core import __version__
 from paceline._internal.netif import endpoint
+from paceline.errors import InvalidArgumentError
 from paceline.launch.frames import Frame, Kind
 from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
 from paceline.launch.hosts import is_this_machine
@@ -39,7 +40,7 @@ class Supervisor:
         self.hosts: list[AgentHost] = []
         self.selector = selectors.DefaultSelector()
         self.signal: int | None = None
-        self.problem: click.ClickException | UserError | None = None
+        self.problem: click.ClickException | InvalidArgumentError | None = None
         self.broken: OSError | None = None
         self.failed = False
         self.follower: Outcome | None = None
@@ -50,7 +51,10 @@ class Supervisor:
         self.limit_at = time.monotonic() + job.limit_s
 
     def run(self) -> int:
-        """Until all ranks have ended: 0, 1 if one failed, 128 + n after signal n. Raises UserError, ClickException."""
+        """Until all ranks have ended: 0, 1 if one failed, 128 + n after signal n.
+
+        Raises InvalidArgumentError, ClickException.
+        """
         try:
             with self._signals():
                 self._start()
@@ -153,7 +157,7 @@ class Supervisor:
         else:
             address, interface = first_address(self.hosts), None
         if address is None:
-            self.problem = UserError(
+            self.problem = InvalidArgumentError(
                 f"no address is known by which other hosts reach {self.hosts[0].name}; name their network: "
                 "--interface 10.0.0.0/24, or an interface: --interface eth0"
             )
@@ -233,7 +237,7 @@ class Supervisor:
         elif self.problem is None:
             fields = frame.json()
             message = fields["message"] if len(self.hosts) == 1 else f"host {host.name}: {fields['message']}"
-            self.problem = UserError(message) if fields["usage"] else click.ClickException(message)
+            self.problem = InvalidArgumentError(message) if fields["usage"] else click.ClickException(message)
             self._stop(0)
 
     def _ready(self, host: AgentHost, frame: Frame) -> None:

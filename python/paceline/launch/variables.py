@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._core import UserError
 from paceline._internal.system import cores
+from paceline.errors import InvalidArgumentError
 
 # Pass on to other hosts, besides PACELINE_*: what decides which Python and which modules a rank gets.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
@@ -31,18 +31,22 @@ def stale(name: str) -> bool:
 
 
 def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `-x NAME` and `-x NAME=VALUE`. Raises UserError."""
+    """The variables of `-x NAME` and `-x NAME=VALUE`. Raises InvalidArgumentError."""
     chosen: dict[str, str] = {}
     for word in words:
         name, given, value = word.partition("=")
         if not name or not name.replace("_", "a").isalnum() or name[0].isdigit():
-            raise UserError(f"-x {word[:80]}: '{name[:80]}' is not a variable's name; write -x NAME or -x NAME=VALUE")
+            raise InvalidArgumentError(
+                f"-x {word[:80]}: '{name[:80]}' is not a variable's name; write -x NAME or -x NAME=VALUE"
+            )
         if name in SECRET:
-            raise UserError(f"-x {name}: everybody can read command lines; set it in the environment, and leave -x out")
+            raise InvalidArgumentError(
+                f"-x {name}: everybody can read command lines; set it in the environment, and leave -x out"
+            )
         if name in _OWN:
-            raise UserError(f"-x {name}: paceline run sets it itself; leave it out")
+            raise InvalidArgumentError(f"-x {name}: paceline run sets it itself; leave it out")
         if not given and name not in environ:
-            raise UserError(f"-x {name}: is not set here; write -x {name}=VALUE, or leave it out")
+            raise InvalidArgumentError(f"-x {name}: is not set here; write -x {name}=VALUE, or leave it out")
         chosen[name] = value if given else environ[name]
     return chosen
 

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paceline import _core
-from paceline._core import Graph, UserError
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
 
 DEFAULT_BUCKET_SIZE = "64MB"
 """Horovod's threshold when the method was published (0.16.3)."""
@@ -71,11 +72,11 @@ def plan_graph(
 
     `bucket_size` is bytes or text such as "64MB"; None: every tensor has a bucket of its own. `ids` are by "depth", or
     as "listed" in the graph, which must then have parents before children, as that of a backward pass has.
-    Raises UserError for an unknown fetch, for none, and for a cycle among what they need.
+    Raises InvalidArgumentError for an unknown fetch, for none, and for a cycle among what they need.
     """
     wanted = list(graph.fetches if fetches is None else fetches)
     if ids not in IDS:
-        raise UserError(f"ids: '{ids}' is none of {', '.join(IDS)}")
+        raise InvalidArgumentError(f"ids: '{ids}' is none of {', '.join(IDS)}")
     found = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
     return Plan(
         graph=found["graph"],
@@ -87,11 +88,11 @@ def plan_graph(
 
 
 def size_of(bucket_size: str | int | None) -> int:
-    """Bytes; 0 for None or "none", with which nothing is fused. Raises UserError."""
+    """Bytes; 0 for None or "none", with which nothing is fused. Raises InvalidArgumentError."""
     if bucket_size is None or bucket_size == "none":
         return 0
     if isinstance(bucket_size, str):
         return _core.parse_size(bucket_size)
     if not 0 <= bucket_size < 1 << 64:
-        raise UserError(f"bucket_size: {bucket_size} is no number of bytes; give one of at least 0")
+        raise InvalidArgumentError(f"bucket_size: {bucket_size} is no number of bytes; give one of at least 0")
     return bucket_size

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._core import Graph, UserError
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
 
 TENSORFLOW_ENDINGS = (".pb", ".pbtxt")
 
@@ -31,7 +32,7 @@ def read_graph(
     """The graph in a file, and the names of the nodes to fetch: those that are given, or that the file names.
 
     A folder is a SavedModel, a file that ends in .pb or .pbtxt a GraphDef (or, if it is called saved_model, a
-    SavedModel); any other is in the format of docs/reference/coordinator-plan.md. Raises UserError.
+    SavedModel); any other is in the format of docs/reference/coordinator-plan.md. Raises InvalidArgumentError.
     """
     given = options or TensorflowOptions()
     if path.is_dir() or path.suffix in TENSORFLOW_ENDINGS:
@@ -45,9 +46,13 @@ def read_graph(
     }
     for option, value in named.items():
         if value is not None:
-            raise UserError(f"{option}: has no effect on {path}, which is no graph of TensorFlow's; leave it out")
+            raise InvalidArgumentError(
+                f"{option}: has no effect on {path}, which is no graph of TensorFlow's; leave it out"
+            )
     graph = Graph.read(path)
     found = list(graph.fetches if fetches is None else fetches)
     if not found:
-        raise UserError(f"{path}: names no fetches; give --fetch NAME, the nodes from which it is traversed backward")
+        raise InvalidArgumentError(
+            f"{path}: names no fetches; give --fetch NAME, the nodes from which it is traversed backward"
+        )
     return graph, found

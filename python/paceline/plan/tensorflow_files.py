@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Graph, UserError
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
 from paceline.plan.sources import TensorflowOptions
 from paceline.plan.tensorflow_graph import require_tensorflow, to_graph
 
@@ -15,7 +16,7 @@ _MOST_BYTES = 2_000_000_000
 
 
 def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: TensorflowOptions) -> tuple[Graph, list[str]]:
-    """The graph in a file or in the folder of a SavedModel, and what to fetch. Raises UserError.
+    """The graph in a file or in the folder of a SavedModel, and what to fetch. Raises InvalidArgumentError.
 
     A SavedModel is read, not loaded: its operations may belong to libraries that are not installed.
     """
@@ -26,15 +27,15 @@ def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: Tensorfl
 
     if file.stem != "saved_model":
         if options.signature is not None:
-            raise UserError(f"--signature: has no effect on {path}, which is no SavedModel; leave it out")
+            raise InvalidArgumentError(f"--signature: has no effect on {path}, which is no SavedModel; leave it out")
         graph_def = _parsed(file, tf.compat.v1.GraphDef(), "a GraphDef")
         return to_graph(graph_def, str(path), fetches, options)
     model = _parsed(file, saved_model_pb2.SavedModel(), "a SavedModel")
     if not model.meta_graphs:
-        raise UserError(f"{file}: has no graph; is it a SavedModel?")
+        raise InvalidArgumentError(f"{file}: has no graph; is it a SavedModel?")
     content = model.meta_graphs[0]
     if fetches is not None and options.signature is not None:
-        raise UserError("--signature: has no effect beside --fetch; give one of them")
+        raise InvalidArgumentError("--signature: has no effect beside --fetch; give one of them")
     wanted = _outputs(content, options.signature, path) if fetches is None else fetches
     return to_graph(content.graph_def, str(path), wanted, options, name=path.resolve().name)
 
@@ -44,13 +45,13 @@ def _file_of(path: Path) -> Path:
         for name in ("saved_model.pb", "saved_model.pbtxt"):
             if (path / name).is_file():
                 return path / name
-        raise UserError(f"{path}: is a folder without saved_model.pb; name a SavedModel's folder, or a file")
+        raise InvalidArgumentError(f"{path}: is a folder without saved_model.pb; name a SavedModel's folder, or a file")
     if not path.exists():
-        raise UserError(f"{path}: there is no such file; check the path")
+        raise InvalidArgumentError(f"{path}: there is no such file; check the path")
     if not path.is_file():
-        raise UserError(f"{path}: is a pipe or a device; write its content to a regular file first")
+        raise InvalidArgumentError(f"{path}: is a pipe or a device; write its content to a regular file first")
     if path.stat().st_size > _MOST_BYTES:
-        raise UserError(f"{path}: has more than 2 GB, the most that a protocol buffer has")
+        raise InvalidArgumentError(f"{path}: has more than 2 GB, the most that a protocol buffer has")
     return path
 
 
@@ -65,9 +66,11 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
         else:
             message.ParseFromString(content)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 (at byte {error.start}), and {what} as text is expected") from None
+        raise InvalidArgumentError(
+            f"{path}: is not UTF-8 (at byte {error.start}), and {what} as text is expected"
+        ) from None
     except (text_format.ParseError, DecodeError) as error:
-        raise UserError(f"{path}: is not {what}: {error}") from None
+        raise InvalidArgumentError(f"{path}: is not {what}: {error}") from None
     return message
 
 
@@ -79,8 +82,8 @@ def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # n
     if signature is None:
         if len(signatures) != 1:
             has = f"has the signatures {known}; name one by --signature" if known else "has no signature"
-            raise UserError(f"{path}: {has}; or name nodes by --fetch")
+            raise InvalidArgumentError(f"{path}: {has}; or name nodes by --fetch")
         signature = next(iter(signatures))
     if signature not in signatures:
-        raise UserError(f"{path}: has no signature '{signature}'; it has {known or 'none'}")
+        raise InvalidArgumentError(f"{path}: has no signature '{signature}'; it has {known or 'none'}")
     return [output.name for output in signatures[signature].outputs.values()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "XlaLaunch": "function"}
 _BRANCHES = ("If", "StatelessIf")
@@ -33,7 +33,7 @@ class Operation:
 def flatten(graph_def: Any, is_all_reduce: Callable[[str, str], bool], source: str) -> list[Operation]:  # noqa: ANN401
     """Every operation, in the graph's order; those of a called function have its call's name before their own.
 
-    Raises UserError where an all-reduce stands in a branch or a loop that depends on data.
+    Raises InvalidArgumentError where an all-reduce stands in a branch or a loop that depends on data.
     """
     return _Flattening(graph_def, is_all_reduce, source).operations
 
@@ -62,7 +62,9 @@ class _Flattening:
 
         for node in nodes:
             if len(self.operations) > _MOST_OPERATIONS:
-                raise UserError(f"{self._source}: has more than {_MOST_OPERATIONS} operations when calls are inlined")
+                raise InvalidArgumentError(
+                    f"{self._source}: has more than {_MOST_OPERATIONS} operations when calls are inlined"
+                )
             function = called.get(node.name)
             if function is None:
                 parents = [resolve(reference) for reference in node.input]
@@ -100,15 +102,17 @@ class _Flattening:
             return None
         predicate = siblings.get(node.input[0].split(":")[0]) if node.input else None
         if node.op not in _BRANCHES or predicate is None or predicate.op != "Const":
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{self._source}: '{node.name}' ({node.op}) has all-reduces in a branch or a loop that depends on "
                 "data; a plan needs a graph that is the same in every step: leave them to negotiation"
             )
         taken = bool(_constant(predicate))
         return self._library.get(node.attr["then_branch" if taken else "else_branch"].func.name)
 
-    def _too_deep(self, name: str) -> UserError:
-        return UserError(f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{name[:80]}'")
+    def _too_deep(self, name: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{name[:80]}'"
+        )
 
     def _holds_all_reduce(self, name: str, above: tuple[str, ...]) -> bool:
         if len(above) > _DEEPEST:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline._core import Graph, UserError
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
 from paceline.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
 from paceline.plan.sources import TensorflowOptions
 
@@ -35,7 +36,7 @@ def plan_tensorflow(
 
     `fetches` are names of nodes or tensors ("train_op", "gradients:0"); without, what a function returns and what it
     does besides. `example` are the arguments of a `tf.function` that is not traced yet. For the others see
-    TensorflowOptions and `plan_graph`. Raises UserError, also where TensorFlow is not installed.
+    TensorflowOptions and `plan_graph`. Raises InvalidArgumentError, also where TensorFlow is not installed.
     """
     require_tensorflow()
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size_bytes)
@@ -45,7 +46,7 @@ def plan_tensorflow(
 
 
 def require_tensorflow() -> None:
-    """Import it, quietly. Raises UserError where it is not installed."""
+    """Import it, quietly. Raises InvalidArgumentError where it is not installed."""
     import os
     import sys
 
@@ -56,7 +57,7 @@ def require_tensorflow() -> None:
     try:
         import tensorflow  # noqa: F401
     except ImportError as error:
-        raise UserError(
+        raise InvalidArgumentError(
             f"graphs of TensorFlow's need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
             "as JSON (docs/reference/coordinator-plan.md)"
         ) from None
@@ -69,12 +70,12 @@ def to_graph(
     options: TensorflowOptions,
     name: str | None = None,
 ) -> tuple[Graph, list[str]]:
-    """A GraphDef as a graph of ours, and names of nodes to fetch. Raises UserError."""
+    """A GraphDef as a graph of ours, and names of nodes to fetch. Raises InvalidArgumentError."""
     from paceline.plan.tensorflow_functions import flatten
     from paceline.plan.tensorflow_sizes import Sizes
 
     if not graph_def.node:
-        raise UserError(f"{source}: has no nodes; is it a GraphDef?")
+        raise InvalidArgumentError(f"{source}: has no nodes; is it a GraphDef?")
     patterns = (*KNOWN_ALL_REDUCES, *([options.all_reduce] if options.all_reduce else []))
 
     def is_all_reduce(kind: str, node: str) -> bool:
@@ -89,7 +90,7 @@ def to_graph(
     if not wanted:
         needed = {parent for operation in operations for parent in operation.parents}
         last = [operation.name for operation in operations if operation.name not in needed]
-        raise UserError(
+        raise InvalidArgumentError(
             f"{source}: name the nodes from which it is traversed backward, by --fetch; nothing needs "
             f"{', '.join(last[:5])}"
             f"{' …' if len(last) > 5 else ''}"
@@ -106,7 +107,7 @@ def to_graph(
             node["all_reduce"] = {"dtype": dtype, "bytes": size_bytes}
         nodes.append(node)
     if options.unknown_size_bytes is not None and not sizes.used_unknown:
-        raise UserError(
+        raise InvalidArgumentError(
             f"--unknown-size: has no effect on {source}, all of whose all-reduces have shapes; leave it out"
         )
     document: dict[str, Any] = {
@@ -124,7 +125,7 @@ def to_graph(
 
 def _check_pattern(pattern: str | None, nodes: list[tuple[str, str]], source: str) -> None:
     if pattern and not any(fnmatch.fnmatchcase(word, pattern) for node in nodes for word in node):
-        raise UserError(
+        raise InvalidArgumentError(
             f"--all-reduce: no operation and no node of {source} matches '{pattern}'; * stands for any letters"
         )
 
@@ -157,14 +158,14 @@ def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list
         return function.as_graph_def(add_shapes=True), "tf.Graph", None
     if not hasattr(function, "graph"):
         if not hasattr(function, "get_concrete_function"):
-            raise UserError(
+            raise InvalidArgumentError(
                 f"plan_tensorflow takes a tf.function, a concrete function, a tf.Graph or a GraphDef, and this is a "
                 f"{type(function).__name__}"
             )
         try:
             function = function.get_concrete_function(*example)
         except (TypeError, ValueError) as error:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"plan_tensorflow: this tf.function needs arguments to be traced; give example=: {error}"
             ) from None
     graph = function.graph

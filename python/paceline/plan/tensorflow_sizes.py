@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.plan.tensorflow_functions import Operation
 
 Shape = list[int | None]
@@ -25,7 +25,7 @@ class Sizes:
         self.used_unknown = False
 
     def of(self, operation: Operation) -> tuple[str, int]:
-        """Dtype and bytes of an all-reduce. Raises UserError where it does not tell."""
+        """Dtype and bytes of an all-reduce. Raises InvalidArgumentError where it does not tell."""
         import tensorflow as tf
 
         dtype = tf.dtypes.as_dtype(self._dtype(operation))
@@ -35,7 +35,7 @@ class Sizes:
             return dtype.name, elements * dtype.size
         if self._unknown_bytes is None:
             why = f" ({self._why_not})" if self._why_not else ""
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{self._source}: the all-reduce '{operation.name}' has no known shape{why}; save the graph with "
                 "shapes (as_graph_def(add_shapes=True)), or give --unknown-size"
             )
@@ -49,7 +49,7 @@ class Sizes:
                 types = {int(value.type)} if value.WhichOneof("value") == "type" else {int(t) for t in value.list.type}
                 if len(types) == 1:
                     return types.pop()
-        raise UserError(
+        raise InvalidArgumentError(
             f"{self._source}: the all-reduce '{operation.name}' ({operation.kind}) does not tell one dtype by an "
             "attribute T, dtype or Tout; choose other nodes by --all-reduce"
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from paceline._core import Cluster, UserError
+from paceline._core import Cluster
 from paceline._internal import units
 from paceline.catalog.library import NO_NETWORK
+from paceline.errors import InvalidArgumentError
 from paceline.probe.measure import INSIDE, INSIDE_LATENCY, LATENCY, MESSAGE, RING
 from paceline.probe.result import Found
 
@@ -15,7 +16,7 @@ _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 
 
 def fields(found: Found) -> dict[str, Any]:
-    """Of docs/reference/cluster-format.md. Raises UserError for what no cluster file holds."""
+    """Of docs/reference/cluster-format.md. Raises InvalidArgumentError for what no cluster file holds."""
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
     made: dict[str, Any] = {
@@ -33,8 +34,8 @@ def fields(found: Found) -> dict[str, Any]:
         made["intra_latency"] = _time(found.costs[INSIDE_LATENCY].sample.median)
     try:
         Cluster.from_json(json.dumps(made).encode(), "probe")
-    except UserError as error:
-        raise UserError(f"probe: what was measured fits no cluster file: {error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"probe: what was measured fits no cluster file: {error}") from None
     return made
 
 

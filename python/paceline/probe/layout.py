@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline._core import UserError
 from paceline._internal import units
+from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def of(cls, ranks: Job) -> Layout:
-        """As the runtime found it. Raises UserError if hosts have different numbers of ranks."""
+        """As the runtime found it. Raises InvalidArgumentError if hosts have different numbers of ranks."""
         status = ranks.status()
         by_host: dict[int, list[int]] = {}
         for rank in range(ranks.size):
@@ -53,7 +53,7 @@ class Layout:
         names = _names([status["peers"][found[0]]["host"] for found in by_host.values()])
         hosts = tuple(Host(name, tuple(found)) for name, found in zip(names, by_host.values(), strict=True))
         if len({len(host.ranks) for host in hosts}) > 1:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all; "
                 "start as many on each"
             )

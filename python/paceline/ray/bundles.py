@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import JobError
+from paceline.errors import JobError
 from paceline.ray.cluster import Cluster
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.failure import follows
 from paceline.ray.worker import SIGNATURE, Place
 
@@ -32,8 +32,8 @@ class Calls:
         """Of all that are asked, by their names.
 
         After a failure the others have `grace_s` to answer, then the first failure that another one did not cause is
-        raised: UserError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError names
-        those that did not answer; `doing` says what they were asked.
+        raised: InvalidArgumentError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError
+        names those that did not answer; `doing` says what they were asked.
         """
         pending = {ref: name for name, ref in {**self.watched, **self.asked}.items()}
         values: dict[str, Any] = {}
@@ -91,8 +91,8 @@ class Calls:
         if is_death(self.ray, error):
             return JobError(f"{name}{self._where(name)} died: {died_how(error)}")
         cause = cause_of(error)
-        if isinstance(cause, UserError):
-            chosen: BaseException = UserError(f"{name}: {cause}")
+        if isinstance(cause, InvalidArgumentError):
+            chosen: BaseException = InvalidArgumentError(f"{name}: {cause}")
         elif isinstance(cause, JobError):
             chosen = JobError(f"{name}: {cause}")
         else:

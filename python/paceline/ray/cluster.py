@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from paceline._core import JobError, UserError, __version__
+from paceline._core import __version__
+from paceline.errors import InvalidArgumentError, JobError
 
 ADDRESS = "RAY_ADDRESS"
 _ANSWER_S = 10.0
@@ -54,8 +55,8 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     """Use the connection that the script has made (`ray.init`), or RAY_ADDRESS, or start a cluster on this machine.
 
     `num_cpus` and `object_store_bytes` are of a cluster that is started here: the cores and a share of the memory,
-    unless given. `output`: what workers print is printed here. Raises MissingRayError, UserError for an address that
-    cannot be, JobError if no cluster answers there or none can be started.
+    unless given. `output`: what workers print is printed here. Raises MissingRayError, InvalidArgumentError for an
+    address that cannot be, JobError if no cluster answers there or none can be started.
     """
     ray = library()
     if ray.is_initialized():
@@ -74,7 +75,9 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     try:
         ray.init(address=address, log_to_driver=output, logging_level="ERROR", **options)
     except ValueError as error:
-        raise UserError(f"{ADDRESS}={address[:80]}: {_first_line(error)}; write host:6379, auto or local") from None
+        raise InvalidArgumentError(
+            f"{ADDRESS}={address[:80]}: {_first_line(error)}; write host:6379, auto or local"
+        ) from None
     except (OSError, RuntimeError) as error:  # ConnectionError is an OSError
         if address == "local":
             raise JobError(f"Ray cannot be started on this machine: {_first_line(error)}") from None
@@ -93,9 +96,11 @@ def connected(**options: Any) -> Iterator[Cluster]:  # noqa: ANN401
 
 
 def check_version(version: str, where: str) -> None:
-    """Refuse another version of Paceline than this one. Raises UserError."""
+    """Refuse another version of Paceline than this one. Raises InvalidArgumentError."""
     if version != __version__:
-        raise UserError(f"{where} has paceline {version}, and this is {__version__}; install the same everywhere")
+        raise InvalidArgumentError(
+            f"{where} has paceline {version}, and this is {__version__}; install the same everywhere"
+        )
 
 
 def _refuse_silent(address: str) -> None:

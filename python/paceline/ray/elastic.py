@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.failure import follows
 from paceline.job.timeline_files import say
 from paceline.launch.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
@@ -76,7 +76,7 @@ class ElasticRayExecutor:
         """Go on while `min_workers` are there; never start more than `max_workers`: unless given, as many as have room.
 
         reset_limit: so many times ranks may meet anew. `job`: as for `RayExecutor`; parameter servers are roles of the
-        workers here. Raises UserError for what cannot be.
+        workers here. Raises InvalidArgumentError for what cannot be.
         """
         self.settings = checked(settings)
         check_count("min_workers", min_workers)
@@ -85,12 +85,12 @@ class ElasticRayExecutor:
             num_workers=min_workers, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu, gpus_per_worker=gpus_per_worker
         )
         if max_workers is not None and max_workers < min_workers:
-            raise UserError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
+            raise InvalidArgumentError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
         if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
-            raise UserError(f"reset_limit: {reset_limit} is no number from 0 on")
+            raise InvalidArgumentError(f"reset_limit: {reset_limit} is no number from 0 on")
         variables, self._checked = checked_settings(job)
         if self._checked.timeline is not None:
-            raise UserError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
+            raise InvalidArgumentError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
         self._variables = {**variables, **checked_extra(env_vars or {}, "env_vars")}
         self._limits = Limits(
             least=min_workers,
@@ -105,10 +105,10 @@ class ElasticRayExecutor:
     def start(self) -> None:
         """Find the cluster: that of `ray.init()`, of RAY_ADDRESS, or one on this machine. Actors start with `run`.
 
-        Raises JobError, UserError, MissingRayError.
+        Raises JobError, InvalidArgumentError, MissingRayError.
         """
         if self._cluster is not None:
-            raise UserError("start: the executor has been started; call shutdown() first")
+            raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
         self._cluster = connect()
 
     def run(
@@ -119,7 +119,7 @@ class ElasticRayExecutor:
         Raises JobError: why the job cannot go on.
         """
         if self._cluster is None:
-            raise UserError("the executor has not been started; call start()")
+            raise InvalidArgumentError("the executor has not been started; call start()")
         with _Run(self, self._cluster, fn, list(args or ()), dict(kwargs or {})) as job:
             return job.results()
 

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paceline._core import UserError
 from paceline._internal.netif import endpoint
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import VARIABLES, Settings
 from paceline.launch.variables import SECRET, inherited_settings
 from paceline.ray.worker import Place
@@ -78,11 +78,14 @@ def by_node(places: Sequence[Place]) -> list[int]:
 
 
 def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Settings]:
-    """The variables of a job, the driver's own and over them what is given, and what they say. Raises UserError."""
+    """The variables of a job, the driver's own and over them what is given, and what they say.
+
+    Raises InvalidArgumentError.
+    """
     settings = {name: value for name, value in given.items() if value is not None}
     for name in ("rendezvous", "secret_file"):
         if name in settings:
-            raise UserError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
+            raise InvalidArgumentError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
     Settings.from_environment({}, **settings)  # so that mistakes are told by the names that were given
     variables = {variable: _text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
     variables = inherited_settings(os.environ) | variables

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import timeline_files
 from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, connect
@@ -48,7 +48,7 @@ class RayExecutor:
 
         `job`: settings of the runtime, by the names of `paceline.job.settings` (strategy, servers, transport,
         timeout_s, coordinator, …); they win over this process's PACELINE_ variables. With a strategy that has
-        parameter servers, these are actors, too. Raises UserError for what cannot be.
+        parameter servers, these are actors, too. Raises InvalidArgumentError for what cannot be.
         """
         self.settings = checked(settings)
         self.layout = Layout(
@@ -81,12 +81,14 @@ class RayExecutor:
         """Start the actors and tell them their places. `executable_cls` is made in each, and what `execute` passes on.
 
         Without `ray.init()` before, RAY_ADDRESS is used, else a cluster on this machine is started. Raises JobError
-        that says what is missing if Ray has no room, or who did not answer; UserError; MissingRayError.
+        that says what is missing if Ray has no room, or who did not answer; InvalidArgumentError; MissingRayError.
         """
         if self._workers is not None:
-            raise UserError("start: the executor has been started; call shutdown() first")
+            raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
         if executable_cls is None and (executable_args or executable_kwargs):
-            raise UserError("executable_args: have no effect without executable_cls; give that, or leave them out")
+            raise InvalidArgumentError(
+                "executable_args: have no effect without executable_cls; give that, or leave them out"
+            )
         variables = {**self._variables, **checked_extra(extra_env_vars or {})}
         self._cluster = connect()
         self._workers = Actors("rank", self._cluster, self.settings)
@@ -119,7 +121,7 @@ class RayExecutor:
         """Call `fn(*args, **kwargs)` on every rank: what each returns, in rank order.
 
         Raises JobError naming the rank that failed first (died, raised, is silent), with what it raised as the cause;
-        UserError for a user's mistake.
+        InvalidArgumentError for a user's mistake.
         """
         return self._gathered(self.run_remote(fn, args, kwargs))
 
@@ -172,7 +174,7 @@ class RayExecutor:
 
     def _started(self) -> Actors:
         if self._workers is None:
-            raise UserError("the executor has not been started; call start()")
+            raise InvalidArgumentError("the executor has not been started; call start()")
         if self._broken is not None:
             raise JobError(f"{self._broken}; call shutdown() and start() again")
         return self._workers
@@ -186,7 +188,7 @@ class RayExecutor:
         calls = Calls(self._cluster.ray, workers.named(asked), watched=self._serving, places=places)
         try:
             return list(calls.results(grace_s=self.settings.grace_s).values())
-        except (JobError, UserError) as error:
+        except (JobError, InvalidArgumentError) as error:
             if calls.lost or calls.silent:
                 self._broken = f"the executor cannot go on: {error}"
             raise
@@ -194,7 +196,7 @@ class RayExecutor:
 
 @contextmanager
 def sendable(function: Callable[..., Any]) -> Iterator[None]:
-    """Ray's screen about what cannot be pickled, in a line. Raises UserError."""
+    """Ray's screen about what cannot be pickled, in a line. Raises InvalidArgumentError."""
     try:
         yield
     except TypeError as error:
@@ -203,18 +205,18 @@ def sendable(function: Callable[..., Any]) -> Iterator[None]:
         name = getattr(function, "__qualname__", repr(function))
         said = next((line for line in str(error).splitlines() if "cannot pickle" in line), "")
         why = f": {said[said.index('cannot pickle') :]}" if said else ""
-        raise UserError(
+        raise InvalidArgumentError(
             f"{name:.80} cannot be sent to the ranks{why}; make what cannot be pickled inside the function"
         ) from error
 
 
 def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") -> dict[str, str]:
-    """Raises UserError for what the executor sets itself, and for what is no text."""
+    """Raises InvalidArgumentError for what the executor sets itself, and for what is no text."""
     from paceline.launch.variables import stale
 
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise UserError(f"{source}: {name!r:.80}: {value!r:.80} is not text")
+            raise InvalidArgumentError(f"{source}: {name!r:.80}: {value!r:.80} is not text")
         if stale(name):
-            raise UserError(f"{source}: {name}: the executor sets it itself; leave it out")
+            raise InvalidArgumentError(f"{source}: {name}: the executor sets it itself; leave it out")
     return dict(variables)

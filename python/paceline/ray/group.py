@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline._core import JobError
+from paceline.errors import JobError
 from paceline.ray.bundles import Reserved, Room
 from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, check_version
@@ -40,7 +40,7 @@ class Actors:
         gpus: float = 0,
         sort: bool = False,
     ) -> None:
-        """Reserve the room and start `kind(*arguments)` in each part of it. Raises JobError, UserError.
+        """Reserve the room and start `kind(*arguments)` in each part of it. Raises JobError, InvalidArgumentError.
 
         sort: those of a node get numbers one after the other.
         """
@@ -57,7 +57,7 @@ class Actors:
             self.places = [self.places[number] for number in order]
 
     def start_on(self, nodes: Sequence[str], kind: type, arguments: Sequence[Any] = ()) -> None:
-        """Start one on each of these of Ray's nodes, beside what is there. Raises JobError, UserError."""
+        """Start one on each of these of Ray's nodes, beside what is there. Raises JobError, InvalidArgumentError."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self.cluster.ray.remote(kind)
@@ -81,7 +81,7 @@ class Actors:
         return {f"{self.name} {number}": value for number, value in enumerate(values)}
 
     def all(self, ask: Callable[[Any], Any], doing: str) -> list[Any]:
-        """What each answers, within the limit. Raises JobError, UserError."""
+        """What each answers, within the limit. Raises JobError, InvalidArgumentError."""
         calls = Calls(self.cluster.ray, self.named([ask(actor) for actor in self.handles]), places=self.by_name)
         return list(calls.results(grace_s=1.0, timeout_s=self.settings.timeout_s, doing=doing).values())
 
@@ -107,7 +107,7 @@ class Actors:
 
 
 def meet(workers: Actors, servers: Actors, variables: dict[str, str], secret: str | None) -> World:
-    """Have workers and servers take their places in a job. Raises JobError, UserError."""
+    """Have workers and servers take their places in a job. Raises JobError, InvalidArgumentError."""
     everybody = [*workers.handles, *servers.handles]
     places = [*workers.places, *servers.places]
     interfaces = _interfaces(workers, everybody, places)

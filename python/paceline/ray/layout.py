@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.ray.bundles import Room
 
@@ -15,7 +15,7 @@ _MOST_CPUS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a RayExecutor is asked for. Raises UserError for what cannot be."""
+    """What a RayExecutor is asked for. Raises InvalidArgumentError for what cannot be."""
 
     num_workers: int | None = None
     num_hosts: int | None = None
@@ -28,15 +28,15 @@ class Layout:
     def __post_init__(self) -> None:
         """Check."""
         if (self.num_workers is None) == (self.num_hosts is None):
-            raise UserError("num_workers, num_hosts: give one of them: num_workers=4, or num_hosts=2")
+            raise InvalidArgumentError("num_workers, num_hosts: give one of them: num_workers=4, or num_hosts=2")
         if self.num_workers_per_host is not None and self.num_hosts is None:
-            raise UserError("num_workers_per_host: has no effect without num_hosts; leave it out")
+            raise InvalidArgumentError("num_workers_per_host: has no effect without num_hosts; leave it out")
         for name in ("num_workers", "num_hosts", "num_workers_per_host"):
             check_count(name, getattr(self, name))
         for name in ("cpus_per_worker", "cpus_per_server"):
             _check(name, getattr(self, name), _in_ten_thousandths, "a number of CPUs above 0, in steps of 0.0001")
         if self.gpus_per_worker is not None and not self.use_gpu:
-            raise UserError("gpus_per_worker: has no effect without use_gpu=True; add that, or leave it out")
+            raise InvalidArgumentError("gpus_per_worker: has no effect without use_gpu=True; add that, or leave it out")
         _check("gpus_per_worker", self.gpus_per_worker, lambda value: value > 0, "a number of GPUs above 0")
 
     @property
@@ -76,7 +76,7 @@ def _in_ten_thousandths(value: float) -> bool:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raises UserError for what is neither None nor a whole number of ranks."""
+    """Raises InvalidArgumentError for what is neither None nor a whole number of ranks."""
     _check(
         name,
         value,
@@ -89,4 +89,4 @@ def _check(name: str, value: object, good: Callable[[Any], bool], what: str) -> 
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not good(value):
-        raise UserError(f"{name}: {value!r:.80} is not {what}")
+        raise InvalidArgumentError(f"{name}: {value!r:.80} is not {what}")

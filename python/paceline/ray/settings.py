@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import LONGEST_TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """Limits in seconds, and the network. Raises UserError for a value that cannot be."""
+    """Limits in seconds, and the network. Raises InvalidArgumentError for a value that cannot be."""
 
     timeout_s: float = 300.0
     """For actors to start and answer, and for ranks to find each other."""
@@ -29,13 +29,15 @@ class RaySettings:
             value: Any = getattr(self, name)
             good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_TIMEOUT_S
             if not good:
-                raise UserError(f"{name}: {value!r:.80} is not a number of seconds above 0; write 300")
+                raise InvalidArgumentError(f"{name}: {value!r:.80} is not a number of seconds above 0; write 300")
         if self.nics is not None:
             if not isinstance(self.nics, Iterable):
-                raise UserError(f"nics: {self.nics!r:.80} is no list of networks; write ['10.0.0.0/24']")
+                raise InvalidArgumentError(f"nics: {self.nics!r:.80} is no list of networks; write ['10.0.0.0/24']")
             nics = [self.nics] if isinstance(self.nics, str) else list(self.nics)
             if len(nics) != 1:
-                raise UserError(f"nics: {nics!r:.80} names {len(nics)} networks; name the one that all nodes have")
+                raise InvalidArgumentError(
+                    f"nics: {nics!r:.80} names {len(nics)} networks; name the one that all nodes have"
+                )
             object.__setattr__(self, "nics", tuple(nics))
 
     @property
@@ -45,9 +47,9 @@ class RaySettings:
 
 
 def checked(settings: RaySettings | None) -> RaySettings:
-    """Those of the caller, or the defaults. Raises UserError for something else."""
+    """Those of the caller, or the defaults. Raises InvalidArgumentError for something else."""
     if settings is not None and not isinstance(settings, RaySettings):
-        raise UserError(f"settings: {settings!r:.80} is none; RayExecutor.create_settings() makes them")
+        raise InvalidArgumentError(f"settings: {settings!r:.80} is none; RayExecutor.create_settings() makes them")
     return settings if settings is not None else RaySettings()
 
 
@@ -60,10 +62,10 @@ def create_settings(
     nics: Iterable[str] | None = None,
     grace_s: float = 5.0,
 ) -> RaySettings:
-    """Settings, by Horovod's names. Nothing uses ssh: Ray has started its nodes itself. Raises UserError."""
+    """Settings, by Horovod's names. Nothing uses ssh: Ray has started its nodes itself. Raises InvalidArgumentError."""
     for name, value in (("ssh_identity_file", ssh_identity_file), ("ssh_str", ssh_str)):
         if value is not None:
-            raise UserError(f"{name}: has no effect, nothing here uses ssh; leave it out")
+            raise InvalidArgumentError(f"{name}: has no effect, nothing here uses ssh; leave it out")
     return RaySettings(
         timeout_s=timeout_s, placement_group_timeout_s=placement_group_timeout_s, nics=nics, grace_s=grace_s
     )

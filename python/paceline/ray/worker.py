@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core import UserError, __version__
+from paceline._core import __version__
 from paceline._internal.netif import address_of
+from paceline.errors import InvalidArgumentError
 from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
 
@@ -61,17 +62,17 @@ class Actor:
         )
 
     def interface(self, wanted: str) -> str:
-        """This host's address that an interface, a network or an address names. Raises UserError."""
+        """This host's address that an interface, a network or an address names. Raises InvalidArgumentError."""
         return address_of(wanted, "interface")
 
     def ports(self, wanted: int | None = None) -> tuple[int, int]:
-        """Two ports that are free now: for the rendezvous and for torch's store. Raises UserError."""
+        """Two ports that are free now: for the rendezvous and for torch's store. Raises InvalidArgumentError."""
         from paceline.launch.checks import Problem
 
         try:
             ports = Ports(wanted)
         except Problem as problem:
-            raise UserError(str(problem)) from None
+            raise InvalidArgumentError(str(problem)) from None
         ports.release()
         return ports.rendezvous, ports.master
 
@@ -133,7 +134,7 @@ class Server(Actor):
     """A parameter server."""
 
     def serve(self) -> None:
-        """Until this actor is killed. Raises JobError, UserError."""
+        """Until this actor is killed. Raises JobError, InvalidArgumentError."""
         from paceline.job.server import serve
 
         serve()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.job.arrays import memory
-from paceline.job.collectives import Handle, How
+from paceline.job.collectives import Handle, SubmitOptions
 from paceline.replay.clock import Clock
 from paceline.replay.worker_schedule import Part
 
@@ -61,7 +61,7 @@ class JobExchange:
     def issue(self, bucket: int) -> None:
         """Begin the all-reduce of a bucket."""
         array, known = self._arrays[bucket], self._part.buckets[bucket]
-        how = How(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
+        how = SubmitOptions(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
         if self._strategy is not None:
             how["strategy"] = self._strategy
         if self._barrier:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import Cluster, Trace, UserError
+from paceline._core import Cluster, Trace
 from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import core_options
 from paceline.job import objects
 from paceline.replay.align import Common, offset
@@ -49,7 +50,7 @@ class Asked:
 
 
 def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
-    """All ranks call this together. Raises JobError, UserError, ArithmeticError for a wrong sum."""
+    """All ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     options = _core_options(ranks, asked)
     part = Part.of(
@@ -115,7 +116,9 @@ def _core_options(ranks: Job, asked: Asked) -> dict[str, Any]:
         pull = asked.pull or os.environ.get("PACELINE_PULL") or "layer"
         servers = {"servers": settings.servers, "pull": pull}
     elif asked.pull is not None:
-        raise UserError("--pull: has no effect without parameter servers; name a strategy that has them, such as ps")
+        raise InvalidArgumentError(
+            "--pull: has no effect without parameter servers; name a strategy that has them, such as ps"
+        )
     return core_options(
         {
             "strategy": strategy,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.replay.clock import Lateness
 from paceline.replay.load import Load
 from paceline.replay.player import Iteration
@@ -75,9 +75,9 @@ def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
 
 
 def measured(ranks: Sequence[Played]) -> list[Measured]:
-    """The iterations after the warm-up. Raises UserError for ranks that tell moments by different clocks."""
+    """The iterations after the warm-up. Raises InvalidArgumentError for ranks that tell moments by different clocks."""
     if len({one.clock for one in ranks}) > 1:
-        raise UserError("replay: these ranks have no common clock; they are of different runs")
+        raise InvalidArgumentError("replay: these ranks have no common clock; they are of different runs")
     first = ranks[0]
     begin = max(first.warmup, 0 if first.boundary == "start" else 1)
     return [_measured(ranks, number) for number in range(begin, len(first.iterations))]

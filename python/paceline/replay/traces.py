@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from paceline._core import Trace, UserError
+from paceline._core import Trace
+from paceline.errors import InvalidArgumentError
 from paceline.job.arrays import DTYPES
 
 MOST_SHRINK = 1_000_000
@@ -13,11 +14,13 @@ MOST_SHRINK = 1_000_000
 
 
 def shrunk(trace: Trace, divisor: float) -> Trace:
-    """The trace with all bytes divided, to whole elements and at least one. Raises UserError."""
+    """The trace with all bytes divided, to whole elements and at least one. Raises InvalidArgumentError."""
     if divisor == 1:
         return trace
     if not 1 <= divisor <= MOST_SHRINK:
-        raise UserError(f"shrink: {divisor:g} is not between 1 and {MOST_SHRINK}; 4 means a quarter of the bytes")
+        raise InvalidArgumentError(
+            f"shrink: {divisor:g} is not between 1 and {MOST_SHRINK}; 4 means a quarter of the bytes"
+        )
     fields = json.loads(trace.to_json())
     element = DTYPES[fields["dtype"]]
     for sized in _sized(fields):

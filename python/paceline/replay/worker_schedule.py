@@ -64,7 +64,7 @@ class Part:
 
     @classmethod
     def of(cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int) -> Part:
-        """The part of one worker under the core's options. Raises UserError."""
+        """The part of one worker under the core's options. Raises InvalidArgumentError."""
         text = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
         values: dict[str, Any] = json.loads(text)
         values["layers"] = tuple(Layer(**{**layer, "needs": tuple(layer["needs"])}) for layer in values["layers"])

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import UserError
 from paceline._internal import units
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast import table as report
 from paceline.forecast.advice import advise
 from paceline.forecast.explain import Explanation, explain
@@ -36,7 +36,7 @@ class Simulated:
 
 
 def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) -> list[Simulated]:
-    """All chapters. Raises UserError naming the chapter."""
+    """All chapters. Raises InvalidArgumentError naming the chapter."""
     runs = [run for chapter in spec.chapters for run in chapter.prepared.runs]
     results = execute(runs, progress)
     made, begin = [], 0
@@ -75,6 +75,8 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
     pairs = [pair for pair in pairs if pair[1].workers == count]
     if not pairs:
         wanted = units.listed([str(word) for word in (strategy, workers) if word is not None])
-        raise UserError(f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own")
+        raise InvalidArgumentError(
+            f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own"
+        )
     run, result = min(pairs, key=lambda pair: pair[1].iteration_s)
     return result, traced(run)[1]

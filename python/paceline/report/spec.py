@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
 from paceline._internal.files import read_small
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.options import Prepared, Request, prepare
 
 _MOST_BYTES = 1 << 20
@@ -44,19 +45,26 @@ class Spec:
 
 
 def read(path: Path) -> Spec:
-    """Read and check everything that can be checked without simulating. Raises UserError naming file and field."""
+    """Read and check everything that can be checked without simulating.
+
+    Raises InvalidArgumentError naming file and field.
+    """
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: is not TOML: {error}") from None
+        raise InvalidArgumentError(f"{path}: is not TOML: {error}") from None
     _known(f"{path}", document, ("title", "text", "chapter"))
     chapters = document.get("chapter")
     if not isinstance(chapters, list) or not chapters or not all(isinstance(entry, dict) for entry in chapters):
-        raise UserError(f'{path}: chapter: write one [[chapter]] or more, each with trace = "resnet-50" or a file')
+        raise InvalidArgumentError(
+            f'{path}: chapter: write one [[chapter]] or more, each with trace = "resnet-50" or a file'
+        )
     if len(chapters) > _MOST_CHAPTERS:
-        raise UserError(f"{path}: chapter: {len(chapters)} are too many for a page; at most {_MOST_CHAPTERS}")
+        raise InvalidArgumentError(
+            f"{path}: chapter: {len(chapters)} are too many for a page; at most {_MOST_CHAPTERS}"
+        )
     made = tuple(_chapter(f"{path}: chapter {number}", entry) for number, entry in enumerate(chapters, start=1))
     return Spec(_text(str(path), document, "title") or path.stem, _text(str(path), document, "text"), made)
 
@@ -73,10 +81,10 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
     _known(where, entry, (*_OWN, *options))
     trace = _text(where, entry, "trace")
     if not trace:
-        raise UserError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
+        raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
     explained = entry.get("explain", False)
     if not isinstance(explained, bool):
-        raise UserError(f"{where}: explain: {explained!r} is neither true nor false")
+        raise InvalidArgumentError(f"{where}: explain: {explained!r} is neither true nor false")
     words = [word for name in options if name in entry for word in _as_option(where, options[name], entry[name])]
     prepared = _prepared(where, trace, words)
     return Chapter(
@@ -95,11 +103,11 @@ def _prepared(where: str, trace: str, words: list[str]) -> Prepared:
     try:
         given = simulate.make_context("simulate", [*words, "--", trace]).params
     except click.ClickException as error:
-        raise UserError(f"{where}: {error.format_message()}") from None
+        raise InvalidArgumentError(f"{where}: {error.format_message()}") from None
     try:
         return prepare(Request(**{name: value for name, value in given.items() if name in Request.__annotations__}))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: {error}") from None
 
 
 def _as_option(where: str, option: click.Option, value: object) -> list[str]:
@@ -107,11 +115,11 @@ def _as_option(where: str, option: click.Option, value: object) -> list[str]:
     name = option.name or ""
     if option.secondary_opts:
         if not isinstance(value, bool):
-            raise UserError(f"{where}: {name}: {value!r} is neither true nor false")
+            raise InvalidArgumentError(f"{where}: {name}: {value!r} is neither true nor false")
         return [(option.opts if value else option.secondary_opts)[0]]
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
-        raise UserError(f"{where}: {name}: {value!r} is no text, number or list of them")
+        raise InvalidArgumentError(f"{where}: {name}: {value!r} is no text, number or list of them")
     return [f"{option.opts[0]}={','.join(str(one) for one in values)}"]
 
 
@@ -120,20 +128,20 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     if value is False:
         return None
     if not isinstance(value, dict):
-        raise UserError(f'{where}: timeline: write false, or {{ strategy = "ring", workers = 8 }}')
+        raise InvalidArgumentError(f'{where}: timeline: write false, or {{ strategy = "ring", workers = 8 }}')
     _known(f"{where}: timeline", value, _TIMELINE)
     strategy, workers = value.get("strategy"), value.get("workers")
     if strategy is not None and not isinstance(strategy, str):
-        raise UserError(f"{where}: timeline: strategy: {strategy!r} is no name")
+        raise InvalidArgumentError(f"{where}: timeline: strategy: {strategy!r} is no name")
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
-        raise UserError(f"{where}: timeline: workers: {workers!r} is no number")
+        raise InvalidArgumentError(f"{where}: timeline: workers: {workers!r} is no number")
     return strategy, workers
 
 
 def _text(where: str, entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name, "")
     if not isinstance(value, str):
-        raise UserError(f"{where}: {name}: {value!r} is not text; put it in quotation marks")
+        raise InvalidArgumentError(f"{where}: {name}: {value!r} is not text; put it in quotation marks")
     return value
 
 
@@ -142,4 +150,4 @@ def _known(where: str, entry: Mapping[str, Any], names: tuple[str, ...]) -> None
         if name not in names:
             near = nearest(name, list(names))
             hint = f"did you mean '{near}'?" if near else f"there are {', '.join(names)}"
-            raise UserError(f"{where}: unknown field '{name[:80]}'; {hint}")
+            raise InvalidArgumentError(f"{where}: unknown field '{name[:80]}'; {hint}")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
+from paceline.errors import InvalidArgumentError
 
 # Called with how many simulations are done and how many there are.
 Progress = Callable[[int, int], None]
@@ -42,7 +43,7 @@ def made_in_turn(parts: Sequence[Callable[[], list[Any]]], progress: Progress | 
     return made
 
 
-class Told(Protocol):
+class StudyOutput(Protocol):
     """What a study comes to."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,18 +56,20 @@ class Told(Protocol):
         """Lines for people."""
 
 
-def run_study(name: str, plots: Path | None = None, progress: Progress | None = None, data: Path | None = None) -> Told:
+def run_study(
+    name: str, plots: Path | None = None, progress: Progress | None = None, data: Path | None = None
+) -> StudyOutput:
     """Simulate a study; figures are drawn into the folder `plots`. `data`: measurements instead of those built in.
 
-    Raises UserError for an unknown name, and for data that cannot be read or that the study does not take.
+    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or that the study does not take.
     """
     if name not in STUDIES:
         near = nearest(name, list(STUDIES))
         hint = f"; did you mean '{near}'?" if near else ""
-        raise UserError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
+        raise InvalidArgumentError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
     module = importlib.import_module(STUDIES[name][0])
     if data is None:
-        return cast("Told", module.run(plots, progress))
+        return cast("StudyOutput", module.run(plots, progress))
     if name not in WITH_DATA:
-        raise UserError(f"data: has no effect on {name}; it is for {', '.join(sorted(WITH_DATA))}")
-    return cast("Told", module.run(plots, progress, data))
+        raise InvalidArgumentError(f"data: has no effect on {name}; it is for {', '.join(sorted(WITH_DATA))}")
+    return cast("StudyOutput", module.run(plots, progress, data))

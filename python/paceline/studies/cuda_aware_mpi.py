@@ -21,7 +21,7 @@ from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
-from paceline.studies.report import Compared, Foreseen, Study, Tested
+from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
     'A. A. Awan et al., "Scalable Distributed DNN Training using TensorFlow and CUDA-Aware MPI": latency of '
@@ -99,20 +99,20 @@ def efficiency(name: str, model: str, gpus: int) -> float:
     return rate(name, model, gpus) / gpus / rates_of(model)["P100"].samples_per_s
 
 
-def _forecasts() -> list[Foreseen]:
+def _forecasts() -> list[Prediction]:
     values = [
-        Foreseen("all-reduce over 16 GPUs", name, label, 1e6 * latency(name, size), "us")
+        Prediction("all-reduce over 16 GPUs", name, label, 1e6 * latency(name, size), "us")
         for name in ALL_REDUCES
         for label, size in _SIZES.items()
     ]
     for model in ("resnet-50", "mobilenet-v2"):
         values += [
-            Foreseen(f"{model} on Piz Daint", name, f"{gpus} GPUs", rate(name, model, gpus), "/s")
+            Prediction(f"{model} on Piz Daint", name, f"{gpus} GPUs", rate(name, model, gpus), "/s")
             for name in DESIGNS
             for gpus in _GPUS
         ]
     values += [
-        Foreseen("resnet-50, 64 GPUs, by batch", name, f"batch {batch}", rate(name, "resnet-50", 64, batch), "/s")
+        Prediction("resnet-50, 64 GPUs, by batch", name, f"batch {batch}", rate(name, "resnet-50", 64, batch), "/s")
         for name in DESIGNS
         for batch in _BATCHES
     ]
@@ -139,32 +139,32 @@ def _rows() -> list[Compared]:
     ]
 
 
-def _claims() -> list[Tested]:
+def _claims() -> list[ClaimResult]:
     faster = {label: latency("NCCL2", size) / latency("CUDA-aware MPI", size) for label, size in _SIZES.items()}
     beaten = {name: rate(name, "resnet-50", 64) / rate("gRPC", "resnet-50", 64) for name in DESIGNS if name != "gRPC"}
     batch = {size: rate("CUDA-aware MPI", "resnet-50", 64, size) / 64 for size in (16, 128)}
     return [
-        Tested(
+        ClaimResult(
             "CUDA-aware MPI is 5 to 17 times faster than NCCL2 for small and medium messages (to 64 KiB).",
             all(5 <= faster[label] <= 17 for label in _SMALL),
             {f"NCCL2 / MPI, {label}": faster[label] for label in faster},
         ),
-        Tested(
+        ClaimResult(
             "Its latency is lower for large messages, too, by 29 % (half of that would do).",
             1 / faster["256 MiB"] <= 1 - 0.29 / 2,
             {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
         ),
-        Tested(
+        ClaimResult(
             "What does without gRPC beats gRPC in most configurations.",
             sum(ratio > 1 for ratio in beaten.values()) > len(beaten) / 2,
             {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
         ),
-        Tested(
+        ClaimResult(
             "The all-reduce decides how fast training without gRPC is.",
             rate("CUDA-aware MPI", "resnet-50", 64) > 1.05 * rate("MPI through the host", "resnet-50", 64),
             {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
         ),
-        Tested(
+        ClaimResult(
             "Larger batches scale better.",
             batch[128] > batch[16],
             {f"batch {size}, /s a GPU": value for size, value in batch.items()},

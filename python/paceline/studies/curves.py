@@ -8,12 +8,12 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.forecast import plotting
-from paceline.studies.report import Foreseen
+from paceline.studies.report import Prediction
 
 DPI = 100
 
 
-def draw(values: Sequence[Foreseen], path: Path, title: str, label: str) -> Path:
+def draw(values: Sequence[Prediction], path: Path, title: str, label: str) -> Path:
     """Draw into the file. The columns of `values` begin with a number: `16 GPUs`, `4 MiB`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from paceline.forecast.simulate import Run
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
-from paceline.studies.report import Compared, Foreseen, Study, Tested
+from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
 _MODEL, _BATCH, _PER_NODE = "resnet-50", 32, 4
@@ -62,21 +62,21 @@ def slope(system: str) -> float:
     return statistics.linear_regression(gpus, [rate(system, count) for count in gpus]).slope
 
 
-def _claims() -> list[Tested]:
+def _claims() -> list[ClaimResult]:
     slopes = {system: slope(system) for system in _GPUS}
     gain = slopes[DDL] / slopes[NCCL] - 1
     return [
-        Tested(
+        ClaimResult(
             "DDL is faster than NCCL between nodes (published: +1.4 %).",
             gain > 0,
             {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
         ),
-        Tested(
+        ClaimResult(
             "Under Horovod a GPU adds more than in one process.",
             slopes[NCCL] > slopes[SINGLE],
             {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
         ),
-        Tested(
+        ClaimResult(
             "Throughput grows linearly to 24 GPUs (each GPU at least 95 % of its share on one node).",
             rate(NCCL, 24) / 24 >= 0.95 * rate(NCCL, 4) / 4,
             {"4 GPUs, /s each": rate(NCCL, 4) / 4, "24 GPUs, /s each": rate(NCCL, 24) / 24},
@@ -91,7 +91,7 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     for done, (system, gpus) in enumerate(points):
         if progress is not None:
             progress(done, len(points))
-        values.append(Foreseen("throughput", system, f"{gpus} GPUs", rate(system, gpus), "/s"))
+        values.append(Prediction("throughput", system, f"{gpus} GPUs", rate(system, gpus), "/s"))
     if progress is not None:
         progress(len(points), len(points))
     values.sort(key=lambda it: int(it.model.split()[0]))

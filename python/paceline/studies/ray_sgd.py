@@ -24,7 +24,7 @@ from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
 from paceline.studies.published.engines import RAY_BUCKET
-from paceline.studies.report import Compared, Foreseen, Study, Tested
+from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
     "Ray distributed SGD evaluation: ResNet-101, batch 64, p3.16xlarge (8 V100 and 25 Gbit/s a node): images/s, and "
@@ -155,7 +155,7 @@ def _rows() -> list[Compared]:
     return rows
 
 
-def _forecasts() -> list[Foreseen]:
+def _forecasts() -> list[Prediction]:
     values = []
     for per_node in (4, 8):
         for system in SYSTEMS:
@@ -163,16 +163,16 @@ def _forecasts() -> list[Foreseen]:
                 row = f"{system}, {per_node} a node"
                 if gpus >= per_node:
                     layout = _system(system, gpus, per_node)
-                    values.append(Foreseen("throughput", row, f"{gpus} GPUs", rate(layout), "/s"))
+                    values.append(Prediction("throughput", row, f"{gpus} GPUs", rate(layout), "/s"))
         for inside in (SIMPLE, NCCL, IDEAL):
             for gpus in _GPUS:
                 if gpus >= per_node:
                     row, layout = f"Ray, {inside}, {per_node} a node", Layout(RAY, gpus, per_node, inside)
-                    values.append(Foreseen("inside the node", row, f"{gpus} GPUs", rate(layout), "/s"))
+                    values.append(Prediction("inside the node", row, f"{gpus} GPUs", rate(layout), "/s"))
     return values
 
 
-def _claims() -> list[Tested]:
+def _claims() -> list[ClaimResult]:
     sixteen = {per_node: rate(_system(RAY, 16, per_node)) for per_node in (4, 8)}
     horovod = {gpus: rate(_system(HOROVOD, gpus, 8)) for gpus in (8, 16)}
     inside = {(how, gpus): rate(Layout(RAY, gpus, gpus, how)) for how in (SIMPLE, NCCL) for gpus in (4, 8)}
@@ -180,37 +180,37 @@ def _claims() -> list[Tested]:
     near = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(HOROVOD, gpus, 4)) for gpus in (8, 16)}
     close = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(TENSORFLOW, gpus, 4)) for gpus in (8, 16)}
     return [
-        Tested(
+        ClaimResult(
             "With 8 GPUs in a node scaling is worse than with 4, although fewer nodes talk.",
             sixteen[8] < sixteen[4],
             {"Ray, 16 GPUs, 4 a node, /s": sixteen[4], "8 a node, /s": sixteen[8]},
         ),
-        Tested(
+        ClaimResult(
             "Horovod with 16 GPUs on 2 nodes is slower than with 8 on one.",
             horovod[16] < horovod[8],
             {"8 on one node, /s": horovod[8], "16 on two, /s": horovod[16]},
         ),
-        Tested(
+        ClaimResult(
             "Ray matches Horovod (within 10 %).",
             all(abs(ratio - 1) <= 0.1 for ratio in near.values()),
             {f"Ray / Horovod, {gpus} GPUs": ratio for gpus, ratio in near.items()},
         ),
-        Tested(
+        ClaimResult(
             "Ray is within 10 % of Distributed TensorFlow.",
             all(abs(ratio - 1) <= 0.1 for ratio in close.values()),
             {f"Ray / Distributed TensorFlow, {gpus} GPUs": ratio for gpus, ratio in close.items()},
         ),
-        Tested(
+        ClaimResult(
             "Inside a node simple beats NCCL with 4 GPUs.",
             inside[SIMPLE, 4] > inside[NCCL, 4],
             {"simple, /s": inside[SIMPLE, 4], "NCCL, /s": inside[NCCL, 4]},
         ),
-        Tested(
+        ClaimResult(
             "Inside a node simple loses to NCCL with 8 GPUs.",
             inside[SIMPLE, 8] < inside[NCCL, 8],
             {"simple, /s": inside[SIMPLE, 8], "NCCL, /s": inside[NCCL, 8]},
         ),
-        Tested(
+        ClaimResult(
             "Both are below ideal.",
             all(inside[how, gpus] < ideal[gpus] for how, gpus in inside),
             {f"{how}, {gpus} GPUs, of ideal": value / ideal[gpus] for (how, gpus), value in inside.items()},

@@ -32,7 +32,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Prediction:
     """A value of ours that nobody has published."""
 
     table: str
@@ -43,7 +43,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True)
-class Tested:
+class ClaimResult:
     """A claim of the study, tested by simulation: the verdict and the figures that decide it."""
 
     claim: str
@@ -72,12 +72,12 @@ class Study:
 
     title: str
     rows: Sequence[Compared]
-    claims: Sequence[Tested]
+    claims: Sequence[ClaimResult]
     figures: Sequence[str] = ()
     skipped: Sequence[Skipped] = ()
     simulations: int = 0
     notes: Sequence[str] = field(default_factory=tuple)
-    forecasts: Sequence[Foreseen] = ()
+    forecasts: Sequence[Prediction] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -160,7 +160,7 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
     return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
 
 
-def _foreseen(title: str, values: Sequence[Foreseen]) -> list[str]:
+def _foreseen(title: str, values: Sequence[Prediction]) -> list[str]:
     """A line a row, a column a model."""
     import click
 
@@ -173,7 +173,7 @@ def _foreseen(title: str, values: Sequence[Foreseen]) -> list[str]:
     return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows], highlight_first=False), ""]
 
 
-def _claims(claims: Sequence[Tested], width: int) -> list[str]:
+def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
     import click
 
     lines = [click.style("The paper's claims", bold=True)]

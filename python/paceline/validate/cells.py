@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from paceline._core import Trace, UserError
+from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.system import cores
 from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
@@ -51,7 +52,7 @@ class Cell:
         return "aggregation" in self.strategy.knobs
 
     def loaded(self) -> Trace:
-        """The trace as it is run and simulated. Raises UserError."""
+        """The trace as it is run and simulated. Raises InvalidArgumentError."""
         return shrunk(load_trace(self.trace), self.shrink)
 
     def title(self) -> str:
@@ -124,11 +125,13 @@ FULL = (Wanted((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL,),
 
 
 def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
-    """Each once, in order. Raises UserError for what does not exist."""
+    """Each once, in order. Raises InvalidArgumentError for what does not exist."""
     found: dict[Cell, None] = {}
     for one in wanted:
         if too_many := [count for count in one.workers if count > MOST_RANKS]:
-            raise UserError(f"--workers: {too_many[0]} ranks do not fit one machine; give {MOST_RANKS} at the most")
+            raise InvalidArgumentError(
+                f"--workers: {too_many[0]} ranks do not fit one machine; give {MOST_RANKS} at the most"
+            )
         strategies = strategies_of(one.strategies)
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
             loaded = load_trace(trace)
@@ -164,7 +167,7 @@ def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float
     bits = 8 * json.loads(trace.summary())["gradient_bytes"]
     shrink = max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale)))
     if shrink > MOST_SHRINK:
-        raise UserError(
+        raise InvalidArgumentError(
             f"--bandwidth: at {units.rate(bandwidth_bps)} the trace's bytes would be divided by {shrink:,}, which "
             f"is more than {MOST_SHRINK:,}; give more"
         )
@@ -182,10 +185,12 @@ def _ranks_per_host(strategy: Strategy, workers: int) -> int:
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:
-    """Each once; `all` are all that run over sockets and shared memory. Raises UserError."""
+    """Each once; `all` are all that run over sockets and shared memory. Raises InvalidArgumentError."""
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
     if ALL not in names and any(strategy.is_a_librarys for strategy in chosen):
-        raise UserError("--strategy: native is a library's all-reduce and is not run here; choose among the others")
+        raise InvalidArgumentError(
+            "--strategy: native is a library's all-reduce and is not run here; choose among the others"
+        )
     return [strategy for strategy in chosen if not strategy.is_a_librarys]

@@ -18,11 +18,11 @@ LONGEST_S = 30.0
 _CHECKS = 2
 
 Progress = Callable[[int, int, str], None]
-"""How many cells are done, of how many, and what the last one came to."""
+"""ComparisonOptions many cells are done, of how many, and what the last one came to."""
 
 
 @dataclass(frozen=True)
-class How:
+class ComparisonOptions:
     """With what cells are compared."""
 
     repeats: int = 5
@@ -35,13 +35,13 @@ class How:
     """For both timelines of the cell, which is the only one."""
 
 
-def compare(asked: Iterable[Cell], emulator: Emulator, how: How, progress: Progress) -> Validation:
-    """Run and simulate each. Raises UserError, ClickException if no cluster can be brought up."""
+def compare(asked: Iterable[Cell], emulator: Emulator, how: ComparisonOptions, progress: Progress) -> Validation:
+    """Run and simulate each. Raises InvalidArgumentError, ClickException if no cluster can be brought up."""
     return _Comparison(emulator, how, progress).of(asked)
 
 
 class _Comparison:
-    def __init__(self, emulator: Emulator, how: How, progress: Progress) -> None:
+    def __init__(self, emulator: Emulator, how: ComparisonOptions, progress: Progress) -> None:
         self.emulator, self.how, self.progress = emulator, how, progress
         self.result = Validation()
         self.forecasts: dict[Cell, Forecast] = {}

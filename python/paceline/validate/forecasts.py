@@ -42,7 +42,7 @@ class Forecast:
 
 
 def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = None) -> Forecast:
-    """Under both. Raises UserError."""
+    """Under both. Raises InvalidArgumentError."""
     trace = cell.loaded()
     fifo_s = run_of(cell, trace, "fifo", cluster, knobs=knobs).result().iteration_s
     if cell.needs_switch:
@@ -51,7 +51,7 @@ def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = Non
 
 
 def emulated(cell: Cell, costs: Costs) -> Cluster:
-    """The cluster on which a cell is run on one machine. Raises UserError."""
+    """The cluster on which a cell is run on one machine. Raises InvalidArgumentError."""
     return load_cluster(
         None,
         bandwidth=f"{cell.bandwidth_bps:.0f}bps",
@@ -72,7 +72,7 @@ def run_of(
     iterations: int = 1,
     timeline: Path | None = None,
 ) -> Run:
-    """The simulation. `knobs`: options besides the cell's. Raises UserError."""
+    """The simulation. `knobs`: options besides the cell's. Raises InvalidArgumentError."""
     options: dict[str, Any] = {
         "strategy": cell.strategy.name,
         "workers": cell.workers,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import Cluster, Trace, UserError, parse_rate
+from paceline._core import Cluster, Trace, parse_rate
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import Strategy
+from paceline.errors import InvalidArgumentError
 from paceline.job import objects
 from paceline.job.settings import PLACEMENTS, Settings
 from paceline.probe.layout import Layout
@@ -44,17 +45,17 @@ class Here:
         return parse_rate(json.loads(self.cluster.to_json())["bandwidth"])
 
     def check(self) -> None:
-        """Raises UserError for a cluster that is another one."""
+        """Raises InvalidArgumentError for a cluster that is another one."""
         told, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
         if told != found:
-            raise UserError(
+            raise InvalidArgumentError(
                 f"--cluster: gpus_per_node is {told}, and this job has {found} on each host; start {told} on each, or "
                 "probe this job"
             )
 
 
 def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how: dict[str, Any]) -> list[Cell]:
-    """`how`: shrink and scale (None: by themselves), bucket_size. Raises UserError."""
+    """`how`: shrink and scale (None: by themselves), bucket_size. Raises InvalidArgumentError."""
     found = []
     settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
@@ -104,7 +105,7 @@ def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
     if cell.servers and settings.placement in PLACEMENTS:
         wanted["placement"] = settings.placement
     elif cell.servers:
-        raise UserError("PACELINE_PLACEMENT: a file cannot be compared here; name round-robin or even")
+        raise InvalidArgumentError("PACELINE_PLACEMENT: a file cannot be compared here; name round-robin or even")
     return {name: value for name, value in wanted.items() if value is not None}
 
 
@@ -119,7 +120,7 @@ class Comparison:
         self._clock_error_s = 0.0
 
     def simulate(self, asked: Sequence[Cell]) -> None:
-        """Each cell that can be compared. Raises UserError."""
+        """Each cell that can be compared. Raises InvalidArgumentError."""
         for cell in asked:
             simulated = self._forecast(cell)
             if simulated is not None:
@@ -169,7 +170,7 @@ class Comparison:
 
 
 def take_part(here: Here) -> None:
-    """At all other ranks: play until rank 0 has enough. Raises JobError, UserError."""
+    """At all other ranks: play until rank 0 has enough. Raises JobError, InvalidArgumentError."""
     while (order := json.loads(objects.share(here.ranks))) is not None:
         _play(here, order)
     objects.heard(here.ranks)

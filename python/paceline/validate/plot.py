@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._core import UserError
 from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_strategies
+from paceline.errors import InvalidArgumentError
 from paceline.forecast import plotting
 from paceline.validate.outcome import BAND, Errors, Row
 
@@ -21,16 +21,16 @@ _MARGIN = 1.4
 
 
 def check(path: Path) -> None:
-    """Raises UserError where nothing could be drawn to this file."""
+    """Raises InvalidArgumentError where nothing could be drawn to this file."""
     plotting.check_plot(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
+        raise InvalidArgumentError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw the rows. Raises UserError if there are none."""
+    """Draw the rows. Raises InvalidArgumentError if there are none."""
     if not rows:
-        raise UserError("--plot: nothing was compared, so that nothing can be drawn")
+        raise InvalidArgumentError("--plot: nothing was compared, so that nothing can be drawn")
     drawn = figure(rows)
     with replaced(path) as temporary:
         plotting.save(drawn, temporary, path.suffix.lower().removeprefix("."))

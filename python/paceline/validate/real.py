@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import click
 
-from paceline._core import UserError
 from paceline._internal.system import cores
+from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.replay.result import Measured, Played, measured
 from paceline.validate.cells import Cell
 
@@ -76,7 +76,7 @@ class Emulator(Protocol):
         """Makes an Output."""
 
 
-class CellFailedError(Exception):
+class CellFailedError(PacelineError):
     """A run that did not end well; the message says why."""
 
 
@@ -173,7 +173,7 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
                 limit_s=_START_S + _PATIENCE * ask.expected_s * (ask.iterations + ask.warmup),
                 **{key: value for key, value in settings.items() if value is not None},
             )
-        except UserError as error:
+        except InvalidArgumentError as error:
             raise CellFailedError(str(error)) from None
         except click.ClickException as error:
             raise CellFailedError(error.format_message()) from None

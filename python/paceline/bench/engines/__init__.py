@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
 from paceline.bench.engines.baidu import BaiduRing
 from paceline.bench.engines.base import Engine, Options
 from paceline.bench.engines.ddp import Ddp
@@ -15,6 +15,7 @@ from paceline.bench.engines.horovod import Horovod
 from paceline.bench.engines.paceline import Paceline
 from paceline.bench.engines.ray import RayServers
 from paceline.bench.engines.tensorflow import Mirrored, Servers
+from paceline.errors import InvalidArgumentError
 
 __all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
 
@@ -26,15 +27,22 @@ ALL = "all"
 
 
 def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
-    """The engines of these names, in their order; `paceline` once for each strategy (None: by size). UserError."""
+    """The engines of these names, in their order; `paceline` once for each strategy (None: by size).
+
+    InvalidArgumentError.
+    """
     for name in names:
         if name not in NAMES and name != ALL:
             near = nearest(name[:80], [*NAMES, ALL])
             hint = f"did you mean {near}? " if near else ""
-            raise UserError(f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all")
+            raise InvalidArgumentError(
+                f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all"
+            )
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None or (ALL in names and len(names) > 1):
-        raise UserError(f"--engine: {f'{twice} is listed twice' if twice else 'all has every engine'}; name each once")
+        raise InvalidArgumentError(
+            f"--engine: {f'{twice} is listed twice' if twice else 'all has every engine'}; name each once"
+        )
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:
         if name == "paceline":

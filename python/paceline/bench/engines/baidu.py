@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline._core import UserError
 from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import Asked
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import TRANSPORTS
 
 
@@ -28,7 +28,7 @@ class BaiduRing(Engine):
         """The preset, or an mpirun."""
         try:
             find_strategy(self.name)
-        except UserError:
+        except InvalidArgumentError:
             return "this paceline has no strategy baidu-ring; install a later one"
         if "mpi" not in TRANSPORTS:
             return "this paceline has no transport mpi; install a later one"

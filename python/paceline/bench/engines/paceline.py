@@ -26,7 +26,7 @@ class Paceline(Engine):
     family = "torch"
 
     def __init__(self, options: Options, strategy: str | None) -> None:
-        """Raises UserError for settings that contradict each other."""
+        """Raises InvalidArgumentError for settings that contradict each other."""
         super().__init__(options)
         self._strategy = None if strategy is None else find_strategy(strategy).name
         self._settings = {

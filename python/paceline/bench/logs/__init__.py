@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline._core import UserError
 from paceline._internal.files import read_small
 from paceline.bench.logs import nccl, osu, tf_cnn
 from paceline.bench.logs.found import Read, ReadError
+from paceline.errors import InvalidArgumentError
 
 __all__ = ["Read", "read_log"]
 
@@ -31,13 +31,13 @@ _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]],
 
 
 def read_log(path: Path) -> Read:
-    """What a log says. Raises UserError: the file, the line, and what is wrong there."""
+    """What a log says. Raises InvalidArgumentError: the file, the line, and what is wrong there."""
     try:
         text = read_small(path, _MOST)
     except UnicodeDecodeError:
-        raise UserError(f"--read {path}: is not UTF-8 text") from None
+        raise InvalidArgumentError(f"--read {path}: is not UTF-8 text") from None
     except OSError as error:
-        raise UserError(f"--read {path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"--read {path}: {error.strerror}") from None
     lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
     for recognised, read in _FORMATS:
         if recognised(lines):
@@ -46,7 +46,9 @@ def read_log(path: Path) -> Read:
                     raise ReadError(len(lines), "has no line end: the log is cut; end the line if it is whole")
                 found = read(lines)
             except ReadError as error:
-                raise UserError(f"--read {path}:{error.line}: {error}") from None
+                raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
             found.source = str(path)
             return found
-    raise UserError(f"--read {path}: is neither a log of tf_cnn_benchmarks nor of nccl-tests nor of OSU's benchmarks")
+    raise InvalidArgumentError(
+        f"--read {path}: is neither a log of tf_cnn_benchmarks nor of nccl-tests nor of OSU's benchmarks"
+    )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from paceline.errors import PacelineError
 
-class ReadError(Exception):
+
+class ReadError(PacelineError):
     """A line that cannot be; `line` counts from 1."""
 
     def __init__(self, line: int, message: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._core import UserError, coordinator_constants, nearest
+from paceline._core import coordinator_constants, nearest
+from paceline.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -30,23 +31,26 @@ def all_constants() -> dict[str, Constant]:
 
 
 def read_constants(path: Path) -> dict[str, float]:
-    """A JSON object of names and numbers; those that it does not name keep their defaults. Raises UserError."""
+    """A JSON object of names and numbers; those that it does not name keep their defaults.
+
+    Raises InvalidArgumentError.
+    """
     where = f"--coordinator-constants {path}"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{where}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{where}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f'{where}: not JSON ({error}); give an object such as {{"cycle_ms": 1}}') from None
+        raise InvalidArgumentError(f'{where}: not JSON ({error}); give an object such as {{"cycle_ms": 1}}') from None
     if not isinstance(values, dict):
-        raise UserError(f'{where}: not an object; give one such as {{"cycle_ms": 1}}')
+        raise InvalidArgumentError(f'{where}: not an object; give one such as {{"cycle_ms": 1}}')
     for name, value in values.items():
         constant = all_constants().get(name)
         if constant is None:
             near = nearest(name, list(all_constants()))
             hint = f"did you mean '{near}'?" if near else f"there are: {', '.join(all_constants())}"
-            raise UserError(f"{where}: no constant '{name[:80]}'; {hint}")
+            raise InvalidArgumentError(f"{where}: no constant '{name[:80]}'; {hint}")
         least, most = constant.range
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise UserError(f"{where}: {name}: {value!r} is not a number between {least:g} and {most:g}")
+            raise InvalidArgumentError(f"{where}: {name}: {value!r} is not a number between {least:g} and {most:g}")
     return {name: float(value) for name, value in values.items()}

@@ -18,7 +18,10 @@ ITERATIONS = 500
 
 
 def find_coordinators(text: str) -> list[str]:
-    """Names of the coordinators that `NAME[,NAME]` or `all` means, each once. Raises UserError naming the nearest."""
+    """Names of the coordinators that `NAME[,NAME]` or `all` means, each once.
+
+    Raises InvalidArgumentError naming the nearest.
+    """
     found: dict[str, None] = {}
     for word in (word.strip() for word in text.split(",")):
         if word == "all":
@@ -44,7 +47,7 @@ class CoordinatedRun:
     constants: Mapping[str, float] = field(default_factory=dict)
 
     def result(self) -> CoordinatedResult:
-        """Simulate it, without the GIL. Raises UserError."""
+        """Simulate it, without the GIL. Raises InvalidArgumentError."""
         options = {
             "coordinator": self.coordinator,
             "strategy": self.strategy,
@@ -125,7 +128,7 @@ def execute(
 ) -> list[CoordinatedResult]:
     """Simulate all on all cores, or as tasks of a Ray cluster (executor="ray"); results stand in the order of the runs.
 
-    Raises the first failed run's UserError.
+    Raises the first failed run's InvalidArgumentError.
     """
     if find_executor(executor) == RAY:
         from paceline.forecast.ray_executor import execute as execute_by_ray

@@ -8,11 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._core import Trace, UserError, parse_size
+from paceline._core import Trace, parse_size
 from paceline._internal import units
 from paceline.catalog.devices import device_rate
 from paceline.catalog.library import built_in_trace, load_cluster
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.coordination.constants import all_constants, read_constants
 from paceline.forecast.coordination.model import ITERATIONS, CoordinatedRun, find_coordinators
 from paceline.forecast.coordination.networks import contention_share
@@ -48,10 +49,12 @@ class PreparedCoordination:
 
 
 def prepare(request: Request) -> PreparedCoordination:
-    """Check everything that can be checked without simulating. Raises UserError."""
+    """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     for option, reason in _WITHOUT_EFFECT.items():
         if getattr(request, option) is not None:
-            raise UserError(f"--{option.replace('_', '-')}: has no effect with --coordinator: {reason}; leave it out")
+            raise InvalidArgumentError(
+                f"--{option.replace('_', '-')}: has no effect with --coordinator: {reason}; leave it out"
+            )
     coordinators = find_coordinators(request.coordinator)
     trace = trace_of(request)
     constants, notes = _constants(request, trace)
@@ -62,9 +65,11 @@ def prepare(request: Request) -> PreparedCoordination:
         intra_bandwidth=request.intra_bandwidth,
     )
     if request.intra_bandwidth is not None and json.loads(cluster.to_json())["gpus_per_node"] == 1:
-        raise UserError("--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out")
+        raise InvalidArgumentError(
+            "--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out"
+        )
     if request.strategy == []:
-        raise UserError("--strategy: names none; give one or several")
+        raise InvalidArgumentError("--strategy: names none; give one or several")
     strategies = list(dict.fromkeys(find_strategy(word).name for word in request.strategy or ["native"]))
     if json.loads(trace.summary())["recorded_workers"] > 1 or "variation" in json.loads(trace.to_json()):
         notes.append(
@@ -104,7 +109,9 @@ def _constants(request: Request, trace: Trace) -> tuple[dict[str, float], list[s
         notes.append(f"--device: {device_rate(trace, request.device).cited}")
     if request.bucket_size is not None:
         if "fusion_mib" in given:
-            raise UserError("--bucket-size: fusion_mib of --coordinator-constants says the same; give one of them")
+            raise InvalidArgumentError(
+                "--bucket-size: fusion_mib of --coordinator-constants says the same; give one of them"
+            )
         none = request.bucket_size == "none"
         given["fusion_mib"] = 0.0 if none else parse_size(request.bucket_size) / _MIB
     if "contention_share" not in given:

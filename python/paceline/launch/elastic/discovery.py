@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import parse_hosts
 
 EVERY_S = 1.0
@@ -27,13 +27,15 @@ class Discovery:
     """Runs the script again and again, beside everything else."""
 
     def __init__(self, command: str, *, every_s: float = EVERY_S) -> None:
-        """A command as a shell would take it, without a shell. Raises UserError if it is empty."""
+        """A command as a shell would take it, without a shell. Raises InvalidArgumentError if it is empty."""
         try:
             self.words: Sequence[str] = shlex.split(command)
         except ValueError as error:
-            raise UserError(f"--host-discovery-script '{command[:80]}': {error}") from None
+            raise InvalidArgumentError(f"--host-discovery-script '{command[:80]}': {error}") from None
         if not self.words:
-            raise UserError("--host-discovery-script: is empty; name a command that prints lines such as node1:4")
+            raise InvalidArgumentError(
+                "--host-discovery-script: is empty; name a command that prints lines such as node1:4"
+            )
         self.every_s = every_s
         self._next = 0.0
         self._running: subprocess.Popen[bytes] | None = None
@@ -55,7 +57,7 @@ class Discovery:
     def look(self, now: float) -> dict[str, int] | None:
         """The slots of each host if a run has ended, else None. One that fails is told of, and changes nothing.
 
-        Raises UserError if the script cannot be started, ClickException if it has failed 5 times in a row.
+        Raises InvalidArgumentError if the script cannot be started, ClickException if it has failed 5 times in a row.
         """
         if self._running is None:
             if now >= self._next:
@@ -72,12 +74,14 @@ class Discovery:
         text = data.decode(errors="replace")
         try:
             if len(data) > _MOST:  # its end could be half a line
-                raise UserError(f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host")
+                raise InvalidArgumentError(
+                    f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host"
+                )
             if code:
-                raise UserError(f"ended with exit code {code}")
+                raise InvalidArgumentError(f"ended with exit code {code}")
             hosts = parse_hosts(",".join(text.split()), "what it printed") if text.split() else []
             found = {host.name: host.slots for host in hosts}
-        except UserError as error:
+        except InvalidArgumentError as error:
             self._failures += 1
             problem = f"--host-discovery-script {self.words[0]}: {error}"
             if self._failures >= _FAILURES:
@@ -99,7 +103,7 @@ class Discovery:
             )
         except OSError as error:
             words = Path(self.words[0])
-            raise UserError(f"--host-discovery-script {words}: {error.strerror}") from None
+            raise InvalidArgumentError(f"--host-discovery-script {words}: {error.strerror}") from None
 
     def close(self) -> None:
         """End a run that has not ended."""

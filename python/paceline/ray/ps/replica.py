@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.ray.worker import Actor
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Replica(Actor):
     """A worker. Ray makes an actor of it; its calls are executed in the order in which they are made."""
 
     def prepare(self, task: Task) -> None:
-        """Make the model. Raises UserError for one that cannot be trained in this way."""
+        """Make the model. Raises InvalidArgumentError for one that cannot be trained in this way."""
         import torch
 
         torch.manual_seed(task.seed)
@@ -46,10 +46,12 @@ class Replica(Actor):
         self._loss = task.loss or torch.nn.functional.cross_entropy
         trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
         if not trained:
-            raise UserError("model: has no parameters that are trained")
+            raise InvalidArgumentError("model: has no parameters that are trained")
         for name, parameter in trained:
             if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-                raise UserError(f"model: {name} is {parameter.dtype} on {parameter.device}; take float32 on the CPU")
+                raise InvalidArgumentError(
+                    f"model: {name} is {parameter.dtype} on {parameter.device}; take float32 on the CPU"
+                )
         self._parameters = [parameter for _, parameter in trained]
         self._optimizer = task.optimizer(self._parameters)
         count = sum(parameter.numel() for parameter in self._parameters)

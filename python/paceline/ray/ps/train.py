@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, connected
 from paceline.ray.group import Actors
@@ -48,12 +48,12 @@ def train(
     they run on these nodes in turn. timeout_s: without a step that ends; `settings.timeout_s` unless given. progress is
     called with the steps that have ended and their number.
 
-    Raises JobError naming who died or failed, or what Ray has no room for, UserError, MissingRayError.
+    Raises JobError naming who died or failed, or what Ray has no room for, InvalidArgumentError, MissingRayError.
     """
     if steps < 1:
-        raise UserError(f"steps: {steps} is none; ask for one or more")
+        raise InvalidArgumentError(f"steps: {steps} is none; ask for one or more")
     if servers is not None and servers < 1:
-        raise UserError(f"servers: {servers} is none; leave it out for one on each node")
+        raise InvalidArgumentError(f"servers: {servers} is none; leave it out for one on each node")
     layout = Layout(
         num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
     )

@@ -7,7 +7,7 @@ import math
 from paceline.studies.load_imbalance import runs
 from paceline.studies.load_imbalance.compared import strong_gains
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, GRAPH, LARGEST, STRONG, STRONG_NETWORK, Point, Results
-from paceline.studies.report import Tested
+from paceline.studies.report import ClaimResult
 
 # What "nearly linear" and "slight" are taken to mean.
 _LINEAR, _SLIGHT, _NO_DIFFERENCE = 0.97, 0.15, 0.05
@@ -15,7 +15,7 @@ _LINEAR, _SLIGHT, _NO_DIFFERENCE = 0.97, 0.15, 0.05
 _NO_GROWTH = 0.02
 
 
-def claims(results: Results) -> list[Tested]:
+def claims(results: Results) -> list[ClaimResult]:
     """Each with the figures that decide it."""
     return [
         _linear(results),
@@ -27,10 +27,10 @@ def claims(results: Results) -> list[Tested]:
     ]
 
 
-def _linear(results: Results) -> Tested:
+def _linear(results: Results) -> ClaimResult:
     points = [(math.log2(gpus), _communication(results, gpus)) for gpus in GPUS]
     correlation = _correlation(points)
-    return Tested(
+    return ClaimResult(
         "Communication grows nearly linearly with every doubling of the GPUs; computation stays as it is.",
         correlation >= _LINEAR,
         {"correlation": correlation, **{f"{gpus} GPUs, ms": _communication(results, gpus) for gpus in (6, LARGEST)}},
@@ -49,57 +49,57 @@ def _correlation(points: list[tuple[float, float]]) -> float:
     return both / math.sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
 
 
-def _returned(results: Results) -> Tested:
+def _returned(results: Results) -> ClaimResult:
     base, graph = (results[Point(STRONG_NETWORK, name, LARGEST)] for name in (BASELINE, GRAPH))
     returned = (graph.collective_s - base.collective_s) / base.coordinator_s
     without = base.iteration_s / (base.iteration_s - base.coordinator_s) - 1
-    return Tested(
+    return ClaimResult(
         "Most of the coordinator's time that the graph's order removes comes back as waiting inside the collective.",
         returned > 0.5,
         {"comes back": returned, "gain": runs.gain(results, Point(STRONG_NETWORK, GRAPH, LARGEST)), "else": without},
     )
 
 
-def _order(results: Results) -> Tested:
+def _order(results: Results) -> ClaimResult:
     names = ("global-sleep", "nonblocking", "partitioned", GRAPH)
     gains = {name: runs.gain(results, Point(STRONG_NETWORK, name, LARGEST)) for name in names}
-    return Tested(
+    return ClaimResult(
         "All four remedies gain at the largest scale, and the graph's order most.",
         min(gains.values()) > 0 and max(gains, key=lambda name: gains[name]) == GRAPH,
         gains,
     )
 
 
-def _strong(results: Results) -> Tested:
+def _strong(results: Results) -> ClaimResult:
     rates = {gpus: results[Point(STRONG_NETWORK, BASELINE, gpus, STRONG)].samples_per_s or 0.0 for gpus in GPUS[1:]}
     beyond = [rates[gpus] / rates[1536] - 1 for gpus in GPUS if gpus > 1536]
-    return Tested(
+    return ClaimResult(
         "In strong scaling throughput does not grow beyond 1,536 GPUs (by 2 %), and drops slightly.",
         max(beyond) <= _NO_GROWTH and -_SLIGHT < min(beyond) < 0,
         {"most": max(beyond), "least": min(beyond), "greatest gain": max(strong_gains(results).values())},
     )
 
 
-def _overlap(results: Results) -> Tested:
+def _overlap(results: Results) -> ClaimResult:
     points = [(Point(STRONG_NETWORK, name, LARGEST), name) for name in (BASELINE, GRAPH)]
     ratios = {
         name: results[point].iteration_s / results[Point(STRONG_NETWORK, name, LARGEST, overlap=True)].iteration_s - 1
         for point, name in points
     }
-    return Tested(
+    return ClaimResult(
         "With overlap there is no significant difference (within 5 %).",
         all(abs(ratio) <= _NO_DIFFERENCE for ratio in ratios.values()),
         {f"{name}, faster with overlap by": ratio for name, ratio in ratios.items()},
     )
 
 
-def _balanced(results: Results) -> Tested:
+def _balanced(results: Results) -> ClaimResult:
     plain, overlapped = (results[point] for point in runs.besides()[-2:])
     figures = {
         "with overlap": overlapped.compute_s / overlapped.iteration_s,
         "without": plain.compute_s / plain.iteration_s,
     }
-    return Tested(
+    return ClaimResult(
         "On balanced processes the same response cache gives 93 % of linear scaling on 27,600 GPUs (Romero et al.).",
         abs(figures["with overlap"] - 0.93) <= 0.03,
         figures,

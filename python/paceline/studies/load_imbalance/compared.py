@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.forecast.coordination.networks import networks
 from paceline.studies.load_imbalance import runs
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, GRAPH, LARGEST, STRONG, STRONG_NETWORK, Point, Results
-from paceline.studies.report import Compared, Foreseen
+from paceline.studies.report import Compared, Prediction
 
 _INFERRED_AT = 12_288
 
@@ -67,7 +67,7 @@ def _iterations(results: Results) -> list[Compared]:
     return rows
 
 
-def foreseen(results: Results) -> list[Foreseen]:
+def foreseen(results: Results) -> list[Prediction]:
     """Tables for people: gains by network, and by GPUs."""
     values = []
     for point in results:
@@ -75,16 +75,16 @@ def foreseen(results: Results) -> list[Foreseen]:
             continue
         if point.scaling == STRONG:
             rate = results[point].samples_per_s or 0.0
-            values.append(Foreseen("ResNet-50, strong scaling", _gpus(point), point.coordinator, rate, "/s"))
+            values.append(Prediction("ResNet-50, strong scaling", _gpus(point), point.coordinator, rate, "/s"))
             continue
         percent = 100 * runs.gain(results, point)
         if point.gpus == LARGEST and point.coordinator == BASELINE:
             ms = results[point].iteration_s * 1e3
-            values.append(Foreseen(f"gain on {LARGEST} GPUs", point.network, BASELINE, ms, "ms"))
+            values.append(Prediction(f"gain on {LARGEST} GPUs", point.network, BASELINE, ms, "ms"))
         elif point.gpus == LARGEST:
-            values.append(Foreseen(f"gain on {LARGEST} GPUs", point.network, point.coordinator, percent, "%"))
+            values.append(Prediction(f"gain on {LARGEST} GPUs", point.network, point.coordinator, percent, "%"))
         if point.network == STRONG_NETWORK and point.coordinator != BASELINE:
-            values.append(Foreseen("ResNet-50, gain in weak scaling", _gpus(point), point.coordinator, percent, "%"))
+            values.append(Prediction("ResNet-50, gain in weak scaling", _gpus(point), point.coordinator, percent, "%"))
     return values
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.studies.network_operator.mechanisms import configured
 from paceline.studies.network_operator.published import MODELS
 from paceline.studies.network_operator.runs import Config, Simulations
-from paceline.studies.report import Tested
+from paceline.studies.report import ClaimResult
 
 Times = Mapping[str, float]
 Verdict = tuple[bool, dict[str, float]]
@@ -22,10 +22,10 @@ class Claim:
     configs: Mapping[str, Config]
     judge: Callable[[Times], Verdict]
 
-    def tested(self, simulations: Simulations) -> Tested:
+    def tested(self, simulations: Simulations) -> ClaimResult:
         """With the simulated times."""
         holds, figures = self.judge({label: simulations[config] for label, config in self.configs.items()})
-        return Tested(self.text, holds, {name: float(f"{value:.4g}") for name, value in figures.items()})
+        return ClaimResult(self.text, holds, {name: float(f"{value:.4g}") for name, value in figures.items()})
 
 
 def grid(mechanisms: tuple[str, ...], models: tuple[str, ...] = MODELS, **settings: object) -> dict[str, Config]:

@@ -18,7 +18,10 @@ from paceline.studies.published.rows import Forecast, forecast
 def run(
     plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
 ) -> Published:
-    """Forecast every row of a file, and draw the figure if a folder is given. Raises UserError for a file's mistake."""
+    """Forecast every row of a file, and draw the figure if a folder is given.
+
+    Raises InvalidArgumentError for a file's mistake.
+    """
     rows = read(data or BUILT_IN)
     forecasts: list[Forecast] = []
     skipped: list[Skip] = []

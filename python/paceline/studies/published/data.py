@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
 from paceline._internal.files import read_small
+from paceline.errors import InvalidArgumentError
 
 BUILT_IN = Path(__file__).parent / "published.csv"
 COLUMNS = (
@@ -94,26 +95,26 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows. Raises UserError naming file, line, column and remedy."""
+    """All rows. Raises InvalidArgumentError naming file, line, column and remedy."""
     try:
         text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
+        raise InvalidArgumentError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
     # A file that ends in the middle of a quoted field is an error, too.
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         lines = [(reader.line_num, fields) for fields in reader if any(field.strip() for field in fields)]
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}; is a quotation mark missing?") from None
+        raise InvalidArgumentError(f"{path}, line {reader.line_num}: {error}; is a quotation mark missing?") from None
     if not lines:
-        raise UserError(f"{path}: is empty; its first line names the columns: {','.join(COLUMNS)}")
+        raise InvalidArgumentError(f"{path}: is empty; its first line names the columns: {','.join(COLUMNS)}")
     header = _header(path, lines[0][1])
     if len(lines) == 1:
-        raise UserError(f"{path}: has no rows below its header")
+        raise InvalidArgumentError(f"{path}: has no rows below its header")
     if len(lines) > _MOST_ROWS:
-        raise UserError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
+        raise InvalidArgumentError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
     return [_row(path, line, header, fields) for line, fields in lines[1:]]
 
 
@@ -123,30 +124,32 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
         if name not in COLUMNS:
             near = nearest(name, list(COLUMNS))
             hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(COLUMNS)}"
-            raise UserError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
+            raise InvalidArgumentError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
         if names.count(name) > 1:
-            raise UserError(f"{path}, line 1: column '{name}' comes twice")
+            raise InvalidArgumentError(f"{path}, line 1: column '{name}' comes twice")
     missing = [name for name in COLUMNS if name not in names and name not in _MAY_BE_MISSING]
     if missing:
-        raise UserError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
+        raise InvalidArgumentError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
     return names
 
 
 def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
     if len(fields) != len(header):
-        raise UserError(
+        raise InvalidArgumentError(
             f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; text with a comma stands in "
             "quotes"
         )
     cell = _Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True)))
     gpus, nodes = cell.whole("gpus"), cell.whole("nodes")
     if nodes > gpus:
-        raise UserError(f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has one at least")
+        raise InvalidArgumentError(
+            f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has one at least"
+        )
     link = cell.number("net_gbps_per_node")
     text = cell.required("metric")
     measured = cell.number("measured")
     if measured is None:
-        raise UserError(f"{path}, line {line}, measured: is empty; leave the row out")
+        raise InvalidArgumentError(f"{path}, line {line}, measured: is empty; leave the row out")
     return Row(
         line=line,
         id=cell.text("id"),
@@ -187,7 +190,7 @@ class _Cells:
 
     def required(self, name: str) -> str:
         if not self.text(name):
-            raise UserError(f"{self.path}, line {self.line}, {name}: is empty")
+            raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: is empty")
         return self.text(name)
 
     def number(self, name: str) -> float | None:
@@ -200,14 +203,14 @@ class _Cells:
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value > 0):
-            raise UserError(f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number above 0")
+            raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number above 0")
         return value
 
     def whole(self, name: str) -> int:
         text = self.required(name)
         most = _MOST_GPUS if name in ("gpus", "nodes") else 2**32 - 1
         if not (re.fullmatch(r"[0-9]{1,10}", text) and 1 <= int(text) <= most):
-            raise UserError(
+            raise InvalidArgumentError(
                 f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a whole number from 1 to {most}"
             )
         return int(text)

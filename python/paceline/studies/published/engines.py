@@ -21,12 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.errors import PacelineError
 from paceline.studies.published.constants import as_rate, constant
 from paceline.studies.published.data import Row
 from paceline.studies.published.network import Channel, channel_of, knows_inside, says_channel
 
 
-class CannotForecastError(Exception):
+class CannotForecastError(PacelineError):
     """A row's reason."""
 
 

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline._core import Trace, UserError
+from paceline._core import Trace
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Run
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
@@ -96,7 +97,7 @@ def forecast(row: Row) -> Forecast:
         iteration = _iteration(row, engine, step)
         iterations = (iteration, *_bounds(row, step))
         value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
-    except UserError as error:
+    except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
     return Forecast(row, engine.name, value, low, high, iteration, (*step.assumed, *engine.assumed))
@@ -106,7 +107,7 @@ def _step(row: Row) -> _Step:
     name, assumed = _MODELS.get(row.model.lower(), row.model), []
     try:
         trace = load_trace(name) if not name.startswith("allreduce") and "/" not in name else None
-    except UserError:
+    except InvalidArgumentError:
         trace = None
     if trace is None:
         raise CannotForecastError(f"model '{row.model[:80]}' is none of the built-in traces (`paceline traces`)")

@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline._core import Communicator
 from paceline.torch.backend.buffers import Memory, Region, name_of
 from paceline.torch.backend.job import Job
-from paceline.torch.backend.work import Together, Work
+from paceline.torch.backend.work import CoalescedWork, Work
 
 Loose = Any
 """What c10d passes in several shapes: options by position or by name; in the convenience forms of `ProcessGroup`, an
@@ -94,10 +94,10 @@ class Group:
         """Begin to gather operations; `device` is ignored, there is one."""
         self._gathered = []
 
-    def end_coalescing(self, device: object = None) -> Together:
+    def end_coalescing(self, device: object = None) -> CoalescedWork:
         """One handle for all that were begun since `start_coalescing`."""
         gathered, self._gathered = self._gathered, None
-        return Together(list(gathered or []))
+        return CoalescedWork(list(gathered or []))
 
     # The time limit.
 

@@ -11,8 +11,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline._core import UserError, parse_size
+from paceline._core import parse_size
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.torch.backend.process_group import CPU, Operations
 
 Choice = str | Mapping[str, str] | Callable[[GradBucket], str | None] | None
@@ -34,7 +35,7 @@ def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | 
     function from a `GradBucket` to a name. DDP rebuilds its buckets after the first step, so an index means nothing.
     Every rank must choose alike. The group is the model's, or the default one.
 
-    Raises UserError for an unknown strategy or size, and ValueError for a group that is not Paceline's.
+    Raises InvalidArgumentError for an unknown strategy or size, and ValueError for a group that is not Paceline's.
     """
     choose = _chooser(strategy)
     group = model_or_group
@@ -74,7 +75,7 @@ def _chooser(strategy: Choice) -> Callable[[GradBucket], str | None]:
     if isinstance(strategy, Mapping):
         limits = sorted((_limit(size), find_strategy(name).name) for size, name in strategy.items())
         if not limits or limits[-1][0] != math.inf:
-            raise UserError('no strategy is named for the largest buckets; add one for the size "inf"')
+            raise InvalidArgumentError('no strategy is named for the largest buckets; add one for the size "inf"')
         return lambda bucket: next(name for limit, name in limits if bucket.buffer().nbytes <= limit)
     return strategy
 

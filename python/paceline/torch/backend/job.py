@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
 
-from paceline._core import Communicator, Engine, JobError, UserError
+from paceline._core import Communicator, Engine
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import share_secret
 from paceline.job.elastic_member import ADDRESS
@@ -57,14 +58,14 @@ class Job:
     def start(cls, store: Store, rank: int, size: int, timeout_s: float | None) -> Job:
         """Find the other ranks through `store` and connect; `timeout_s` is what init_process_group was told, if it was.
 
-        Raises JobError naming the ranks that did not come, and UserError for a setting that cannot be.
+        Raises JobError naming the ranks that did not come, and InvalidArgumentError for a setting that cannot be.
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
         if os.environ.get(ADDRESS):
-            raise UserError(NOT_ELASTIC)
+            raise InvalidArgumentError(NOT_ELASTIC)
         if settings.placed():
-            raise UserError(
+            raise InvalidArgumentError(
                 f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "
                 "paceline.torch's DistributedOptimizer"
             )
@@ -179,7 +180,7 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
     """The servers know nothing of torch's store: all meet where `paceline run` said."""
     place = rank_environment()
     if (rank, size) != (place.rank, place.size):
-        raise UserError(
+        raise InvalidArgumentError(
             f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can "
             "use them; make it the default group, with backend paceline"
         )

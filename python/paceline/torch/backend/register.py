@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from paceline._core import UserError
 from paceline._internal.netif import address_of
+from paceline.errors import InvalidArgumentError
 from paceline.job.bootstrap import MpiExchange
 from paceline.job.elastic_member import ADDRESS
 from paceline.job.failure import tell_launcher
@@ -49,7 +49,7 @@ def register() -> None:
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
         by_mpirun = False
-        with contextlib.suppress(UserError):  # what contradicts itself is told by whoever needs it
+        with contextlib.suppress(InvalidArgumentError):  # what contradicts itself is told by whoever needs it
             place = rank_environment()
             _tell_torch(place)
             by_mpirun = place.launcher in _MPIRUN
@@ -73,7 +73,7 @@ def _explain_missing_address(why: str) -> None:
         if os.environ.get("MASTER_ADDR"):
             return torchs(url, **options)
         tell_launcher()
-        raise UserError(why)
+        raise InvalidArgumentError(why)
 
     handlers["env"] = meet
 
@@ -91,7 +91,8 @@ def _tell_torch(place: RankEnvironment) -> None:
 def _meet_over_mpi() -> None:
     """The ranks agree through MPI where torch's store is, unless somebody has said: mpirun does not.
 
-    Raises UserError without MPI or for variables that contradict each other, JobError for ranks that do not come.
+    Raises InvalidArgumentError without MPI or for variables that contradict each other, JobError for ranks that do not
+    come.
     """
     place, settings = rank_environment(), Settings.from_environment()
     if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():

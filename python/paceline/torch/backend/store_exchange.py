@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from paceline._core import JobError
+from paceline.errors import JobError
 from paceline.job.bootstrap import named
 
 POLL_S = 0.05

@@ -18,7 +18,7 @@ from paceline.torch.backend.buffers import Memory, Region, check, describe, elem
 from paceline.torch.backend.collectives import Collectives, operator_of, root_of
 from paceline.torch.backend.group import Loose
 from paceline.torch.backend.reductions import plan
-from paceline.torch.backend.work import Together, Work
+from paceline.torch.backend.work import CoalescedWork, Work
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ def pick(tensors: Sequence[T], indices: list[int]) -> list[T]:
 
 def joined(works: Sequence[C10dWork]) -> C10dWork:
     """One handle for all."""
-    return works[0] if len(works) == 1 else Together(list(works))
+    return works[0] if len(works) == 1 else CoalescedWork(list(works))
 
 
 def paired(call: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:

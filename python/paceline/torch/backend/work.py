@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work as C10dWork
 from torch.futures import Future
 
-from paceline._core import JobError
+from paceline.errors import JobError
 from paceline.torch.backend.buffers import Memory
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Work(C10dWork):
                 self._memory = None
 
 
-class Together(C10dWork):
+class CoalescedWork(C10dWork):
     """Several operations as one."""
 
     def __init__(self, works: list[C10dWork]) -> None:

@@ -13,7 +13,7 @@ from paceline.torch.hvd.gathering import Gathered, gathered
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of
 
 Context = Any
@@ -42,7 +42,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
-        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        terms = ReduceArgs(Operator.Average, 1.0, 1.0, ctx.process_set)
         mean = terms.begin(grads[0], None, in_place=False, waits=True)()
         return _own(mean, ctx.rows, members_of(ctx.process_set).rank, ctx.shape), None, None
 
@@ -59,7 +59,7 @@ class _GroupedAllGather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rank = members_of(ctx.process_set).rank
-        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        terms = ReduceArgs(Operator.Average, 1.0, 1.0, ctx.process_set)
         means = terms.begin_group(grads, None, in_place=False, waits=True)()
         parts = zip(means, ctx.rows, ctx.shapes, strict=True)
         return None, None, *(_own(mean, rows, rank, shape) for mean, rows, shape in parts)

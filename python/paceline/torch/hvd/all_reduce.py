@@ -12,14 +12,14 @@ from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.operators import operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, Terms
+from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, ReduceArgs
 from paceline.torch.hvd.sparse import is_sparse
 
 
 def _terms(
     op: int | None, average: bool | None, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
-) -> Terms:
-    return Terms(operator_of(op, average), prescale_factor, postscale_factor, process_set)
+) -> ReduceArgs:
+    return ReduceArgs(operator_of(op, average), prescale_factor, postscale_factor, process_set)
 
 
 def allreduce(

@@ -13,7 +13,7 @@ from paceline.torch.hvd.handles import Handle, Part
 from paceline.torch.hvd.members import Members, checked, moved, on_host
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of, rank
 
 Context = Any
@@ -77,7 +77,7 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        terms = Terms(Operator.Average, 1.0, 1.0, ctx.process_set)
+        terms = ReduceArgs(Operator.Average, 1.0, 1.0, ctx.process_set)
         mean = terms.begin(grads[0], None, in_place=False, waits=True)()
         return mean if rank() == ctx.root_rank else torch.zeros_like(mean), None, None, None
 

@@ -23,7 +23,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 LONGEST_S = 30 * 86_400.0
 _NOT_THERE: dict[str, str] = {
@@ -60,7 +60,10 @@ class Knobs:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Knobs:
-        """Read the variables (of this process, if none are given). Raises UserError: variable, value and remedy."""
+        """Read the variables (of this process, if none are given).
+
+        Raises InvalidArgumentError: variable, value and remedy.
+        """
         read = _Reader(os.environ if environ is None else environ)
         read.refuse_what_is_not_there()
         silent = read.switch("HOROVOD_STALL_CHECK_DISABLE")
@@ -92,12 +95,12 @@ class Knobs:
         return (self.threshold, self.threshold) if self.threshold_given else (1 << 20, 25 << 20)
 
     def core(self, local_rank: int, local_size: int) -> int | None:
-        """Where this rank's threads are to run. Raises UserError if not every local rank has a core."""
+        """Where this rank's threads are to run. Raises InvalidArgumentError if not every local rank has a core."""
         if self.cores is None:
             return None
         if len(self.cores) < local_size:
             text = ",".join(map(str, self.cores))
-            raise UserError(
+            raise InvalidArgumentError(
                 f"HOROVOD_THREAD_AFFINITY={text}: names {len(self.cores)} cores for {local_size} local ranks; name one "
                 "for each, or unset it"
             )
@@ -117,14 +120,14 @@ class _Reader:
     def has(self, name: str) -> bool:
         return bool(self.environ.get(name))
 
-    def wrong(self, name: str, why: str) -> UserError:
-        return UserError(f"{name}={self.environ[name][:80]}: {why}; correct it, or unset it")
+    def wrong(self, name: str, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{name}={self.environ[name][:80]}: {why}; correct it, or unset it")
 
     def refuse_what_is_not_there(self) -> None:
         asked = [name for name in _NOT_THERE if self.switch(name)] + [name for name in _CHOICES if self.has(name)]
         for name in asked:
             remedy = _NOT_THERE.get(name) or _CHOICES[name]
-            raise UserError(f"{name}={self.environ[name][:80]}: Paceline has nothing of that kind; {remedy}")
+            raise InvalidArgumentError(f"{name}={self.environ[name][:80]}: Paceline has nothing of that kind; {remedy}")
 
     def switch(self, name: str) -> bool:
         text = self.environ.get(name, "").strip()

@@ -10,13 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paceline._core import JobError
+from paceline.errors import JobError
 from paceline.torch.hvd.compression import Compressor
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.members import Members, Step
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet
-from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of
 
 
@@ -30,7 +30,7 @@ class _Reduced:
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingGradient:
     """Gradients in flight together."""
 
     handle: Handle[Tensor] | Handle[list[Tensor]]
@@ -55,11 +55,11 @@ class Gradients:
         """`factors` multiply gradients before and after they are combined; `passes` backward passes make a gradient."""
         self.names, self.process_set, self.passes = names, process_set, passes
         self._compression, self._op, self._sparse_as_dense = compression, op, sparse_as_dense
-        self._terms = Terms(op, *factors, process_set)
+        self._terms = ReduceArgs(op, *factors, process_set)
         self._groups: dict[Tensor, tuple[Tensor, ...]] = {}
         self._left: dict[Tensor, int] = {}
         """Backward passes that a parameter still needs; the parameters are those that are watched."""
-        self._flying: dict[Tensor, list[Flight]] = {}
+        self._flying: dict[Tensor, list[PendingGradient]] = {}
         """By parameter, of a group by its first one."""
         self._sparse: dict[Tensor, int] = {}
         """Sparse dimensions of gradients that were sparse once: one that is missing is then sparse, too."""
@@ -109,7 +109,7 @@ class Gradients:
         if flights:
             self._wait([flight.handle.settle for flight in flights])
 
-    def _land(self, passes: int) -> list[Flight]:
+    def _land(self, passes: int) -> list[PendingGradient]:
         """What is in flight; nothing is any more."""
         flights = [flight for several in self._flying.values() for flight in several]
         self.passes = passes
@@ -165,9 +165,9 @@ class Gradients:
                 self._begin(group, late=True)
         self._wait([partial(self.settle, flight) for flight in self._land(self.passes)])
 
-    def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[Flight]]:
+    def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[PendingGradient]]:
         """Reduce those that have not been, missing ones as zeros, and let go of all: what each is to wait for."""
-        found: dict[Tensor, list[Flight]] = {}
+        found: dict[Tensor, list[PendingGradient]] = {}
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
             if group[0] not in self._flying:
@@ -176,7 +176,7 @@ class Gradients:
         self._land(self.passes)
         return found
 
-    def settle(self, flight: Flight) -> None:
+    def settle(self, flight: PendingGradient) -> None:
         """Wait for it. Its gradients are where they were, unless somebody has put others there."""
         if flight.settled:
             return
@@ -185,7 +185,7 @@ class Gradients:
         for reduced, tensor in zip(flight.reduced, found if isinstance(found, list) else [found], strict=True):
             self._write(reduced, tensor)
 
-    def reduced(self, parameter: Tensor, flights: Iterable[Flight]) -> Tensor | None:
+    def reduced(self, parameter: Tensor, flights: Iterable[PendingGradient]) -> Tensor | None:
         """The gradient of a parameter after its flights have been settled."""
         for flight in flights:
             for reduced in flight.reduced:
@@ -207,25 +207,25 @@ class Gradients:
 
     def _begin(self, group: Sequence[Tensor], *, late: bool = False) -> None:
         step = Step(self._optimizer, late) if self._members is not None else None
-        flights: list[Flight] = []
+        flights: list[PendingGradient] = []
         dense: list[_Reduced] = []
         small: list[Tensor] = []
         for parameter in filter(needed, group):
             grad = self._gradient(parameter)
             if grad.is_sparse and not self._sparse_as_dense:
-                terms = Terms(self._op, 1.0, 1.0, self.process_set)
+                terms = ReduceArgs(self._op, 1.0, 1.0, self.process_set)
                 handle = terms.begin(grad, self.name(parameter), in_place=False)
-                flights.append(Flight(handle, [_Reduced(parameter, grad)]))
+                flights.append(PendingGradient(handle, [_Reduced(parameter, grad)]))
             else:
                 tensor, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
                 small.append(tensor)
                 dense.append(_Reduced(parameter, grad, context))
         if len(group) > 1 and dense:
             together = self._terms.begin_group(small, self.name(group[0]), in_place=True, step=step)
-            flights.append(Flight(together, dense))
+            flights.append(PendingGradient(together, dense))
         elif dense:
             alone = self._terms.begin(small[0], self.name(group[0]), in_place=True, step=step)
-            flights.append(Flight(alone, dense))
+            flights.append(PendingGradient(alone, dense))
         self._flying[group[0]] = flights
 
     def _gradient(self, parameter: Tensor) -> Tensor:

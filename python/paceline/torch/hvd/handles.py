@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from paceline._core import JobError, NamedOperation, UserError
+from paceline._core import NamedOperation
+from paceline.errors import InvalidArgumentError, JobError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -51,7 +52,7 @@ class Handle(Generic[T]):
     def settle(self) -> None:
         """Wait until it is over, well or not; the result stays for whoever synchronizes."""
         for operation in self._operations or ():
-            with contextlib.suppress(JobError, UserError):
+            with contextlib.suppress(JobError, InvalidArgumentError):
                 operation.wait()
 
     def take(self) -> T | None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_member import membership
 from paceline.job.failure import tell_launcher
 from paceline.job.job import join_named
@@ -31,8 +31,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     In an elastic job ranks die and come: it waits until a world has met.
 
-    Raises JobError naming the ranks that did not come, UserError for a variable that cannot be, ValueError for `comm`
-    without this rank.
+    Raises JobError naming the ranks that did not come, InvalidArgumentError for a variable that cannot be, ValueError
+    for `comm` without this rank.
     """
     if world.is_initialized():
         return
@@ -61,7 +61,7 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     if job.settings.unfused:
         if knobs.threshold_given:
             job.close()
-            raise UserError(
+            raise InvalidArgumentError(
                 "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor by itself; unset it, or take ring"
             )
         knobs = replace(knobs, threshold=0, threshold_given=True)
@@ -86,12 +86,12 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
 
 
 def _compare(ways: list[dict[str, object]]) -> None:
-    """Raises UserError: the variable, and two ranks whose values differ."""
+    """Raises InvalidArgumentError: the variable, and two ranks whose values differ."""
     for rank, way in enumerate(ways):
         for variable, value in way.items():
             first = ways[0].get(variable)
             if value != first:
-                raise UserError(
+                raise InvalidArgumentError(
                     f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it alike on all ranks"
                 )
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline._core import UserError, nearest
+from paceline._core import nearest
+from paceline.errors import InvalidArgumentError
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.gradients import Gradients
@@ -102,13 +103,13 @@ def DistributedOptimizer(
 
 
 def _check_placed(names: Iterable[str]) -> None:
-    """If a file places tensors on servers, it places all. Raises UserError."""
+    """If a file places tensors on servers, it places all. Raises InvalidArgumentError."""
     world = current()
     missing = sorted(set(names) - set(world.placed)) if world.placed else []
     if missing:
         near = nearest(missing[0], sorted(world.placed))
         hint = f"; did you mean that by '{near}'?" if near else ""
-        raise UserError(
+        raise InvalidArgumentError(
             f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
         )
 

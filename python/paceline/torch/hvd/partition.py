@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 
 _PIPELINE = 0.25
 """Of a rank's cores, rounded; workers of an input pipeline are idle most of the time."""
@@ -62,11 +62,13 @@ _watches_forks = False
 def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
     """Confine this process's threads, and what it forks from now on; once, until `restore`.
 
-    Gives the coordinator's core, None if there is none. Raises UserError where the system has no affinities.
+    Gives the coordinator's core, None if there is none. Raises InvalidArgumentError where the system has no affinities.
     """
     global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
-        raise UserError("--coordinator partitioned: this system does not let processes choose their cores; take graph")
+        raise InvalidArgumentError(
+            "--coordinator partitioned: this system does not let processes choose their cores; take graph"
+        )
     if _parted is not None:
         return None if _parted.cores is None else _parted.cores.coordinator
     before = {thread: os.sched_getaffinity(thread) for thread in _threads()}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from paceline.torch.hvd.gradients import Flight, Gradients
+from paceline.torch.hvd.gradients import Gradients, PendingGradient
 
 Options = dict[str, Any]
 
@@ -30,7 +30,7 @@ Options = dict[str, Any]
 class _Late:
     """A parameter whose step is still to be made."""
 
-    flights: list[Flight]
+    flights: list[PendingGradient]
     options: Options
     """Of its group, without parameters."""
     version: int

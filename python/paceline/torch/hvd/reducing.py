@@ -23,7 +23,7 @@ Context = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReduceArgs:
     """What a call says besides tensor and name."""
 
     op: Operator
@@ -104,7 +104,7 @@ class AllReduce(torch.autograd.Function):
     """The gradient of an all-reduce is the same all-reduce of the gradients."""
 
     @staticmethod
-    def forward(ctx: Context, tensor: Tensor, name: str | None, terms: Terms) -> Tensor:
+    def forward(ctx: Context, tensor: Tensor, name: str | None, terms: ReduceArgs) -> Tensor:
         """The reduced tensor, a new one."""
         ctx.terms = terms
         return terms.begin(tensor, name, in_place=False, waits=True)()
@@ -119,7 +119,7 @@ class GroupedAllReduce(torch.autograd.Function):
     """The same for several tensors, which are reduced together."""
 
     @staticmethod
-    def forward(ctx: Context, name: str | None, terms: Terms, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Context, name: str | None, terms: ReduceArgs, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The reduced tensors, new ones."""
         ctx.terms = terms
         return tuple(terms.begin_group(tensors, name, in_place=False, waits=True)())

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from paceline.torch.hvd.gathering import gathered
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.reducing import Terms
+from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of, ranks_of
 
 Context = Any
@@ -102,7 +102,7 @@ class _Normalise(torch.autograd.Function):
         own = sums.clone()
         found: Tensor | None = None
         if ctx.needs_input_grad[0]:
-            terms = Terms(Operator.Sum, 1.0, 1.0, ctx.process_set)
+            terms = ReduceArgs(Operator.Sum, 1.0, 1.0, ctx.process_set)
             total = terms.begin(sums, "sync_batch_norm.gradient", in_place=True, waits=True)() / ctx.count
             slope = _channels(total[1] * invstd * invstd, input)
             found = grad - _channels(total[0], input) - centred * slope

@@ -16,7 +16,8 @@ _path: str | None = None
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begin to record what this rank does; all ranks call it with the same file. Cycles are shown in any case.
 
-    Raises NotInitializedError before `init`, UserError for a file that cannot be written or while one is recorded.
+    Raises NotInitializedError before `init`, InvalidArgumentError for a file that cannot be written or while one is
+    recorded.
     """
     global _path  # noqa: PLW0603 - Horovod's API is one of functions
     path = check_timeline(file_path, "start_timeline")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline._core import JobError, UserError
 from paceline.catalog.strategies import GRAPH
+from paceline.errors import InvalidArgumentError, JobError, PacelineError
 from paceline.job.job import Job
 from paceline.torch.hvd.environment import Knobs
 from paceline.torch.hvd.members import Members
@@ -65,7 +65,7 @@ class World:
     def _members(self, ranks: Sequence[int], number: int) -> Members:
         knobs = self.knobs
         if knobs.cores is not None and (self.job.local_rank is None or self.job.local_size is None):
-            raise UserError(
+            raise InvalidArgumentError(
                 "HOROVOD_THREAD_AFFINITY: the launcher does not say which rank of its node this is; set LOCAL_RANK and "
                 "LOCAL_WORLD_SIZE, or unset it"
             )
@@ -206,7 +206,7 @@ HorovodInternalError = JobError
 """A rank died, left, is silent or asked for something else: `except hvd.HorovodInternalError` catches it."""
 
 
-class NotInitializedError(ValueError):
+class NotInitializedError(PacelineError, ValueError):
     """`hvd.init()` has not been called, or `hvd.shutdown()` has."""
 
     def __init__(self) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline._core import Graph, UserError
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
 
 _REENTRANT = "CheckpointFunctionBackward"
 
@@ -41,13 +42,15 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
     """The graph behind a loss, before its backward pass; nothing is computed.
 
     Nodes stand in the order in which they will run, so that of equally deep gradients the one that is ready first has
-    the lower id in a plan (`paceline.plan.plan_graph`). Raises UserError for a loss without a graph, and for one with
-    reentrant checkpoints: they build the graph of what is inside only during the backward pass.
+    the lower id in a plan (`paceline.plan.plan_graph`). Raises InvalidArgumentError for a loss without a graph, and for
+    one with reentrant checkpoints: they build the graph of what is inside only during the backward pass.
     """
     losses = [loss] if isinstance(loss, Tensor) else list(loss)
     roots = [tensor.grad_fn for tensor in losses if tensor.grad_fn is not None]
     if not roots:
-        raise UserError("the loss has no graph: it depends on no parameter that requires a gradient, or was detached")
+        raise InvalidArgumentError(
+            "the loss has no graph: it depends on no parameter that requires a gradient, or was detached"
+        )
     parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     run = _order(roots)
     names = _names(run, parameters)
@@ -115,7 +118,7 @@ def _order(roots: list[Any]) -> list[Any]:
     while ahead:
         node = ahead.pop()
         if type(node).__name__ == _REENTRANT:
-            raise UserError(
+            raise InvalidArgumentError(
                 "the model uses reentrant checkpoints, which hide the graph inside them; use "
                 "torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or observe the order in the first step "
                 "(paceline.torch.recorder.autograd_graph.observed_order)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 
 
@@ -17,7 +17,7 @@ def job_size() -> int:
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         launched = rank_environment().size
-    except UserError:  # garbled variables are not for a recording to complain of
+    except InvalidArgumentError:  # garbled variables are not for a recording to complain of
         launched = 1
     return max(launched, torch.distributed.get_world_size() if distributed else 1)
 

@@ -10,6 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
+from paceline.errors import PacelineError
 from paceline.torch.recorder.recorder import Recorder
 
 # The weights of the auxiliary losses: for inception_v3 those of torchvision's reference script
@@ -20,7 +21,7 @@ _AUXILIARY_WEIGHT = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
 _SLOW_TO_INITIALISE = ("googlenet", "inception_v3")
 
 
-class UnknownModelError(ValueError):
+class UnknownModelError(PacelineError, ValueError):
     """No classification model of torchvision has this name; says which one comes nearest."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from paceline.errors import PacelineError
 from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
@@ -173,7 +174,7 @@ def _seconds(value: float) -> float:
 # The error of a recording that cannot give a trace.
 
 
-class RecordingError(RuntimeError):
+class RecordingError(PacelineError, RuntimeError):
     """Says why no trace could be made of the steps that were seen."""
 
 

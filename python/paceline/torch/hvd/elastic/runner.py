@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from paceline._core import JobError, UserError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_member import Membership, membership
 from paceline.torch.hvd import optimizer as optimizers
 from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, State
@@ -68,7 +68,7 @@ def _synchronize(state: State, member: Membership | None) -> None:
         init()
     here = current()
     if len(here.sets) > 1 or here.size != here.job.size:
-        raise UserError(
+        raise InvalidArgumentError(
             "hvd.elastic.run works with all ranks of the job: their numbers change from world to world; leave process "
             "sets and init(comm=) out"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from paceline._core import UserError
+from paceline.errors import InvalidArgumentError
 from paceline.job.elastic_member import membership
 from paceline.torch.hvd.all_reduce import allreduce_
 from paceline.torch.hvd.objects import broadcast_object, dumped
@@ -109,7 +109,7 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
         try:
             dumped(value)
         except _PICKLES as why:
-            return UserError(
+            return InvalidArgumentError(
                 f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep what "
                 "can be pickled in the state, and make the rest anew"
             )
@@ -140,7 +140,10 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0. Raises UserError naming an attribute that pickle cannot take."""
+        """Give all ranks the objects of rank 0.
+
+        Raises InvalidArgumentError naming an attribute that pickle cannot take.
+        """
         if self._names:
             own = {name: getattr(self, name) for name in self._names}
             try:

@@ -1,0 +1,80 @@
+"""Checks what `make wheels` has made: names, the oldest glibc that each wheel runs on, and what the archives hold.
+
+python scripts/check_wheels.py dist
+"""
+
+from __future__ import annotations
+
+import configparser
+import email.parser
+import re
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+OLDEST_GLIBC = (2, 17)
+MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of an ELF file
+WANTED = ("paceline/_core.abi3.so", "paceline/_core.pyi", "paceline/py.typed", "paceline/catalog/traces/resnet-50.json")
+
+
+def main() -> None:
+    """Exit with 1 if anything is wrong."""
+    folder = Path(sys.argv[1])
+    wheels, archives = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
+    if not wheels or len(archives) != 1:
+        sys.exit(f"{folder}: {len(wheels)} wheels and {len(archives)} source distributions")
+    version = check_source(archives[0])
+    for wheel in wheels:
+        check_wheel(wheel, version)
+
+
+def check_source(path: Path) -> str:
+    """Its version. It must hold what is needed to build, and nothing that was built."""
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+        found = archive.extractfile(f"{names[0].split('/')[0]}/PKG-INFO")
+        assert found is not None
+        version = check_metadata(found.read().decode(), path)
+    inside = {name.split("/", 1)[1] for name in names if "/" in name}
+    for name in ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates/paceline-py/src/lib.rs"):
+        assert name in inside, f"{path}: {name} is missing"
+    assert not [name for name in inside if name.endswith((".so", ".pyc"))], path
+    print(f"{path.name}: {len(inside)} files, {path.stat().st_size / 1e6:.1f} MB")
+    return version
+
+
+def check_metadata(text: str, path: Path) -> str:
+    """What PyPI shows; the version."""
+    metadata = email.parser.Parser().parsestr(text)
+    assert metadata["Name"] == "paceline" and metadata["Requires-Python"] == ">=3.11", path
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata.get_payload(), path
+    assert len(metadata.get_all("Classifier", [])) > 5 and len(metadata.get_all("Project-URL", [])) > 3, path
+    return str(metadata["Version"])
+
+
+def check_wheel(path: Path, version: str) -> None:
+    """One file for all Pythons, for an old glibc, with everything that the package reads."""
+    name, platforms = path.stem.rsplit("-", 1)
+    assert name == f"paceline-{version}-cp311-abi3", path
+    architecture = platforms.split(".")[0].removeprefix("manylinux2014_")
+    assert set(platforms.split(".")) == {f"manylinux2014_{architecture}", f"manylinux_2_17_{architecture}"}, path
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        assert not [name for name in WANTED if name not in names], f"{path}: {WANTED} are not all there"
+        folder = f"paceline-{version}.dist-info"
+        check_metadata(archive.read(f"{folder}/METADATA").decode(), path)
+        scripts = configparser.ConfigParser()
+        scripts.read_string(archive.read(f"{folder}/entry_points.txt").decode())
+        assert scripts["console_scripts"]["paceline"] == "paceline.cli.main:main", path
+        library = archive.read("paceline/_core.abi3.so")
+    machine = int.from_bytes(library[18:20], "little")
+    assert machine == MACHINES[architecture], f"{path}: is for machine {machine}"
+    needed = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9]+(?:\.[0-9]+)+)\0", library)}
+    assert needed and max(needed) <= OLDEST_GLIBC, f"{path}: needs glibc {max(needed)}"
+    newest = ".".join(map(str, max(needed)))
+    print(f"{path.name}: glibc {newest} or newer, {len(names)} files, {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
