@@ -3,9 +3,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use paceline_runtime::dtype::{Dtype, ReduceOp};
-use paceline_runtime::multicast::{Head, Key, OVERHEAD};
-use paceline_runtime::tag::{Call, EVERYBODY, Signature, Tag};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::multicast::{Head, Key, OVERHEAD};
+use paceline_transport::tag::{Call, EVERYBODY, Signature, Tag};
 
 fn datagrams(c: &mut Criterion) {
     let key = Key::new(&[7; 32]);

@@ -3,8 +3,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use paceline_runtime::dtype::{Dtype, ReduceOp};
-use paceline_runtime::reduce::{copy, copy_streaming, kernel, kernel_and_copy, scale};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_kernels::reduce::{copy, copy_streaming, kernel, kernel_and_copy, scale};
 
 /// A buffer as shared memory has them: at the beginning of a line of the cache. It holds normal numbers of any type.
 fn buffer(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {

@@ -2,4 +2,4 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| paceline_runtime::grpc::feed(data));
+fuzz_target!(|data: &[u8]| paceline_grpc::feed(data));

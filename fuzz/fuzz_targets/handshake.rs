@@ -3,4 +3,4 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| paceline_runtime::rendezvous::fuzz::feed(data));
+fuzz_target!(|data: &[u8]| paceline_rendezvous::fuzz::feed(data));

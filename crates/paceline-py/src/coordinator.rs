@@ -6,11 +6,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
 
+use paceline_engine::settings::seconds;
+use paceline_kernels::dtype::ReduceOp;
 use paceline_runtime::coordination::{Coordinator, Named, Output, Wanted};
-use paceline_runtime::dtype::ReduceOp;
-use paceline_runtime::engine::Engine;
-use paceline_runtime::settings::seconds;
-use paceline_runtime::tag::Call;
+use paceline_runtime::job::Job;
+use paceline_transport::tag::Call;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -22,12 +22,12 @@ use crate::user_error;
 /// Agrees with the other ranks of a group on what is ready.
 #[pyclass(frozen, module = "paceline._core", name = "Coordinator")]
 pub struct PyCoordinator {
-    engine: Arc<Engine>,
+    engine: Arc<Job>,
     inner: Arc<Coordinator>,
 }
 
 impl PyCoordinator {
-    pub fn new(engine: &Arc<Engine>, inner: Coordinator) -> PyCoordinator {
+    pub fn new(engine: &Arc<Job>, inner: Coordinator) -> PyCoordinator {
         PyCoordinator { engine: engine.clone(), inner: Arc::new(inner) }
     }
 
@@ -77,7 +77,7 @@ impl PyCoordinator {
         postscale: f64,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<NamedOperation> {
-        drop(self.engine.take_finished());
+        drop(self.engine.engine().take_finished());
         let wanted = Wanted {
             call: parse("call", call, &Call::ALL[..9], Call::name)?,
             name,
@@ -140,7 +140,7 @@ impl PyCoordinator {
 
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.inner.close());
-        drop(self.engine.take_finished());
+        drop(self.engine.engine().take_finished());
     }
 }
 
@@ -148,7 +148,7 @@ impl PyCoordinator {
 #[pyclass(frozen, module = "paceline._core")]
 pub struct NamedOperation {
     coordinator: Arc<Coordinator>,
-    engine: Arc<Engine>,
+    engine: Arc<Job>,
     named: Arc<Named>,
 }
 
@@ -167,7 +167,7 @@ impl NamedOperation {
             let slice = Instant::now() + SLICE;
             let until = limit.map_or(slice, |limit| limit.min(slice));
             let done = py.detach(|| self.coordinator.wait(&self.named, Some(until))).map_err(python_error)?;
-            drop(self.engine.take_finished());
+            drop(self.engine.engine().take_finished());
             if done {
                 return Ok(true);
             }

@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use paceline_engine::Submission;
+use paceline_engine::settings::{Settings, seconds};
+use paceline_executor::InStep;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_runtime::communicator::{Communicator, Request};
 use paceline_runtime::coordination;
-use paceline_runtime::dtype::{Dtype, ReduceOp};
-use paceline_runtime::engine::{Engine, Groups, Submission};
-use paceline_runtime::error::RunError;
-use paceline_runtime::executor::InStep;
-use paceline_runtime::handle::Handle;
-use paceline_runtime::settings::{Settings, seconds};
-use paceline_runtime::tag::Call;
+use paceline_runtime::job::Job;
+use paceline_runtime::server::Groups;
+use paceline_transport::error::RunError;
+use paceline_transport::tag::Call;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -38,7 +40,7 @@ pub(crate) fn python_error(error: RunError) -> PyErr {
 #[pyfunction]
 pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: Vec<u8>) -> PyResult<Vec<Py<PyBytes>>> {
     let settings = Settings::parse(settings).map_err(python_error)?;
-    let told = py.detach(|| paceline_runtime::engine::exchange_over_mpi(rank, size, &settings, blob));
+    let told = py.detach(|| paceline_engine::exchange_over_mpi(rank, size, &settings, blob));
     Ok(told.map_err(python_error)?.iter().map(|blob| PyBytes::new(py, blob).unbind()).collect())
 }
 
@@ -46,12 +48,12 @@ pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: 
 #[pyfunction]
 #[pyo3(signature = (named=None))]
 pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String)> {
-    py.detach(|| paceline_runtime::mpi::library(named)).map_err(python_error)
+    py.detach(|| paceline_mpi::library(named)).map_err(python_error)
 }
 
 /// This process's part of a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
-pub struct PyEngine(pub(crate) Arc<Engine>, Mutex<Groups>);
+pub struct PyEngine(pub(crate) Arc<Job>, Mutex<Groups>);
 
 #[pymethods]
 impl PyEngine {
@@ -61,7 +63,7 @@ impl PyEngine {
         let settings = Settings::parse(settings).map_err(python_error)?;
         let mut raised = None;
         let engine = py.detach(|| match exchange {
-            None => Engine::start(rank, size, settings, None),
+            None => Job::start(rank, size, settings, None),
             Some(function) => {
                 let mut call = |blob: Vec<u8>| {
                     Python::attach(|py| {
@@ -74,7 +76,7 @@ impl PyEngine {
                         RunError::Failed(text)
                     })
                 };
-                Engine::start(rank, size, settings, Some(&mut call))
+                Job::start(rank, size, settings, Some(&mut call))
             }
         });
         // What the exchange raised is raised again as it was.
@@ -87,12 +89,12 @@ impl PyEngine {
 
     #[getter]
     fn rank(&self) -> u32 {
-        self.0.rank()
+        self.0.engine().rank()
     }
 
     #[getter]
     fn size(&self) -> u32 {
-        self.0.size()
+        self.0.engine().size()
     }
 
     fn world(&self, py: Python<'_>) -> PyResult<PyCommunicator> {
@@ -137,13 +139,13 @@ impl PyEngine {
     }
 
     fn next_notice(&self, py: Python<'_>, timeout_s: f64) -> Option<(u64, Option<String>)> {
-        let notice = py.detach(|| self.0.next_notice(seconds(timeout_s)))?;
-        drop(self.0.take_finished());
+        let notice = py.detach(|| self.0.engine().next_notice(seconds(timeout_s)))?;
+        drop(self.0.engine().take_finished());
         Some((notice.number, notice.error.map(|e| e.to_string())))
     }
 
     fn status(&self) -> String {
-        self.0.status().to_string()
+        self.0.engine().status().to_string()
     }
 
     fn serve(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
@@ -156,36 +158,36 @@ impl PyEngine {
     }
 
     fn start_timeline(&self, path: &str) -> PyResult<()> {
-        self.0.start_timeline(path).map_err(python_error)
+        self.0.engine().start_timeline(path).map_err(python_error)
     }
 
     fn stop_timeline(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.stop_timeline()).map_err(python_error)
+        py.detach(|| self.0.engine().stop_timeline()).map_err(python_error)
     }
 
     fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
-        self.0.mark(category, name, begin, end);
+        self.0.engine().mark(category, name, begin, end);
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
-        drop(self.0.take_finished());
+        py.detach(|| self.0.engine().close());
+        drop(self.0.engine().take_finished());
     }
 
     fn forget_after_fork(&self) {
-        self.0.forget_after_fork();
+        self.0.engine().forget_after_fork();
     }
 }
 
 /// A group of ranks.
 #[pyclass(frozen, module = "paceline._core", name = "Communicator")]
 pub struct PyCommunicator {
-    engine: Arc<Engine>,
+    engine: Arc<Job>,
     inner: Arc<Communicator>,
 }
 
 impl PyCommunicator {
-    fn new(engine: &Arc<Engine>, communicator: Communicator) -> PyCommunicator {
+    fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
         PyCommunicator { engine: engine.clone(), inner: Arc::new(communicator) }
     }
 }
@@ -245,7 +247,7 @@ impl PyCommunicator {
         pull_only: bool,
         bucket: Option<u32>,
     ) -> PyResult<Operation> {
-        drop(self.engine.take_finished());
+        drop(self.engine.engine().take_finished());
         let (call, sends) = match call {
             "send" => (Call::Transfer, true),
             "recv" => (Call::Transfer, false),
@@ -322,7 +324,7 @@ fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeo
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Operation {
     communicator: Arc<Communicator>,
-    engine: Arc<Engine>,
+    engine: Arc<Job>,
     handle: Arc<Handle>,
 }
 
@@ -331,7 +333,7 @@ impl Operation {
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
         let done = wait(py, &self.communicator, &self.handle, timeout_s);
-        drop(self.engine.take_finished());
+        drop(self.engine.engine().take_finished());
         done
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime/src/grpc");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../grpc/src");
 const DESCRIPTION: &str = "rank.proto";
 const CODE: &str = "generated.rs";
 /// What the package's code is called by the generator.

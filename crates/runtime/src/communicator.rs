@@ -1,26 +1,28 @@
 //! A group of ranks and the operations between them.
-mod asked;
+mod lowering;
+mod request;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub use asked::{Memory, Request};
 use paceline_schedule::{Bucket, Topology};
+pub use request::{Memory, Request};
 
-use crate::channel::LARGEST_FRAGMENT;
-use crate::choice::{Choice, Plan, Planned, is_a_librarys};
 use crate::digest::digest;
-use crate::dtype::{Dtype, ReduceOp};
-use crate::engine::{Order, Shared, Submission, lock};
-use crate::error::{Result, RunError};
-use crate::executor::{Begin, Finish};
-use crate::handle::Handle;
-use crate::program::{Barrier, Native, Scheduled, Underneath};
-use crate::request::{self, Prepared};
-use crate::space::Space;
-use crate::tag::{Call, Signature};
+use crate::selection::{Choice, Plan, Planned, is_a_librarys};
+use lowering::Prepared;
+use paceline_engine::{Order, Shared, Submission};
+use paceline_executor::handle::Handle;
+use paceline_executor::program::{Barrier, Native, Scheduled, Underneath};
+use paceline_executor::{Begin, Finish};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::channel::LARGEST_FRAGMENT;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::space::Space;
+use paceline_transport::sync::lock;
+use paceline_transport::tag::{Call, Signature};
 
 /// Bytes that a switch holds of an operation: while one fragment comes another goes on.
 const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;
@@ -73,7 +75,6 @@ impl Communicator {
         if shared.settings.transport.tensors_by_mpi() {
             communicator.join_library()?;
         }
-        crate::choice::tune(&communicator)?;
         Ok(communicator)
     }
 
@@ -228,7 +229,7 @@ impl Communicator {
         how: Submission,
     ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
-        let prepared = unsafe { request::prepare(request, self.me, self.size())? };
+        let prepared = unsafe { lowering::prepare(request, self.me, self.size())? };
         let Prepared { program, mut space, count, mut finish, transfer } = prepared;
         let (mut factor, step, pull_only) = (None, request.step, request.pull_only);
         let mut roles = Vec::with_capacity(1);
@@ -247,7 +248,7 @@ impl Communicator {
             }
             (None, Some(planned)) => {
                 signature.plan = planned.digest ^ digest(request.postscale.to_bits().to_le_bytes());
-                request::prescale(&mut space, request);
+                lowering::prescale(&mut space, request);
                 roles.push((self.me, space));
                 Box::new(Native { barrier: Barrier { size: self.size() }, then: Underneath::AllReduce })
             }
@@ -265,7 +266,7 @@ impl Communicator {
                 if request.step.is_some() || request.pull_only {
                     signature.plan ^= digest(format!("{:?} {}", request.step, request.pull_only).bytes());
                 }
-                request::prescale(&mut space, request);
+                lowering::prescale(&mut space, request);
                 // Every role of this process; servers and switches have memory of their own.
                 if self.me < self.workers {
                     roles.push((self.me, space));
@@ -333,7 +334,7 @@ impl Communicator {
         let request = Request { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
         let request = Request { pull_only: order.pull_only, ..request };
         let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
-        let timeout = order.timeout_s.map(crate::settings::seconds);
+        let timeout = order.timeout_s.map(paceline_engine::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.
         unsafe {
             self.submit_planned(&request, Some(planned), order.bucket, None, Submission { timeout, background: true })

@@ -33,12 +33,13 @@ use paceline_coordinator::Event;
 pub use paceline_coordinator::{Kind, Limits, Settings};
 
 use crate::communicator::Communicator;
-use crate::engine::{Engine, lock};
-use crate::error::{Result, RunError};
-use crate::timeline;
+use crate::job::Job;
 use machine::{Counts, Machine};
 pub use named::{Named, Wanted};
 pub use output::Output;
+use paceline_executor::timeline;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::sync::lock;
 use steps::Planner;
 use thread::{Arrival, Shared, When};
 
@@ -75,18 +76,18 @@ pub struct Plan {
     pub placement: BTreeMap<String, u32>,
 }
 
-impl Engine {
+impl Job {
     /// A coordinator of these ranks, in this order. Each of them calls this with the same name and plan, and waits for the
     /// others.
     ///
     /// # Errors
-    /// As for [`Engine::group`]; a core that is not there.
+    /// As for [`Job::group`]; a core that is not there.
     pub fn coordinator(&self, ranks: &[u32], name: &str, plan: Plan) -> Result<Coordinator> {
         let Plan { kind, settings, limits, core, placement } = plan;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         if let Some(core) = core {
-            self.shared.pin_progress_thread(core)?;
+            self.engine.shared.pin_progress_thread(core)?;
         }
         let patience = settings.give_up_after.map_or(FOREVER, Duration::from_nanos);
         let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
@@ -98,16 +99,16 @@ impl Engine {
             bell: Condvar::new(),
             machine: Mutex::new(machine),
             cycle_time,
-            timeline: self.shared.timeline.clone(),
+            timeline: self.engine.shared.timeline.clone(),
         });
-        self.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
-        self.shared.listen(data.id(), Arc::<Shared>::downgrade(&shared));
+        self.engine.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
+        self.engine.shared.listen(data.id(), Arc::<Shared>::downgrade(&shared));
         let driver = shared.clone();
         let thread = std::thread::Builder::new()
             .name("paceline-coordinator".into())
             .spawn(move || {
                 if let Some(core) = core {
-                    let _ = crate::engine::pin(None, core);
+                    let _ = paceline_engine::pin(None, core);
                 }
                 driver.run_thread();
             })

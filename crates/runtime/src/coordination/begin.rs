@@ -9,12 +9,12 @@ use super::marks::Marks;
 use super::named::{Keep, Named};
 use super::output::Output;
 use crate::communicator::{Communicator, Memory, Request};
-use crate::dtype::{Dtype, ReduceOp};
-use crate::engine::Submission;
-use crate::error::{Result, RunError};
-use crate::handle::Handle;
-use crate::tag::Call;
-use crate::timeline::{self, TensorSpan, Timeline};
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_executor::timeline::{self, TensorSpan, Timeline};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::tag::Call;
 
 /// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
 /// of those that it has not. `number`: by which servers share buckets out.

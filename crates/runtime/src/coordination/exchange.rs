@@ -10,11 +10,11 @@ use serde::de::DeserializeOwned;
 use super::machine::{Closed, Counting, Machine};
 use super::output::Output;
 use crate::communicator::{Memory, Request};
-use crate::dtype::{Dtype, ReduceOp};
-use crate::engine::Submission;
-use crate::error::{Result, RunError};
-use crate::handle::Handle;
-use crate::tag::Call;
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::tag::Call;
 
 /// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
 const SLICE: Duration = Duration::from_millis(200);

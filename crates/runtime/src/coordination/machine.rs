@@ -12,10 +12,10 @@ use super::named::Named;
 use super::output::Output;
 use super::steps::Planner;
 use crate::communicator::Communicator;
-use crate::engine::Submission;
-use crate::error::{Result, RunError};
-use crate::handle::Handle;
-use crate::timeline;
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_executor::timeline;
+use paceline_transport::error::{Result, RunError};
 
 /// Tells whether the coordinator was closed meanwhile, and why.
 pub(super) type Closed<'a> = &'a dyn Fn() -> Option<RunError>;

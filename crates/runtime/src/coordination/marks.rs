@@ -1,6 +1,6 @@
 //! Numbers that travel with a planned bucket, by which all ranks learn at once what was not as planned on one of them.
 use super::output::Output;
-use crate::dtype::Dtype;
+use paceline_kernels::dtype::Dtype;
 
 /// Of one bucket: a number that says whether something was out of order, then one for each tensor that says whether a
 /// rank had none. They are added up with the tensors, so that 0 says that it was so nowhere.

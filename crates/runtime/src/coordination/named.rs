@@ -9,11 +9,11 @@ use paceline_coordinator::{Request, Terms};
 use super::marks::Marks;
 use super::output::Output;
 use crate::communicator::Memory;
-use crate::dtype::{Dtype, ReduceOp};
-use crate::engine::lock;
-use crate::error::{Result, RunError};
-use crate::handle::Handle;
-use crate::tag::Call;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::sync::lock;
+use paceline_transport::tag::Call;
 
 /// Owner of memory, to be held until the operation on it is over.
 pub(super) type Keep = Box<dyn Any + Send>;

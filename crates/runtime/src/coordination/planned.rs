@@ -12,8 +12,8 @@ use super::named::{Named, Wanted};
 use super::output::Output;
 use super::steps::{Ended, Planner};
 use super::thread::{Arrival, When};
-use crate::error::Result;
-use crate::tag::Call;
+use paceline_transport::error::Result;
+use paceline_transport::tag::Call;
 
 impl Coordinator {
     /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but

@@ -12,10 +12,11 @@ use super::begin;
 use super::marks::Marks;
 use super::named::Named;
 use crate::communicator::Communicator;
-use crate::dtype::Dtype;
-use crate::engine::{Submission, lock};
-use crate::error::{Result, RunError};
-use crate::handle::Handle;
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::Dtype;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::sync::lock;
 
 /// One optimizer's.
 struct Steps {

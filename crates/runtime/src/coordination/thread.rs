@@ -6,9 +6,10 @@ use paceline_coordinator::Event;
 
 use super::machine::Machine;
 use super::named::Named;
-use crate::engine::{Listener, News, lock};
-use crate::error::{Result, RunError};
-use crate::timeline::{self, Timeline};
+use paceline_engine::{Listener, News};
+use paceline_executor::timeline::{self, Timeline};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::sync::lock;
 
 /// Votes are waited for in such pieces, between which the thread looks at what else there is.
 const COUNTING: Duration = Duration::from_millis(50);

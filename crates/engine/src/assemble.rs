@@ -1,0 +1,153 @@
+//! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex};
+
+use socket2::Socket;
+
+use super::book::Book;
+use super::control::Control;
+use super::memory::Opened;
+use super::monitor::{Monitor, Watch};
+use super::orders::Orders;
+use super::peers::Peer;
+use super::placement::Placement;
+use super::{End, Engine, Shared};
+use crate::settings::Settings;
+use paceline_executor::timeline::Timeline;
+use paceline_executor::{Executor, Wires};
+use paceline_grpc as grpc;
+use paceline_mpi as mpi;
+use paceline_rendezvous::Mesh;
+use paceline_transport::channel::Channel;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::{Key, Multicast, Port, Sizes};
+use paceline_transport::shm::{Bell, Segment, ShmChannel};
+use paceline_transport::tcp::TcpChannel;
+
+/// The sockets of multicasts, their key and their sizes.
+pub(super) type Multicasting = (Port, [u8; 32], Sizes);
+
+pub(super) fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
+    move |e| RunError::Failed(format!("{what}: {e}"))
+}
+
+pub(super) fn assemble(
+    rank: u32,
+    settings: Settings,
+    (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
+    (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
+    (mesh, called, multicast, library): (Mesh, Option<grpc::Connected>, Option<Multicasting>, Option<Arc<mpi::Thread>>),
+) -> Result<Engine> {
+    let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
+    let neighbours = |lower: bool| {
+        let peers = (0u32..).zip(&opened).filter(move |&(peer, _)| (peer < rank) == lower);
+        peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
+    };
+    let placement = Placement::new(segment.clone(), neighbours(true), neighbours(false));
+    let lends = opened.iter().zip(&shared_with);
+    let lends = lends.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.lends()));
+    let lends = lends.collect();
+    let port = library.as_ref().map(|thread| thread.open_port(settings.start_timeout())).transpose()?;
+    let mut sockets = Vec::new();
+    let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
+    let mut links = Vec::new();
+    let (mut by_grpc, called_by_grpc, thread) =
+        called.map_or((Vec::new(), None, None), |called| (called.channels, Some(called.controls), Some(called.thread)));
+    for ((peer, mut streams), opened) in (0u32..).zip(mesh.data).zip(opened) {
+        sockets.extend(streams.iter().map(AsRawFd::as_raw_fd));
+        links.push(if multicast.is_some() { streams.pop() } else { None });
+        let by_grpc = by_grpc.get_mut(peer as usize).and_then(Option::take);
+        channels.push(match (by_grpc, opened) {
+            _ if peer == rank => None,
+            _ if port.is_some() => port.as_ref().map(|port| port.channel(peer)),
+            (Some(channel), _) => Some(Box::new(channel)),
+            (None, Some((memory, ringer))) if shared_with[peer as usize] => {
+                let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), ringer);
+                Some(Box::new(channel))
+            }
+            _ => Some(Box::new(TcpChannel::new(streams).map_err(system("a connection"))?)),
+        });
+    }
+    let mut controls = Vec::new();
+    let over_tcp = || mesh.control.into_iter().map(|socket| socket.map(Socket::from)).collect();
+    let over_grpc = |sockets: Vec<Option<UnixStream>>| sockets.into_iter().map(|one| one.map(Socket::from)).collect();
+    let control: Vec<Option<Socket>> = called_by_grpc.map_or_else(over_tcp, over_grpc);
+    for socket in control {
+        sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
+        controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let timeline = Arc::new(Timeline::new(
+        rank,
+        settings.servers,
+        settings.dedicated.then(|| peers.len() as u32 - settings.helpers()),
+    ));
+    let mut wires = Wires::new(rank, channels);
+    wires.timeline = timeline.clone();
+    if let Some((port, key, sizes)) = multicast {
+        sockets.extend(port.descriptors());
+        let all = Multicast::new(rank, port, Key::new(&key), sizes, links, settings.disturbance);
+        wires.set_multicast(all.map_err(system("a multicast"))?);
+    }
+    if let Some(port) = port {
+        wires.set_offload(Box::new(port));
+        mpi::entered();
+    }
+    let shared = Arc::new(Shared {
+        rank,
+        peers,
+        hosts,
+        core: Mutex::new(Executor::new(wires)),
+        book: Mutex::new(Book::default()),
+        news: AtomicBool::new(false),
+        bell,
+        parked: AtomicUsize::new(0),
+        turn: Mutex::new(()),
+        changed: Condvar::new(),
+        wanted: Mutex::new(false),
+        kick: Condvar::new(),
+        unflushed: AtomicBool::new(false),
+        looks: AtomicU64::new(0),
+        closing: AtomicBool::new(false),
+        forked: AtomicBool::new(false),
+        notices: Mutex::new(Vec::new()),
+        noticed: Condvar::new(),
+        graveyard: Mutex::new(Vec::new()),
+        monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
+        placement,
+        timeline: timeline.clone(),
+        listeners: Mutex::default(),
+        orders: Orders::default(),
+        progress_thread: AtomicI32::new(0),
+        lends,
+        crowded: local.len() > cores,
+        real_time: real_time(),
+        funneled: library.is_some(),
+        left: Mutex::default(),
+        gone: Condvar::new(),
+        library: library.as_ref().map(|thread| thread.about.clone()),
+        sockets,
+        settings,
+    });
+    let (driver, watcher, watch) = (shared.clone(), shared.clone(), Watch::new(controls));
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        thread.map(End::Thread).map_err(system("a thread cannot be started"))
+    };
+    let drive = Box::new(move || driver.run_progress_thread());
+    let drives = match library {
+        Some(library) => End::Work(library.drive(drive)),
+        None => spawn("paceline-driver", drive)?,
+    };
+    let threads = vec![drives, spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?];
+    Ok(Engine { shared, threads: Mutex::new(threads), grpc: Mutex::new(thread) })
+}
+/// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The name,
+/// which may hold blanks, is the second, in brackets.
+fn real_time() -> bool {
+    let line = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    let policy = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
+    matches!(policy, Some("1" | "2"))
+}

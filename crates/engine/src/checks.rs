@@ -1,0 +1,62 @@
+//! Settings that contradict each other, or what the ranks found out about each other.
+use super::peers::Peer;
+use crate::settings::{Settings, Transport};
+use paceline_transport::error::{Result, RunError};
+
+/// A rank among ranks, of which at least one trains.
+pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<()> {
+    if size == 0 || rank >= size || size > u32::from(u16::MAX) / 2 {
+        return Err(RunError::Usage(format!(
+            "rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767"
+        )));
+    }
+    if settings.switch && !settings.dedicated {
+        return Err(RunError::Usage("switch: a process in the switch's place needs servers that are processes".into()));
+    }
+    if settings.helpers() >= size {
+        return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
+    }
+    Ok(())
+}
+
+pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], shared_with: &[bool]) -> Result<()> {
+    let without = (0..peers.len()).find(|&peer| peer != rank as usize && !shared_with[peer]);
+    match (settings.transport, without) {
+        (Transport::Shm, Some(peer)) => Err(RunError::Usage(format!(
+            "transport shm: rank {rank} and {} cannot share memory; they must run on one host, in one container, as one \
+             user. Use transport auto or tcp",
+            peers[peer].describe()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What gRPC does without, and what only gRPC does.
+pub(super) fn check_grpc(settings: &Settings) -> Result<()> {
+    let transport = settings.transport;
+    let without = |knob: &str| {
+        let name = transport.name();
+        Err(RunError::Usage(format!("{knob}: has no effect with transport {name}; leave one of them out")))
+    };
+    if settings.tls.is_some() && !transport.controls_by_grpc() {
+        return without("tls");
+    }
+    if settings.streams > 1 && transport.controls_by_grpc() && !transport.tensors_by_sockets() {
+        return without("streams");
+    }
+    Ok(())
+}
+
+/// Streams are those of sockets, and there are none.
+pub(super) fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], shared_with: &[bool]) -> Result<()> {
+    let together = hosts.iter().all(|host| *host == hosts[0]);
+    let all_shared = (0..hosts.len()).all(|peer| peer == rank as usize || shared_with[peer]);
+    if settings.streams > 1 && hosts.len() > 1 && together && all_shared {
+        return Err(RunError::Usage(format!(
+            "streams: {} have no effect, because all ranks share the memory of one host; leave PACELINE_STREAMS out, or \
+             set PACELINE_TRANSPORT=tcp",
+            settings.streams
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! What the monitors of two ranks say to each other: short messages, a length before each.
+use std::io::{self, ErrorKind, Read, Write};
+
+use serde::{Deserialize, Serialize};
+use socket2::Socket;
+
+use super::book::Answer;
+use super::orders::Order;
+use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
+
+/// From one monitor to another.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Message {
+    /// The sender leaves; of each communicator, how many operations it has called. Who went before it, if anybody:
+    /// that may be why.
+    Bye { called: Vec<(u32, u32)>, after: Option<Departure> },
+    /// A communicator cannot go on.
+    Abort { group: u32, why: String },
+    /// How far are you with this operation?
+    Ask { group: u32, seq: u32 },
+    /// So far.
+    Tell { group: u32, seq: u32, answer: Answer },
+    /// The coordinator of a communicator has begun a cycle.
+    Invite { group: u32, cycle: u64 },
+    /// To a server: the workers have begun this.
+    Serve(Order),
+    /// Are you there? Asked about transfers, which have no common number.
+    Ping,
+    /// Yes.
+    Pong,
+}
+
+/// Who is not there any more, and how it went: "has left the job", or how it died.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Departure {
+    pub rank: u32,
+    pub how: String,
+}
+
+impl Departure {
+    pub fn left(rank: u32) -> Departure {
+        Departure { rank, how: "has left the job".to_owned() }
+    }
+}
+
+/// A control connection: over TCP, or to the thread that speaks gRPC. Nothing blocks.
+pub(super) struct Control {
+    pub socket: Socket,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+impl Control {
+    pub fn new(socket: Socket) -> io::Result<Control> {
+        socket.set_nonblocking(true)?;
+        Ok(Control { socket, incoming: Vec::new(), outgoing: Vec::new() })
+    }
+
+    pub fn send(&mut self, message: &Message) -> io::Result<()> {
+        let text = serde_json::to_vec(message).map_err(io::Error::other)?;
+        self.outgoing.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        self.outgoing.extend_from_slice(&text);
+        self.flush()
+    }
+
+    /// Whether something waits for room.
+    pub fn full(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        while !self.outgoing.is_empty() {
+            match self.socket.write(&self.outgoing) {
+                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => {
+                    // Nobody will read it any more.
+                    self.outgoing.clear();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The messages that have come, and whether the connection has ended.
+    pub fn receive(&mut self) -> (Vec<Message>, Option<String>) {
+        let mut end = None;
+        let mut buffer = [0; 4096];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => end = Some("its connection was closed".to_owned()),
+                Ok(n) => {
+                    self.incoming.extend_from_slice(&buffer[..n]);
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => end = Some(format!("its connection broke: {e}")),
+            }
+            break;
+        }
+        let (mut messages, mut at) = (Vec::new(), 0);
+        while let Some(head) = self.incoming.get(at..at + 4) {
+            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if length > LONGEST_CONTROL_MESSAGE {
+                end = Some("it sent what is no message".into());
+                break;
+            }
+            let Some(text) = self.incoming.get(at + 4..at + 4 + length) else { break };
+            match serde_json::from_slice(text) {
+                Ok(message) => messages.push(message),
+                Err(e) => {
+                    end = Some(format!("it sent what is no message: {e}"));
+                    break;
+                }
+            }
+            at += 4 + length;
+        }
+        self.incoming.drain(..at);
+        (messages, end)
+    }
+}

@@ -1,0 +1,423 @@
+//! Driving the executor: progress, then spinning, then giving up the core, then sleep.
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::book::{Command, GroupBook};
+use super::{News, Notice, STUCK, Shared};
+use paceline_executor::Executor;
+use paceline_executor::handle::Handle;
+use paceline_transport::error::RunError;
+use paceline_transport::sync::lock;
+
+/// How a thread waits that finds nothing to do.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// So long it looks again and again, with a pause of the processor between.
+    spin: Duration,
+    /// Until then it offers the core to others between looks; then it sleeps.
+    offer: Duration,
+    /// Looks before the clock is asked.
+    looks: u32,
+    /// Looks after which fragments are put aside that nobody wants yet and that block others: mostly they are wanted a
+    /// moment later, and the copy would have been for nothing.
+    aside: u32,
+}
+
+/// A caller that has a core for itself.
+///
+/// The second phase is as long as others may keep the core of the rank that is waited for. Whoever sleeps earlier has to be
+/// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1 ms
+/// took 340 us for 4 KiB instead of 7.
+const ALONE: Patience =
+    Patience { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
+/// More ranks than cores: a peer that is waited for may need this very core.
+const CROWDED: Patience = Patience { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, aside: 30 };
+/// The progress thread, which shares its core with the training.
+const BACKGROUND: Patience =
+    Patience { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
+/// Under a real-time policy, offering the core lets nobody run but threads of the same priority: not the kernel's, which
+/// deliver what is waited for. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
+const REAL_TIME: Patience = Patience { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };
+/// After so long without progress, fragments are put aside whatever is held already.
+const FORCE_ASIDE: Duration = Duration::from_secs(1);
+/// How long whoever leaves waits until all that it sent is on its way.
+const LEAVING: Duration = Duration::from_secs(5);
+/// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
+const NAP: Duration = Duration::from_millis(500);
+
+impl Shared {
+    /// Waits until the operation is over; `false` at the time limit.
+    pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.wait_with(self.patience(), handle, until)
+    }
+
+    /// Likewise, as the progress thread waits.
+    pub fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.wait_with(self.in_background(), handle, until)
+    }
+
+    fn wait_with(&self, patience: Patience, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        if self.funneled {
+            return self.wait_for_driver(handle, until);
+        }
+        loop {
+            if handle.done() {
+                return true;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
+                return handle.done();
+            }
+            match self.core.try_lock() {
+                Ok(core) => {
+                    let over = || handle.done() || self.closing.load(Ordering::Relaxed);
+                    self.drive(core, patience, until, over);
+                    self.placement.leave();
+                    self.hand_over();
+                }
+                Err(TryLockError::Poisoned(_)) => return handle.done(),
+                Err(TryLockError::WouldBlock) => {
+                    self.park(handle, until);
+                    if handle.done() {
+                        // Whoever drove may have handed over to us, who have nothing more to wait for.
+                        self.hand_over();
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits while the progress thread drives, which alone may.
+    fn wait_for_driver(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        let mut seen = (self.looks.load(Ordering::Relaxed), Instant::now());
+        loop {
+            if handle.done() {
+                return true;
+            }
+            let looks = self.looks.load(Ordering::Relaxed);
+            if looks != seen.0 {
+                seen = (looks, Instant::now());
+            } else if seen.1.elapsed() > STUCK {
+                self.fail_in_place_of_driver(handle);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
+                return handle.done();
+            }
+            self.wake_progress_thread();
+            let mut turn = lock(&self.turn);
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            if !handle.done() {
+                let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
+                turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+            drop(turn);
+        }
+    }
+
+    /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
+    /// other way to make a communicator): what has failed, fails here.
+    fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
+        let book = lock(&self.book);
+        let has = |group: &&GroupBook| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
+        if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
+            handle.fail(error);
+        }
+    }
+
+    /// How whoever drives waits at this moment, unless it knows.
+    fn patience(&self) -> Patience {
+        match (self.real_time, self.crowded, self.funneled && self.parked.load(Ordering::Relaxed) == 0) {
+            (true, ..) => REAL_TIME,
+            (_, _, true) => BACKGROUND,
+            (_, true, _) => CROWDED,
+            _ => ALONE,
+        }
+    }
+
+    fn in_background(&self) -> Patience {
+        if self.real_time { REAL_TIME } else { BACKGROUND }
+    }
+
+    /// Sleeps while another thread drives.
+    fn park(&self, handle: &Handle, until: Option<Instant>) {
+        let mut turn = lock(&self.turn);
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        // Whoever drives notifies under this lock after it has let go of the core, or ended an operation.
+        let free = self.core.try_lock().is_ok();
+        if !free && !handle.done() {
+            let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
+            turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        drop(turn);
+    }
+
+    /// Whether somebody is to drive. The last fragment of an operation may wait for room when the operation is over.
+    fn busy(&self) -> bool {
+        self.unflushed.load(Ordering::SeqCst) || lock(&self.book).in_flight()
+    }
+
+    /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
+    fn hand_over(&self) {
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _turn = lock(&self.turn);
+            self.changed.notify_all();
+        } else if self.busy() {
+            self.wake_progress_thread();
+        }
+    }
+
+    pub(super) fn wake_progress_thread(&self) {
+        let mut wanted = lock(&self.wanted);
+        if !*wanted {
+            *wanted = true;
+            self.kick.notify_one();
+        }
+    }
+
+    /// The progress thread.
+    pub(super) fn run_progress_thread(&self) {
+        self.progress_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+        loop {
+            {
+                let mut wanted = lock(&self.wanted);
+                while !*wanted && !self.closing.load(Ordering::SeqCst) {
+                    wanted = self.kick.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+                }
+                *wanted = false;
+            }
+            if self.closing.load(Ordering::SeqCst) {
+                if self.funneled {
+                    self.leave();
+                    *lock(&self.left) = true;
+                    self.gone.notify_all();
+                }
+                return;
+            }
+            // If a caller drives, it hands over when it leaves.
+            if let Ok(core) = self.core.try_lock() {
+                let over = || self.closing.load(Ordering::Relaxed) || !self.busy();
+                self.drive(core, self.in_background(), None, over);
+                self.placement.leave();
+                self.hand_over();
+            }
+        }
+    }
+
+    /// Drives until `over`, or the time limit.
+    fn drive(
+        &self,
+        mut core: MutexGuard<'_, Executor>,
+        patience: Patience,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+    ) {
+        let mut idle = 0u32;
+        let mut since = Instant::now();
+        loop {
+            // Whether somebody waits for the progress thread changes while it drives.
+            let patience = if self.funneled { self.patience() } else { patience };
+            let moved = self.turn_once(&mut core);
+            if over() {
+                return;
+            }
+            if moved {
+                idle = 0;
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            if idle == patience.aside && core.put_aside(false) {
+                idle = 0;
+                continue;
+            }
+            if idle <= patience.looks {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if idle == patience.looks + 1 {
+                since = now;
+            }
+            let waited = now - since;
+            if until.is_some_and(|until| now >= until) {
+                return;
+            }
+            if waited < patience.spin {
+                std::hint::spin_loop();
+            } else if waited < patience.offer {
+                if !self.crowded && !self.funneled {
+                    self.placement.look(waited);
+                }
+                std::thread::yield_now();
+            } else {
+                // The clock may come here before so many looks were made: where offering the core takes long.
+                if core.put_aside(false) {
+                    (idle, core.stuck_since) = (0, None);
+                    continue;
+                }
+                let stuck = now - *core.stuck_since.get_or_insert(since);
+                if stuck > FORCE_ASIDE && core.put_aside(true) {
+                    // All that is in the way, not one fragment a second.
+                    while !self.turn_once(&mut core) && !over() && core.put_aside(true) {}
+                    idle = 0;
+                    continue;
+                }
+                if stuck > FORCE_ASIDE && core.put_streams_aside() {
+                    (idle, core.stuck_since) = (0, Some(now));
+                    continue;
+                }
+                let nap = until.map_or(NAP, |until| (until - now).min(NAP));
+                if self.sleep(&mut core, nap, &over) {
+                    return;
+                }
+                // What woke us is mostly one fragment of several: look a little before sleeping again. Unless nothing
+                // can have woken us, and this is one of many short sleeps.
+                idle = if core.wires().must_look() { patience.looks + 1 } else { 0 };
+            }
+        }
+    }
+
+    /// One look at everything; whether anything moved.
+    fn turn_once(&self, core: &mut Executor) -> bool {
+        let mut moved = false;
+        self.looks.store(self.looks.load(Ordering::Relaxed) + 1, Ordering::Release);
+        if self.news.load(Ordering::Acquire) {
+            self.news.store(false, Ordering::SeqCst);
+            self.read_book(core);
+            moved = true;
+        }
+        moved |= core.progress();
+        if moved {
+            core.stuck_since = None;
+        }
+        self.unflushed.store(core.wires().unflushed(), Ordering::SeqCst);
+        if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
+            self.write_book(core);
+        }
+        moved
+    }
+
+    fn read_book(&self, core: &mut Executor) {
+        let (inbox, alarms) = {
+            let mut book = lock(&self.book);
+            (std::mem::take(&mut book.inbox), std::mem::take(&mut book.alarms))
+        };
+        for command in inbox {
+            match command {
+                Command::Begin(group, begin) => core.begin(group, begin),
+                Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
+                Command::Inherit { from, to } => core.inherit(from, to),
+                Command::Remove(id) => core.remove_group(id),
+            }
+        }
+        for (group, error) in alarms {
+            core.fail_group(group, &error);
+        }
+    }
+
+    fn write_book(&self, core: &mut Executor) {
+        let mut notices = Vec::new();
+        {
+            let mut book = lock(&self.book);
+            for over in core.over.drain(..) {
+                self.timeline.end(over.handle.number.load(Ordering::Relaxed));
+                if let Some(group) = book.groups.get_mut(&over.group) {
+                    group.complete(over.seq, &over.handle);
+                }
+                if let Some(number) = over.handle.notify {
+                    notices.push(Notice { number, error: over.handle.result().err() });
+                }
+                if let Some(keep) = over.keep {
+                    lock(&self.graveyard).push(keep);
+                }
+            }
+            book.troubled |= !core.failures.is_empty();
+            for failure in core.failures.drain(..) {
+                if let Some(group) = book.groups.get_mut(&failure.group)
+                    && group.failed.is_none()
+                {
+                    group.failed = Some(failure.error.clone());
+                    self.monitor.tell_failed(failure.group, &group.ranks, &failure.error);
+                    lock(&self.listeners).tell(failure.group, &News::Failed(failure.error.clone()));
+                }
+            }
+        }
+        for lost in core.wires().lost.drain(..) {
+            self.monitor.connection_lost(lost.rank, &lost.reason);
+        }
+        if !notices.is_empty() {
+            lock(&self.notices).extend(notices);
+            self.noticed.notify_all();
+        }
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _turn = lock(&self.turn);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sleeps until a peer rings, a socket has something or the time is over; whether `over` came true before.
+    fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
+        self.bell.about_to_sleep();
+        if self.turn_once(core) || over() {
+            self.bell.awake();
+            return over();
+        }
+        {
+            let nap = core.wires().nap().map_or(nap, |due| nap.min(due));
+            let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+            core.wires().watch(&mut fds);
+            let time = Timespec { tv_sec: nap.as_secs().cast_signed(), tv_nsec: i64::from(nap.subsec_nanos()) };
+            let _ = poll(&mut fds, Some(&time));
+        }
+        self.bell.awake();
+        false
+    }
+
+    /// Leaves the job.
+    pub(super) fn close(&self) {
+        if self.closing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.announce();
+        self.wake_progress_thread();
+        if self.funneled {
+            let left = lock(&self.left);
+            let waits = |left: &mut bool| !*left;
+            drop(self.gone.wait_timeout_while(left, LEAVING + STUCK, waits).unwrap_or_else(PoisonError::into_inner));
+        } else {
+            self.leave();
+        }
+        self.monitor.leave();
+        let left = RunError::Failed("the job was left: the engine is closed".into());
+        lock(&self.listeners).tell_all(&News::Failed(left));
+        // Whoever looks for notices has seen `closing`, or sleeps and is woken.
+        drop(lock(&self.notices));
+        self.noticed.notify_all();
+        let _turn = lock(&self.turn);
+        self.changed.notify_all();
+    }
+
+    /// Ends what is in flight and the connections, on a thread that may drive.
+    fn leave(&self) {
+        // Whoever drives sees `closing` and lets go.
+        let mut core = lock(&self.core);
+        self.read_book(&mut core);
+        let until = Instant::now() + LEAVING;
+        while core.wires().unflushed() && Instant::now() < until && !lock(&self.book).troubled {
+            if !core.progress() && core.wires().must_look() {
+                std::thread::yield_now();
+            }
+        }
+        core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
+        self.write_book(&mut core);
+        // Connections and shared memory end here, not when the last reference to the engine does.
+        let whole = !lock(&self.book).troubled;
+        if core.wires().disconnect(whole) && self.library.is_some() && whole {
+            paceline_mpi::left();
+        }
+    }
+}

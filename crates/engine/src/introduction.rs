@@ -1,0 +1,143 @@
+//! What the ranks tell each other before they connect: who and where they are, and what all must have been told alike.
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use super::peers::Peer;
+use crate::settings::Settings;
+use paceline_executor::timeline;
+use paceline_grpc as grpc;
+use paceline_rendezvous::Listener;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::Port;
+
+/// What gives every rank what all of them called it with, in rank order. Called three times.
+pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Introduction {
+    pub(super) peer: Peer,
+    /// Equal for processes that can open each other's memory, if they belong to one user.
+    pub(super) machine: String,
+    pub(super) address: std::net::SocketAddr,
+    pub(super) job: [u8; 16],
+    /// The time there, in nanoseconds.
+    pub(super) clock: u64,
+    pub(super) version: String,
+    /// What all ranks must have been told alike.
+    pub(super) settings: Map<String, Value>,
+    /// How it is called over gRPC.
+    pub(super) grpc: Option<grpc::Offer>,
+    /// What it can send and receive at once as a multicast: payload of a datagram, bytes until they are received.
+    pub(super) multicast: Option<(usize, usize)>,
+}
+
+/// The doors of a rank: where others connect to it, and what else is told of it.
+pub(super) struct Doors {
+    pub(super) listener: Listener,
+    pub(super) grpc: Option<grpc::Door>,
+    pub(super) multicast: Option<Port>,
+}
+
+/// One round of the exchange, in JSON.
+pub(super) fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> Result<Vec<T>> {
+    let blob = serde_json::to_vec(mine).map_err(|e| RunError::Failed(e.to_string()))?;
+    let blobs = exchange(blob)?;
+    let parse = |(rank, blob): (usize, &Vec<u8>)| {
+        serde_json::from_slice(blob).map_err(|e| {
+            RunError::Failed(format!(
+                "rank {rank} introduced itself in a way this version does not know ({e}); use the \
+                same version of paceline on all ranks"
+            ))
+        })
+    };
+    blobs.iter().enumerate().map(parse).collect()
+}
+
+pub(super) fn introduce(
+    rank: u32,
+    size: u32,
+    settings: &Settings,
+    doors: &Doors,
+    exchange: Exchange<'_>,
+) -> Result<Vec<Introduction>> {
+    let mut job = [0; 16];
+    getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
+    let helper = rank.checked_sub(size - settings.helpers());
+    let (server, switch) = (helper.filter(|&number| number < settings.servers), helper == Some(settings.servers));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mine = Introduction {
+        peer: Peer { rank, host, pid: std::process::id(), server, switch },
+        machine: machine(),
+        address: doors.listener.address(),
+        job,
+        clock: timeline::now(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        settings: told(settings),
+        grpc: doors.grpc.as_ref().map(|door| door.offer().clone()),
+        multicast: doors.multicast.as_ref().map(|port| (port.payload, port.buffer)),
+    };
+    let all = round(exchange, &mine)?;
+    if all.len() != size as usize {
+        return Err(RunError::Failed(format!("the exchange gave {} blobs for {size} ranks", all.len())));
+    }
+    for other in &all {
+        if other.version != mine.version {
+            return Err(RunError::Failed(format!(
+                "{} runs paceline {}, rank {rank} runs {}; use the same version everywhere",
+                other.peer.describe(),
+                other.version,
+                mine.version
+            )));
+        }
+        if other.settings != mine.settings {
+            return Err(RunError::Usage(format!(
+                "{} and rank {rank} were told different things: {}; give all ranks the same PACELINE_ variables",
+                other.peer.describe(),
+                differences(&other.settings, &mine.settings)
+            )));
+        }
+    }
+    Ok(all)
+}
+
+/// What all ranks must have been told alike, in the words in which it was told.
+fn told(settings: &Settings) -> Map<String, Value> {
+    let multicast = settings.multicast.map(|address| address.to_string());
+    let Value::Object(told) = json!({
+        "strategy": settings.strategy,
+        "chunk": settings.chunk,
+        "inside": settings.inside,
+        "servers": settings.servers,
+        "server processes": settings.dedicated,
+        "switch process": settings.switch,
+        "placement": settings.placement,
+        "distribution": settings.distribution,
+        "streams": settings.streams,
+        "transport": settings.transport,
+        "multicast": multicast,
+        "tls": settings.tls,
+    }) else {
+        unreachable!("an object was made")
+    };
+    told
+}
+
+/// `tls false and none, streams 1 and 2`.
+fn differences(theirs: &Map<String, Value>, ours: &Map<String, Value>) -> String {
+    let word = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => "none".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let differing = ours.iter().filter(|(name, value)| theirs.get(*name) != Some(value));
+    let named = differing.map(|(name, value)| format!("{name} {} and {}", word(theirs.get(name)), word(Some(value))));
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// This boot of this machine, the namespace in which a process number means something, and that of its network: where
+/// ranks of one machine have networks of their own, they are meant to use them (`paceline emulate`).
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
+    format!("{} {} {}", boot.trim(), namespace("pid").display(), namespace("net").display())
+}

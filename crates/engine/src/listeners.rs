@@ -1,0 +1,61 @@
+//! Coordinators, which hear what befalls their group.
+use std::collections::HashMap;
+use std::sync::Weak;
+
+use paceline_transport::error::RunError;
+
+/// What a coordinator is told. It must not wait, nor call back.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// Another rank has begun this cycle.
+    Invited(u64),
+    /// A rank has left the job: who went first, and how.
+    Left(String),
+    /// The group cannot go on.
+    Failed(RunError),
+}
+
+/// Who hears what befalls a group.
+pub trait Listener: Send + Sync {
+    /// Something has.
+    fn hear(&self, news: News);
+}
+
+/// By group.
+#[derive(Default)]
+pub(super) struct Listeners {
+    known: HashMap<u32, Weak<dyn Listener>>,
+    /// Invitations to those that do not listen yet: another rank may be through with making the group earlier.
+    early: HashMap<u32, u64>,
+}
+
+impl Listeners {
+    pub fn add(&mut self, group: u32, listener: Weak<dyn Listener>) {
+        if let (Some(cycle), Some(listener)) = (self.early.remove(&group), listener.upgrade()) {
+            listener.hear(News::Invited(cycle));
+        }
+        self.known.insert(group, listener);
+    }
+
+    pub fn remove(&mut self, group: u32) {
+        self.known.remove(&group);
+    }
+
+    pub fn invited(&mut self, group: u32, cycle: u64) {
+        if self.known.contains_key(&group) {
+            self.tell(group, &News::Invited(cycle));
+        } else {
+            self.early.insert(group, cycle);
+        }
+    }
+
+    pub fn tell(&self, group: u32, news: &News) {
+        if let Some(listener) = self.known.get(&group).and_then(Weak::upgrade) {
+            listener.hear(news.clone());
+        }
+    }
+
+    pub fn tell_all(&self, news: &News) {
+        self.known.values().filter_map(Weak::upgrade).for_each(|listener| listener.hear(news.clone()));
+    }
+}

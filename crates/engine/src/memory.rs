@@ -1,0 +1,47 @@
+//! The shared memory of a host's ranks: each opens that of the others, and two use it if both could.
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::introduction::{Exchange, round};
+use crate::settings::Settings;
+use paceline_transport::error::Result;
+use paceline_transport::shm::{Ringer, Segment, SegmentAddress};
+
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    segment: SegmentAddress,
+    bell: i32,
+}
+
+/// The memory of a peer, opened.
+pub(super) type Opened = Option<(Arc<Segment>, Ringer)>;
+
+pub(super) fn open_memory(
+    rank: u32,
+    settings: &Settings,
+    local: &[u32],
+    (segment, bell): (SegmentAddress, i32),
+    exchange: Exchange<'_>,
+    size: u32,
+) -> Result<Vec<Opened>> {
+    let token_at = if settings.single_copy { segment.token_at } else { 0 };
+    let memories = round(exchange, &Memory { segment: SegmentAddress { token_at, ..segment }, bell })?;
+    let open = |peer: u32| -> Opened {
+        let Memory { segment: address, bell } = memories.get(peer as usize)?;
+        if peer == rank || !local.contains(&peer) {
+            return None;
+        }
+        let opened = Segment::open(address).ok()?;
+        let ringer = Ringer::open(opened.clone(), address.pid, *bell).ok()?;
+        Some((opened, ringer))
+    };
+    Ok((0..size).map(open).collect())
+}
+
+/// Two ranks use shared memory if each could open the other's.
+pub(super) fn agree(rank: u32, opened: &[Opened], exchange: Exchange<'_>) -> Result<Vec<bool>> {
+    let mine: Vec<bool> = opened.iter().map(Option::is_some).collect();
+    let all: Vec<Vec<bool>> = round(exchange, &mine)?;
+    Ok(mine.iter().zip(&all).map(|(&could, they)| could && they.get(rank as usize) == Some(&true)).collect())
+}

@@ -1,0 +1,439 @@
+//! The thread that owns the control connections.
+//!
+//! A rank that dies closes its connections: every other rank learns it at once and by itself. One that leaves says
+//! goodbye first, with how many operations it has called, so that others know what will never come. One that is
+//! stopped, or whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called
+//! the operation yet. Nobody is asked anything while operations move.
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::book::{Answer, Book, Waiting};
+use super::control::{Control, Departure, Message};
+use super::orders::Order;
+use super::peers::{Peer, describe};
+use super::{News, Shared};
+use paceline_transport::error::RunError;
+use paceline_transport::sync::lock;
+
+/// How often the ledger is looked at while something is in flight, and how often a rank is asked.
+const TICK: Duration = Duration::from_millis(250);
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// While nothing is in flight: how long it can take until it is seen that something is.
+const IDLE: Duration = Duration::from_secs(1);
+/// A stall is reported after this, or a third of the time limit, and again whenever it has lasted twice as long.
+const REPORT_AFTER: Duration = Duration::from_secs(10);
+/// What a rank that left had sent before may still be on its way.
+const GRACE: Duration = Duration::from_secs(2);
+/// An answer older than this is none.
+const STALE: Duration = Duration::from_secs(3);
+
+/// What other threads use of it.
+pub(super) struct Monitor {
+    outbox: Mutex<Vec<Errand>>,
+    bell: (OwnedFd, OwnedFd),
+}
+
+enum Errand {
+    Send(u32, Message),
+    Lost(u32, String),
+    Leave,
+}
+
+impl Monitor {
+    pub fn new() -> std::io::Result<Monitor> {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        let bell = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Monitor { outbox: Mutex::new(Vec::new()), bell })
+    }
+
+    fn post(&self, errands: impl IntoIterator<Item = Errand>) {
+        lock(&self.outbox).extend(errands);
+        let _ = rustix::io::write(&self.bell.1, &[1]);
+    }
+
+    /// Tells the others of a group that it has failed here.
+    pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
+        let why = error.to_string();
+        self.post(ranks.iter().map(|&rank| Errand::Send(rank, Message::Abort { group, why: why.clone() })));
+    }
+
+    /// Tells servers what the workers have begun.
+    pub fn order(&self, servers: &[u32], order: &Order) {
+        self.post(servers.iter().map(|&rank| Errand::Send(rank, Message::Serve(order.clone()))));
+    }
+
+    /// Tells the other ranks of a group that its coordinator has begun a cycle.
+    pub fn invite(&self, group: u32, ranks: impl Iterator<Item = u32>, cycle: u64) {
+        self.post(ranks.map(|rank| Errand::Send(rank, Message::Invite { group, cycle })));
+    }
+
+    pub fn connection_lost(&self, rank: u32, reason: &str) {
+        self.post([Errand::Lost(rank, reason.into())]);
+    }
+
+    pub fn leave(&self) {
+        self.post([Errand::Leave]);
+    }
+}
+
+/// What is known of a rank.
+enum Fate {
+    Here,
+    /// It said goodbye; how many operations of each communicator it had called.
+    Left(HashMap<u32, u32>),
+    Dead(String),
+}
+
+/// The monitor's own state.
+pub(super) struct Watch {
+    controls: Vec<Option<Control>>,
+    fates: Vec<Fate>,
+    heard: Vec<Option<Instant>>,
+    /// Data connections that broke while the control connection did not.
+    lost: Vec<(u32, String, Instant)>,
+    /// Who went first, and how: others go because of it, and their goodbyes may come before its own.
+    first: Option<Departure>,
+}
+
+impl Watch {
+    pub fn new(controls: Vec<Option<Control>>) -> Watch {
+        let fates = controls.iter().map(|_| Fate::Here).collect();
+        let heard = controls.iter().map(|_| None).collect();
+        Watch { controls, fates, heard, lost: Vec::new(), first: None }
+    }
+
+    /// The thread.
+    pub fn run(mut self, shared: &Shared) {
+        let mut tick = IDLE;
+        loop {
+            self.wait(shared, tick);
+            let errands = std::mem::take(&mut *lock(&shared.monitor.outbox));
+            for errand in errands {
+                match errand {
+                    Errand::Send(rank, message) => self.send(rank, &message),
+                    Errand::Lost(rank, why) => self.lost.push((rank, why, Instant::now())),
+                    Errand::Leave => return self.leave(shared),
+                }
+            }
+            for rank in 0..self.controls.len() as u32 {
+                self.listen(rank, shared);
+            }
+            tick = if lock(&shared.book).in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
+            self.inspect(shared);
+        }
+    }
+
+    fn wait(&self, shared: &Shared, tick: Duration) {
+        let mut fds = vec![PollFd::new(&shared.monitor.bell.0, PollFlags::IN)];
+        for control in self.controls.iter().flatten() {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, control.full());
+            fds.push(PollFd::new(&control.socket, flags));
+        }
+        let time = Timespec { tv_sec: tick.as_secs().cast_signed(), tv_nsec: i64::from(tick.subsec_nanos()) };
+        let _ = poll(&mut fds, Some(&time));
+        let mut rings = [0u8; 64];
+        while rustix::io::read(&shared.monitor.bell.0, &mut rings).is_ok_and(|n| n == rings.len()) {}
+    }
+
+    fn send(&mut self, rank: u32, message: &Message) {
+        if let Some(control) = &mut self.controls[rank as usize] {
+            // A connection that is broken is noticed when it is read.
+            let _ = control.send(message);
+        }
+    }
+
+    fn leave(mut self, shared: &Shared) {
+        let called = lock(&shared.book).groups.iter().map(|(&id, group)| (id, group.next)).collect();
+        let bye = Message::Bye { called, after: self.first.clone() };
+        for rank in 0..self.controls.len() as u32 {
+            self.send(rank, &bye);
+        }
+        let until = Instant::now() + Duration::from_secs(1);
+        while self.controls.iter().flatten().any(Control::full) && Instant::now() < until {
+            for control in self.controls.iter_mut().flatten() {
+                let _ = control.flush();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for control in self.controls.iter().flatten() {
+            let _ = control.socket.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    fn listen(&mut self, rank: u32, shared: &Shared) {
+        let Some(control) = &mut self.controls[rank as usize] else { return };
+        let _ = control.flush();
+        let (messages, end) = control.receive();
+        if !messages.is_empty() {
+            self.heard[rank as usize] = Some(Instant::now());
+        }
+        for message in messages {
+            self.hear(rank, message, shared);
+        }
+        if let Some(how) = end {
+            self.controls[rank as usize] = None;
+            if matches!(self.fates[rank as usize], Fate::Here) {
+                self.first.get_or_insert_with(|| Departure { rank, how: format!("died: {how}") });
+                self.fates[rank as usize] = Fate::Dead(how);
+                shared.gone(rank);
+                self.bury(rank, shared);
+            }
+        }
+    }
+
+    fn hear(&mut self, rank: u32, message: Message, shared: &Shared) {
+        match message {
+            Message::Bye { called, after } => {
+                // What a peer says is looked at before it is used.
+                let after = after.filter(|first| (first.rank as usize) < self.fates.len());
+                self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
+                self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
+                shared.gone(rank);
+                let with: Vec<(u32, Vec<u32>)> = {
+                    let book = lock(&shared.book);
+                    let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
+                    with.map(|(&id, group)| (id, group.ranks.clone())).collect()
+                };
+                for (group, ranks) in with {
+                    let news = News::Left(self.departure(rank, &ranks, &shared.peers));
+                    lock(&shared.listeners).tell(group, &news);
+                }
+            }
+            Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
+            Message::Ask { group, seq } => {
+                let (answer, failed) = lock(&shared.book).answer(group, seq, rank);
+                // Who asks has not been told, perhaps because it made the group after it had failed here.
+                let reply = match (answer, failed) {
+                    (Answer::Later(..) | Answer::Live(..), Some(error)) => {
+                        Message::Abort { group, why: error.to_string() }
+                    }
+                    (answer, _) => Message::Tell { group, seq, answer },
+                };
+                self.send(rank, &reply);
+            }
+            Message::Tell { group, seq, answer } => {
+                if let Some(group) = lock(&shared.book).groups.get_mut(&group)
+                    && let Some(waiting) = group.live.iter_mut().find(|w| w.seq == Some(seq))
+                {
+                    waiting.answers.insert(rank, answer);
+                }
+            }
+            Message::Serve(order) => shared.take_order(order),
+            Message::Invite { group, cycle } => lock(&shared.listeners).invited(group, cycle),
+            Message::Ping => self.send(rank, &Message::Pong),
+            Message::Pong => {}
+        }
+    }
+
+    /// A rank has died: the communicators it was in cannot go on.
+    fn bury(&self, rank: u32, shared: &Shared) {
+        let Fate::Dead(how) = &self.fates[rank as usize] else { return };
+        let failures: Vec<_> = {
+            let book = lock(&shared.book);
+            let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
+            with.map(|(&id, group)| {
+                let waited = group.oldest().map_or(String::new(), |w| format!("; {} waited for it", w.describe()));
+                (id, RunError::Failed(format!("{} died: {how}{waited}", shared.peers[rank as usize].describe())))
+            })
+            .collect()
+        };
+        for (id, error) in failures {
+            fail(shared, id, &error);
+        }
+    }
+
+    /// Looks for operations that do not move, asks those who keep them waiting, reports, and gives up.
+    fn inspect(&mut self, shared: &Shared) {
+        let now = Instant::now();
+        let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
+        {
+            let mut book = lock(&shared.book);
+            let Book { groups, .. } = &mut *book;
+            for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
+                let ranks = group.ranks.clone();
+                // Later ones wait for the oldest; transfers are independent of each other.
+                let mut first = true;
+                for waiting in &mut group.live {
+                    if waiting.seq.is_some() && !std::mem::take(&mut first) {
+                        continue;
+                    }
+                    let others =
+                        ranks.iter().copied().filter(|&r| r != shared.rank && waiting.peer.is_none_or(|p| p == r));
+                    let others: Vec<u32> = others.collect();
+                    match self.look_at(waiting, id, &others, shared, now) {
+                        Finding::Fine => {}
+                        Finding::Ask => asks.push((id, waiting.seq, others)),
+                        Finding::Report(text) => reports.push(text),
+                        Finding::Fail(error) => {
+                            failures.push((id, error));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        for (group, seq, others) in asks {
+            let message = seq.map_or(Message::Ping, |seq| Message::Ask { group, seq });
+            for rank in others {
+                self.send(rank, &message);
+            }
+        }
+        for text in reports {
+            eprintln!("paceline: {text}");
+        }
+        for (id, error) in failures {
+            let ranks = lock(&shared.book).groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
+            shared.monitor.tell_failed(id, &ranks, &error);
+            fail(shared, id, &error);
+        }
+    }
+
+    fn look_at(&self, waiting: &mut Waiting, id: u32, others: &[u32], shared: &Shared, now: Instant) -> Finding {
+        let moved = waiting.handle.moved.load(Ordering::Relaxed);
+        if moved != waiting.moved.1 {
+            waiting.moved = (now, moved);
+            waiting.asked = None;
+        }
+        let stalled = now - waiting.moved.0;
+        let peers = &shared.peers;
+        let what = waiting.describe();
+        // Who leaves or dies loses its connections, too; that is told below, or has been.
+        let here = |rank: u32| matches!(self.fates[rank as usize], Fate::Here);
+        let broken = |(r, _, at): &&(u32, String, Instant)| others.contains(r) && here(*r) && now - *at > GRACE;
+        if let Some((rank, why, _)) = self.lost.iter().find(broken) {
+            let text = format!("the data connection to {} broke: {why}; {what}", peers[*rank as usize].describe());
+            return Finding::Fail(RunError::Failed(text));
+        }
+        let gone = |&&rank: &&u32| matches!(self.fates[rank as usize], Fate::Left(_));
+        // A receive from anybody can still be satisfied by whoever is left.
+        let hopeless =
+            waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
+        for &rank in others {
+            // It died before this communicator was made; else `bury` has failed it.
+            if let Fate::Dead(how) = &self.fates[rank as usize] {
+                let text = format!("{} died: {how}; {what} waited for it", peers[rank as usize].describe());
+                return Finding::Fail(RunError::Failed(text));
+            }
+        }
+        for &rank in others.iter().filter(|_| hopeless) {
+            let Fate::Left(called) = &self.fates[rank as usize] else { continue };
+            let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
+            if never || stalled > GRACE {
+                let text = format!("{}; {what} waits for it", self.departure(rank, others, peers));
+                return Finding::Fail(RunError::Failed(text));
+            }
+        }
+        if stalled < ASK_EVERY.min(waiting.timeout / 4) {
+            return Finding::Fine;
+        }
+        // Whoever has not been asked cannot be called silent.
+        if waiting.asked.is_none() {
+            waiting.asked = Some(now);
+            return Finding::Ask;
+        }
+        let mine = waiting.signature.describe();
+        for (&rank, answer) in &waiting.answers {
+            if let Answer::Live(theirs, plan) | Answer::Past(theirs, plan) = answer
+                && !theirs.is_empty()
+                && (*theirs != mine || *plan != waiting.signature.plan)
+            {
+                let [them, me] = [rank, shared.rank].map(|rank| peers[rank as usize].name());
+                let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
+                return Finding::Fail(RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me));
+            }
+        }
+        let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
+        let limit = self.limit(waiting, others, stalled, shared, now);
+        if stalled < limit && stalled < report_after {
+            let due = waiting.asked.is_some_and(|at| now - at >= ASK_EVERY);
+            if due {
+                waiting.asked = Some(now);
+                return Finding::Ask;
+            }
+            return Finding::Fine;
+        }
+        let who = self.blame(waiting, others, peers, now);
+        let text = format!("rank {}: {what} has waited {:.0} s for {who}", shared.rank, stalled.as_secs_f64());
+        if stalled < limit {
+            waiting.reported = Some(stalled);
+            return Finding::Report(text);
+        }
+        Finding::Fail(RunError::Failed(format!(
+            "{text}. The limit is {:.0} s without progress; PACELINE_TIMEOUT or the timeout of the process group sets \
+             another",
+            limit.as_secs_f64()
+        )))
+    }
+
+    /// How long an operation may stall. One that waits longer than others do, for ranks that are busy elsewhere (a planned
+    /// gradient), does not for a rank that has not answered either: that is stopped.
+    fn limit(&self, waiting: &Waiting, others: &[u32], stalled: Duration, shared: &Shared, now: Instant) -> Duration {
+        let usual = shared.settings.timeout();
+        let mute = |rank: &&u32| self.heard[**rank as usize].is_none_or(|at| now - at >= usual);
+        let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|rank| mute(&rank));
+        if stopped { usual } else { waiting.timeout }
+    }
+
+    /// Why some ranks cannot go on when one of them has left: whoever of them went first.
+    fn departure(&self, rank: u32, ranks: &[u32], peers: &[Peer]) -> String {
+        let first = self.first.clone().filter(|first| ranks.contains(&first.rank));
+        let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
+        format!("{} {how}", peers[rank as usize].describe())
+    }
+
+    /// Who keeps an operation waiting, and how.
+    fn blame(&self, waiting: &Waiting, others: &[u32], peers: &[Peer], now: Instant) -> String {
+        let (mut silent, mut absent, mut here) = (Vec::new(), Vec::new(), Vec::new());
+        for &rank in others {
+            let fresh = self.heard[rank as usize].is_some_and(|at| now - at < STALE);
+            match (fresh, waiting.answers.get(&rank)) {
+                (false, _) => silent.push(rank),
+                (true, Some(Answer::Later(..)) | None) => absent.push(rank),
+                (true, Some(_)) => here.push(rank),
+            }
+        }
+        let mut parts = Vec::new();
+        if !silent.is_empty() {
+            parts.push(format!("{}, silent: stopped, or its host cannot be reached", describe(peers, &silent)));
+        }
+        if !absent.is_empty() {
+            let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
+                ([_], Some(Answer::Later(called, Some(waits)))) => {
+                    format!(" (it has called {called} so far, and waits in {waits})")
+                }
+                ([_], Some(Answer::Later(called, None))) => format!(" (it has called {called} so far)"),
+                _ => String::new(),
+            };
+            let verb = if waiting.seq.is_some() { "called it" } else { "sent or received it" };
+            let have = if absent.len() == 1 { "has" } else { "have" };
+            parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
+        }
+        if parts.is_empty() {
+            parts.push(format!("{}, which wait in it, too", describe(peers, &here)));
+        }
+        parts.join("; and for ")
+    }
+}
+
+enum Finding {
+    Fine,
+    Ask,
+    Report(String),
+    Fail(RunError),
+}
+
+/// A group cannot go on: whoever drives ends its operations.
+fn fail(shared: &Shared, group: u32, error: &RunError) {
+    if lock(&shared.book).fail(group, error) {
+        lock(&shared.listeners).tell(group, &News::Failed(error.clone()));
+        shared.announce();
+        // Nobody may drive at the moment, and somebody sleep until it ends.
+        shared.wake_progress_thread();
+    }
+}

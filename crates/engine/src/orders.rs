@@ -1,0 +1,115 @@
+//! What the workers of a group tell a parameter server that is a process of its own: over the control connection, and
+//! therefore in order.
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Shared;
+use paceline_executor::InStep;
+use paceline_transport::sync::lock;
+
+/// An all-reduce that the workers have begun.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The name of the workers' group.
+    pub group: String,
+    /// Its ranks.
+    pub workers: Vec<u32>,
+    /// As users type it.
+    pub strategy: String,
+    /// Of the elements.
+    pub dtype: String,
+    /// How they are combined.
+    pub op: String,
+    /// Elements.
+    pub count: u64,
+    /// What sums are multiplied by.
+    pub postscale: f64,
+    /// Its place in a training step.
+    pub step: Option<InStep>,
+    /// The servers send what they have, and add nothing.
+    pub pull_only: bool,
+    /// Number of the bucket, for its placement.
+    pub bucket: u32,
+    /// What it is called in messages.
+    pub label: String,
+    /// Silence after which it fails; none: the job's.
+    pub timeout_s: Option<f64>,
+}
+
+/// What a server has been told and not begun, under one lock with the number of workers that are gone: whoever waits for
+/// either is woken by both.
+#[derive(Default)]
+pub(crate) struct Orders {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Order>,
+    /// Workers that have left or died.
+    gone: u32,
+}
+
+impl Orders {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    /// All orders, as soon as there are any or the time is over; none when all `workers` are gone and nothing is left.
+    fn next(&self, workers: u32, timeout: Duration) -> Option<VecDeque<Order>> {
+        let mut state = lock(&self.state);
+        if state.queue.is_empty() && state.gone < workers {
+            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        (!state.queue.is_empty() || state.gone < workers).then(|| std::mem::take(&mut state.queue))
+    }
+}
+
+impl Shared {
+    /// Tells servers what the workers have begun.
+    pub fn order(&self, servers: &[u32], order: &Order) {
+        self.monitor.order(servers, order);
+    }
+
+    /// What the workers have begun since; waits for it so long. None: all of them have left.
+    pub fn next_orders(&self, timeout: Duration) -> Option<VecDeque<Order>> {
+        self.orders.next(self.workers(), timeout)
+    }
+
+    pub(crate) fn take_order(&self, order: Order) {
+        self.orders.change(|state| state.queue.push_back(order));
+    }
+
+    /// A rank has left or died.
+    pub(crate) fn gone(&self, rank: u32) {
+        if rank < self.workers() {
+            self.orders.change(|state| state.gone += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn the_last_worker_that_leaves_wakes_who_waits() {
+        for _ in 0..200 {
+            let orders = Arc::new(Orders::default());
+            let leaves = orders.clone();
+            let leaver = std::thread::spawn(move || leaves.change(|state| state.gone += 1));
+            let begin = Instant::now();
+            assert!(orders.next(1, Duration::from_secs(60)).is_none());
+            assert!(begin.elapsed() < Duration::from_secs(30));
+            leaver.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Joining a job: the ranks tell each other where they are, open each other's shared memory, connect, and start threads.
+use std::sync::Arc;
+use std::time::Instant;
+
+use paceline_schedule::{Knob, look_up};
+
+use super::Engine;
+use super::assemble::{assemble, system};
+use super::checks::{check_grpc, check_place, check_streams, check_transport};
+use super::introduction::{Doors, Exchange, Introduction, introduce};
+use super::memory::{agree, open_memory};
+use super::peers::Peer;
+use crate::settings::{Settings, Transport};
+use paceline_grpc as grpc;
+use paceline_mpi as mpi;
+use paceline_rendezvous::{
+    self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
+};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::{Port, Sizes};
+use paceline_transport::shm::{Bell, Segment};
+
+/// What authenticates a job on one machine for which nobody made a secret: nothing, but a stray connection.
+const NO_SECRET: &str = "paceline: a job on one machine without a secret";
+
+/// Why the ranks did not meet, and which of the numbers in it are servers and the switch.
+fn who_serves(error: RunError, size: u32, servers: u32, switch: bool) -> RunError {
+    let RunError::Failed(why) = error else { return error };
+    let first = size - servers - u32::from(switch);
+    let mut who = match servers {
+        0 => String::new(),
+        1 => format!("; rank {first} is its parameter server"),
+        _ => format!("; ranks {first}-{} are its {servers} parameter servers", first + servers - 1),
+    };
+    if switch {
+        who += &format!(", rank {} its switch", size - 1);
+    }
+    RunError::Failed(why + &who)
+}
+
+pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
+    check_place(rank, size, &settings)?;
+    let deadline = Instant::now() + settings.start_timeout();
+    let library = settings.transport.tensors_by_mpi().then(|| open_library(rank, size, &settings)).transpose()?;
+    check_exposure(&settings.interface, settings.secret.is_some())?;
+    let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
+    let mut own_exchange;
+    let exchange: Exchange<'_> = match exchange {
+        Some(given) => given,
+        None => {
+            let address = match (&settings.rendezvous, size) {
+                _ if library.is_some() => String::new(),
+                (Some(address), _) => address.clone(),
+                (None, 1) => "127.0.0.1:1".into(),
+                (None, _) => {
+                    return Err(RunError::Usage(
+                        "no rendezvous: start with `paceline run`, or set PACELINE_RENDEZVOUS=host:port of rank 0; under \
+                         mpirun PACELINE_TRANSPORT=mpi needs none"
+                            .into(),
+                    ));
+                }
+            };
+            if library.is_none() {
+                check_exposure(&address, settings.secret.is_some())?;
+            }
+            let (secret, library) = (secret.clone(), library.clone());
+            let (servers, switch) = (settings.helpers() - u32::from(settings.switch), settings.switch);
+            own_exchange = move |blob: Vec<u8>| {
+                if size == 1 {
+                    return Ok(vec![blob]);
+                }
+                if let Some(library) = &library {
+                    return mpi::exchange(library, blob, deadline.saturating_duration_since(Instant::now()));
+                }
+                rendezvous::exchange(rank, size, &address, &secret, &blob, deadline)
+                    .map_err(|error| who_serves(error, size, servers, switch))
+            };
+            &mut own_exchange
+        }
+    };
+
+    check_grpc(&settings)?;
+    let listener = Listener::bind(&settings.interface)?;
+    let multicast = open_port(rank, size, &settings, &listener)?;
+    let by_grpc = settings.transport.controls_by_grpc();
+    let door = by_grpc.then(|| grpc::Door::open(&settings.interface, settings.tls)).transpose()?;
+    let doors = Doors { listener, grpc: door, multicast };
+    let introductions = introduce(rank, size, &settings, &doors, exchange)?;
+    let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
+    let hosts: Vec<u32> = introductions
+        .iter()
+        .map(|i| introductions.iter().position(|other| other.machine == i.machine).unwrap_or(0) as u32)
+        .collect();
+
+    let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
+    let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
+        RunError::Failed(format!(
+            "shared memory of {} ranks cannot be reserved: {e}; is there enough memory?",
+            local.len()
+        ))
+    })?;
+    let bell = Bell::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
+    let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
+    // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
+    let mut shared_with = agree(rank, &opened, exchange)?;
+    if settings.transport.shares_no_memory() {
+        shared_with.fill(false);
+    }
+    // Everybody has opened what they could: the descriptor is not needed any more.
+    drop(file);
+    check_transport(rank, &settings, &peers, &shared_with)?;
+    check_streams(rank, &settings, &hosts, &shared_with)?;
+
+    let Doors { listener, grpc: door, multicast: port } = doors;
+    let job = introductions[0].job;
+    let mesh = if by_grpc && !settings.transport.tensors_by_sockets() {
+        drop(listener);
+        Mesh::of_none(size)
+    } else {
+        let over_mpi = library.is_some();
+        let streams = |peer: u32| if over_mpi || shared_with[peer as usize] { 0 } else { settings.streams.max(1) };
+        let links = u32::from(port.is_some());
+        let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
+        let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
+        connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?
+    };
+    let called = door.map(|door| {
+        let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
+        let offers =
+            offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
+        let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
+        let plan = grpc::Plan { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
+        grpc::connect(door, plan)
+            .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
+    });
+    let called = called.transpose()?;
+    let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
+    let memory = (segment, bell, opened, shared_with);
+    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library))?;
+    engine.shared.timeline.begin_at(introductions[0].clock);
+    Ok(engine)
+}
+
+/// What every rank called it with, in rank order, through MPI: before a job, for what all must know to begin one.
+///
+/// # Errors
+/// No MPI, another place in it than the launcher's environment tells, or ranks that do not come.
+pub fn exchange_over_mpi(rank: u32, size: u32, settings: &Settings, blob: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    let library = open_library(rank, size, settings)?;
+    mpi::exchange(&library, blob, settings.start_timeout())
+}
+
+/// The thread of MPI, whose ranks must be those that the launcher's environment tells.
+fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Thread>> {
+    let thread = mpi::Thread::get(settings.mpi_library.as_deref(), settings.start_timeout())?;
+    let about = &thread.about;
+    if (about.rank, about.size) != (rank, size) {
+        let remedy = if about.size == 1 {
+            "another launcher has started it: start it with the mpirun that belongs to this library, or set \
+             PACELINE_MPI_LIBRARY to the library that belongs to the launcher"
+        } else {
+            "give MPI and paceline the same ranks: unset RANK and WORLD_SIZE, or start with mpirun alone"
+        };
+        return Err(RunError::Usage(format!(
+            "transport mpi: this process is rank {rank} of {size}, but for {} ({}) it is rank {} of {}; {remedy}",
+            about.version,
+            about.library.display(),
+            about.rank,
+            about.size
+        )));
+    }
+    Ok(thread)
+}
+
+/// The sockets of multicasts, if there are to be any; those that train receive.
+fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> Result<Option<Port>> {
+    let Some(address) = settings.multicast else { return Ok(None) };
+    let without =
+        |what: String| RunError::Usage(format!("multicast {address}: has no effect {what}; leave one of them out"));
+    if !settings.transport.tensors_by_sockets() {
+        return Err(without(format!("with transport {}", settings.transport.name())));
+    }
+    if let Some(name) = &settings.strategy
+        && look_up(name).is_ok_and(|entry| !entry.uses(Knob::Multicast))
+    {
+        return Err(without(format!("on {name}")));
+    }
+    let trains = rank < size - settings.helpers();
+    Port::open(address, listener.address().ip(), trains).map(Some)
+}
+
+/// What all ranks can send and receive.
+fn agreed(introductions: &[Introduction], settings: &Settings) -> Sizes {
+    let servers = settings.strategy.as_ref().is_some_and(|name| look_up(name).is_ok_and(|e| e.uses(Knob::Servers)));
+    let senders = if servers { settings.servers as usize } else { introductions.len() };
+    let all = || introductions.iter().filter_map(|one| one.multicast);
+    let payload = all().map(|(payload, _)| payload).min().unwrap_or(8);
+    let buffer = all().map(|(_, buffer)| buffer).min().unwrap_or(0);
+    Sizes::new(payload, buffer, senders)
+}

@@ -1,0 +1,435 @@
+//! The operations of a communicator, in their order.
+use std::collections::{HashMap, VecDeque};
+
+use super::aside::Aside;
+use super::lane::{Lent, State};
+use super::live::{Begin, Between, Depth, Live, Part};
+use super::step::{self, BARRIER_SLOT, Note, Place};
+use super::underneath::{self, Stage};
+use super::wires::Wires;
+use super::{Failure, Over};
+use crate::program::Transfer;
+use paceline_transport::error::RunError;
+use paceline_transport::tag::{Call, Tag};
+
+/// What a fragment is to this group.
+pub(super) enum Found {
+    /// Its operation is over or has failed.
+    Past,
+    /// It has not begun here.
+    Later,
+    /// This one.
+    Live(At),
+}
+
+/// Where an operation in flight is.
+#[derive(Clone, Copy)]
+pub(super) enum At {
+    /// In the order.
+    Op(usize, usize, u32),
+    /// Among the transfers.
+    Transfer(usize),
+}
+
+/// Whether an operation that was begun goes on: it may wait for others before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opened {
+    NotYet,
+    Yes,
+}
+
+struct Slot {
+    live: Option<Live>,
+    bytes: u64,
+    opened: bool,
+}
+
+pub(super) struct Group {
+    pub id: u32,
+    ranks: Vec<u32>,
+    me: u32,
+    /// Number of the first of `ops`.
+    base: u32,
+    ops: VecDeque<Slot>,
+    transfers: Vec<Live>,
+    /// Transfers so far: by rank in the group, tag, and whether sent.
+    counters: HashMap<(u32, u32, bool), u32>,
+    broken: Option<RunError>,
+    depth: Depth,
+    /// Bytes of operations that may begin before the oldest is over.
+    ahead: u64,
+    /// Operations have been in steps: only then is anybody looked for who meets at the end of one.
+    steps: bool,
+}
+
+impl Group {
+    pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
+        let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
+        Group { id, ranks, me, base, ops, transfers, counters, broken, depth, ahead, steps: false }
+    }
+
+    pub fn busy(&self) -> bool {
+        !self.ops.is_empty() || !self.transfers.is_empty()
+    }
+
+    /// Whether it has come to its end without a failure.
+    pub fn whole(&self) -> bool {
+        !self.busy() && self.broken.is_none()
+    }
+
+    pub fn begin(&mut self, begin: Begin, over: &mut Vec<Over>) {
+        if let Some(error) = &self.broken {
+            begin.handle.fail(error.clone());
+            over.push(Over { handle: begin.handle, group: self.id, seq: None, keep: begin.keep });
+            return;
+        }
+        if let Some(Between { peer, tag, sends }) = begin.transfer {
+            let seq = peer.map_or(0, |peer| self.next_transfer(peer, tag, sends));
+            self.transfers.push(Live::new(seq, begin, self.depth));
+            return;
+        }
+        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
+        let seq = self.base.wrapping_add(self.ops.len() as u32);
+        self.steps |= begin.step.is_some();
+        self.ops.push_back(Slot { live: Some(Live::new(seq, begin, self.depth)), bytes, opened: false });
+    }
+
+    fn next_transfer(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
+        let counter = self.counters.entry((peer, tag, sends)).or_default();
+        *counter = counter.wrapping_add(1);
+        *counter - 1
+    }
+
+    /// The operation a fragment is for. A receive from anybody is bound to the sender here.
+    pub fn find(&mut self, tag: &Tag) -> Found {
+        if self.broken.is_some() {
+            return Found::Past;
+        }
+        if tag.signature.call == Call::Transfer {
+            return self.find_transfer(tag);
+        }
+        let index = tag.seq.wrapping_sub(self.base);
+        if index > u32::MAX / 2 {
+            return Found::Past;
+        }
+        let Some(slot) = self.ops.get(index as usize) else { return Found::Later };
+        let Some(live) = &slot.live else { return Found::Past };
+        match live.parts.iter().position(|part| part.role == u32::from(tag.to)) {
+            Some(part) => Found::Live(At::Op(index as usize, part, tag.lane)),
+            None => Found::Live(At::Op(index as usize, usize::MAX, tag.lane)),
+        }
+    }
+
+    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    pub fn streams(&self, tag: &Tag) -> Option<Opened> {
+        let slot = self.ops.get(tag.seq.wrapping_sub(self.base) as usize)?;
+        let part = slot.live.as_ref()?.parts.iter().find(|part| part.role == u32::from(tag.to))?;
+        let opened = if slot.opened { Opened::Yes } else { Opened::NotYet };
+        part.space.window().map(|_| opened)
+    }
+
+    fn find_transfer(&mut self, tag: &Tag) -> Found {
+        let from = u32::from(tag.from);
+        let exactly = Some(Between { peer: Some(from), tag: tag.lane, sends: false });
+        let bound = |live: &Live| live.transfer == exactly && live.seq == tag.seq;
+        if let Some(index) = self.transfers.iter().position(bound) {
+            return Found::Live(At::Transfer(index));
+        }
+        let next = self.counters.get(&(from, tag.lane, false)).copied().unwrap_or(0);
+        let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == tag.lane;
+        match self.transfers.iter().position(open) {
+            Some(index) if tag.seq == next => {
+                self.bind(index, from, tag.lane);
+                Found::Live(At::Transfer(index))
+            }
+            _ => Found::Later,
+        }
+    }
+
+    fn bind(&mut self, index: usize, from: u32, tag: u32) {
+        let seq = self.next_transfer(from, tag, false);
+        let live = &mut self.transfers[index];
+        live.seq = seq;
+        live.transfer = Some(Between { peer: Some(from), tag, sends: false });
+        live.program = Box::new(Transfer { peer: from, sends: false, len: live.signature.count });
+        live.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Takes the front fragment of a rank if it is wanted now.
+    pub fn deliver(&mut self, at: At, tag: &Tag, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
+        let place = Place { group: self.id, ranks: &self.ranks };
+        let (live, part, lane) = match at {
+            At::Op(index, part, lane) => match &mut self.ops[index].live {
+                Some(live) => (live, part, lane),
+                None => return Ok(false),
+            },
+            At::Transfer(index) => (&mut self.transfers[index], 0, 0),
+        };
+        if live.signature != tag.signature || part == usize::MAX {
+            return Err(step::mismatch(live, tag, &place));
+        }
+        step::deliver(live, part, tag, lane, (rank, &place), wires)
+    }
+
+    /// Goes on with the lane that has just received something.
+    pub fn advance(
+        &mut self,
+        at: At,
+        wires: &mut Wires,
+        aside: &mut Aside,
+        over: &mut Vec<Over>,
+    ) -> Result<(), RunError> {
+        let place = Place { group: self.id, ranks: &self.ranks };
+        match at {
+            At::Op(index, part, lane) => {
+                if let Some(live) = &mut self.ops[index].live {
+                    step::advance(live, part, lane, &place, wires, aside)?;
+                    if live.parts[part].shift() {
+                        let opened = live.parts[part].first + live.parts[part].lanes.len() as u32 - 1;
+                        step::advance(live, part, opened, &place, wires, aside)?;
+                    }
+                }
+                self.settle(index, over);
+            }
+            At::Transfer(index) => {
+                step::advance(&mut self.transfers[index], 0, 0, &place, wires, aside)?;
+                self.transfers[index].parts[0].shift();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done; whether anything was.
+    pub fn run(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+        if !self.busy() {
+            return Ok(false);
+        }
+        let mut any = false;
+        let (mut lanes, mut ahead, mut earlier) = (0, 0, false);
+        let order = if self.steps { self.order() } else { None };
+        for at in 0..self.ops.len() {
+            let index = order.as_ref().map_or(at, |order| order[at]);
+            let Slot { live, bytes, opened } = &mut self.ops[index];
+            if index > 0 {
+                ahead += if *opened { *bytes } else { 0 };
+            }
+            let Some(live) = live else { continue };
+            // What waits for a step's other operations must not keep them from beginning.
+            if !*opened && live.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
+                break;
+            }
+            *opened = true;
+            let place = Place { group: self.id, ranks: &self.ranks };
+            for part in 0..live.parts.len() {
+                any |= step::notes_aside(live, part, &place, aside);
+                any |= run_part(live, part, &place, wires, aside)?;
+                lanes += live.parts[part].lanes.len();
+            }
+            if live.step.is_none() {
+                any |= meet(live, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
+            }
+            if !matches!(live.underneath, Stage::Over) {
+                any |= underneath::advance(live, self.id, &self.ranks, earlier, wires)?;
+                earlier |= matches!(live.underneath, Stage::Waits(_));
+            }
+            any |= self.settle(index, over);
+        }
+        any |= self.steps && self.meet_steps(wires);
+        while self.ops.front().is_some_and(|slot| slot.live.is_none()) {
+            self.ops.pop_front();
+            self.base = self.base.wrapping_add(1);
+        }
+        if !self.transfers.is_empty() {
+            any |= self.run_transfers(wires, aside, over)?;
+        }
+        Ok(any)
+    }
+
+    /// In which order operations are worked on, if not in their own: of steps whose servers have met, by priority.
+    fn order(&self) -> Option<Vec<usize>> {
+        let released = |live: &Live| live.step.is_some() && live.parts.iter().any(|part| part.released);
+        let lives = || self.ops.iter().map(|slot| slot.live.as_ref());
+        if !lives().flatten().any(released) {
+            return None;
+        }
+        let key = |live: Option<&Live>| live.filter(|live| released(live)).and_then(|live| live.step);
+        let keys: Vec<u32> = lives().map(|live| key(live).map_or(u32::MAX, |step| step.priority)).collect();
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|&index| keys[index]);
+        Some(order)
+    }
+
+    /// Where a step's last operation has come: servers whose gradients have all come say so, and all go on when all have.
+    fn meet_steps(&mut self, wires: &mut Wires) -> bool {
+        let ends = |slot: &Slot| slot.live.as_ref().is_some_and(|live| live.step.is_some_and(|step| step.last));
+        let (mut any, mut first) = (false, 0);
+        while let Some(last) = (first..self.ops.len()).find(|&index| ends(&self.ops[index])) {
+            let of_step = first..last + 1;
+            let parts = of_step.clone().filter_map(|index| self.ops[index].live.as_ref()).flat_map(|live| &live.parts);
+            let busy: Vec<u32> = parts.filter(|part| part.parked < part.barriers).map(|part| part.role).collect();
+            let place = Place { group: self.id, ranks: &self.ranks };
+            let mut released = Vec::new();
+            if let Some(live) = &mut self.ops[last].live {
+                let servers = live.program.servers();
+                any |= meet(live, &place, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
+                released.extend(live.parts.iter().filter(|part| part.released).map(|part| part.role));
+            }
+            let lives = self.ops.range_mut(of_step).filter_map(|slot| slot.live.as_mut());
+            for part in lives.filter(|live| live.step.is_some()).flat_map(|live| &mut live.parts) {
+                if released.contains(&part.role) && part.lanes.iter().any(|lane| lane.state == State::Parked) {
+                    step::release(part);
+                    any = true;
+                }
+            }
+            if let Some(live) = &mut self.ops[last].live {
+                // Workers of this process do not meet anybody.
+                let meeting = &live.meeting;
+                live.step_released = live.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
+            }
+            first = last + 1;
+        }
+        any
+    }
+
+    fn run_transfers(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+        let mut any = false;
+        let mut index = 0;
+        while index < self.transfers.len() {
+            if self.transfers[index].is_receive_from_anybody() {
+                let tag = self.transfers[index].lane_name(0);
+                let counters = &self.counters;
+                let next = |t: &&Tag| {
+                    t.seq == counters.get(&(u32::from(t.from), t.lane, false)).copied().unwrap_or(0) && t.offset == 0
+                };
+                let from = aside.transfers(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
+                match from {
+                    Some(from) => self.bind(index, from, tag),
+                    None => {
+                        index += 1;
+                        continue;
+                    }
+                }
+            }
+            let place = Place { group: self.id, ranks: &self.ranks };
+            let live = &mut self.transfers[index];
+            any |= run_part(live, 0, &place, wires, aside)?;
+            if live.over() {
+                let live = self.transfers.remove(index);
+                conclude(live, self.id, None, over);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Ends an operation whose lanes are over.
+    fn settle(&mut self, index: usize, over: &mut Vec<Over>) -> bool {
+        if !self.ops[index].live.as_ref().is_some_and(Live::over) {
+            if let Some(live) = &self.ops[index].live {
+                live.handle.moved.store(live.moved, std::sync::atomic::Ordering::Relaxed);
+            }
+            return false;
+        }
+        let Some(live) = self.ops[index].live.take() else { return false };
+        let seq = live.seq;
+        conclude(live, self.id, Some(seq), over);
+        true
+    }
+
+    /// Ends everything because of an error found here, which others must hear of.
+    pub fn give_up(&mut self, error: RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Failure {
+        self.fail(&error, wires, aside, over);
+        Failure { group: self.id, error }
+    }
+
+    /// Ends everything.
+    pub fn fail(&mut self, error: &RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) {
+        self.broken.get_or_insert_with(|| error.clone());
+        let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
+        for (seq, mut live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+            underneath::give_up(&mut live, wires);
+            // The memory is its owner's again.
+            live.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
+            live.handle.fail(error.clone());
+            over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
+        }
+        aside.forget(self.id);
+        wires.forget(self.id, true);
+    }
+}
+
+fn conclude(mut live: Live, group: u32, seq: Option<u32>, over: &mut Vec<Over>) {
+    live.conclude();
+    live.handle.finish();
+    over.push(Over { handle: live.handle, group, seq, keep: live.keep });
+}
+
+fn run_part(
+    live: &mut Live,
+    part: usize,
+    place: &Place<'_>,
+    wires: &mut Wires,
+    aside: &mut Aside,
+) -> Result<bool, RunError> {
+    let mut any = false;
+    if live.parts[part].settled == Some(aside.puts) {
+        return Ok(false);
+    }
+    loop {
+        any |= live.parts[part].shift();
+        live.parts[part].settled = Some(aside.puts);
+        let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
+        for lane in first..first + count {
+            if aside.is_empty() && live.parts[part].lanes[(lane - first) as usize].stuck(wires) {
+                live.parts[part].settled = None;
+                continue;
+            }
+            any |= step::advance(live, part, lane, place, wires, aside)?;
+        }
+        // Lanes in which this role has no part are over at once.
+        if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
+            return Ok(any);
+        }
+    }
+}
+
+/// The barrier: the first role that has one counts, and releases all. `stands`: whether a role of this process has come.
+fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
+    let Some(&counts) = live.meeting.first() else { return false };
+    let mut any = false;
+    for index in 0..live.parts.len() {
+        let part = &mut live.parts[index];
+        if !part.announced && stands(part) {
+            part.announced = true;
+            live.notes.push((counts, Note::Arrived));
+            any = true;
+        }
+    }
+    if live.arrived == live.meeting.len() as u32 {
+        live.arrived += 1;
+        live.notes.extend(live.meeting.iter().map(|&role| (role, Note::Release)));
+        any = true;
+    }
+    let from = live.parts.iter().find(|part| live.meeting.contains(&part.role)).map_or(0, |part| part.role);
+    let notes = std::mem::take(&mut live.notes);
+    for (role, note) in notes {
+        let tag = Tag {
+            group: place.group,
+            seq: live.seq,
+            lane: note as u32,
+            slot: BARRIER_SLOT,
+            from: from as u16,
+            to: role as u16,
+            bytes: 0,
+            offset: 0,
+            signature: live.signature,
+        };
+        if wires.send(place.host(role), &tag, &[], true) {
+            any = true;
+        } else {
+            live.notes.push((role, note));
+        }
+    }
+    any
+}

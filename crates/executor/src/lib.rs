@@ -1,0 +1,246 @@
+//! Runs programs on real buffers over channels, never waiting: whoever drives it calls [`Executor::progress`].
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `live` | an operation in flight: its parts (one a role), their lanes |
+//! | `lane` | how far a lane is in its step |
+//! | `step` | a lane's steps, and receiving their fragments |
+//! | `send` | sending the fragments of a step |
+//! | `aside` | fragments that came before anybody wants them |
+//! | `limits` | how much is held and begun ahead |
+//! | `group` | the operations of a communicator in their order |
+//! | `underneath` | operations that the library of the transport does |
+//! | `wires` | the channels by rank, and which of them are lost |
+//! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
+//! | [`handle`] | the caller's view of an operation in flight |
+//! | [`timeline`] | what a rank did when |
+mod aside;
+mod group;
+pub mod handle;
+mod lane;
+mod limits;
+mod live;
+pub mod program;
+mod send;
+mod step;
+pub mod timeline;
+mod underneath;
+mod wires;
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use limits::Limits;
+pub use live::{Begin, Between, Finish, InStep};
+pub use wires::Wires;
+
+use crate::handle::Handle;
+use aside::Aside;
+use group::{Found, Group, Opened};
+use live::Depth;
+use paceline_transport::error::RunError;
+use paceline_transport::tag::Tag;
+
+/// A group that cannot go on.
+#[derive(Debug)]
+pub struct Failure {
+    /// The communicator.
+    pub group: u32,
+    /// Why.
+    pub error: RunError,
+}
+
+/// An operation that is over.
+pub struct Over {
+    /// The caller's handle.
+    pub handle: Arc<Handle>,
+    /// The communicator.
+    pub group: u32,
+    /// Its number; none for a transfer.
+    pub seq: Option<u32>,
+    /// The owner of the memory.
+    pub keep: Option<Box<dyn Any + Send>>,
+}
+
+/// All groups of this process, and the channels they share.
+pub struct Executor {
+    wires: Wires,
+    limits: Limits,
+    groups: Vec<Group>,
+    /// Communicators that were dropped.
+    gone: HashSet<u32>,
+    aside: Aside,
+    /// Since when whoever drives has slept and found nothing to do. Callers wait in short slices: it outlasts them.
+    pub stuck_since: Option<Instant>,
+    /// Operations that have ended since the caller last looked.
+    pub over: Vec<Over>,
+    /// Groups that have failed since.
+    pub failures: Vec<Failure>,
+}
+
+impl Executor {
+    /// Over these channels.
+    #[must_use]
+    pub fn new(wires: Wires) -> Executor {
+        Executor::with_limits(wires, Limits::default())
+    }
+
+    /// The same, within these limits.
+    #[must_use]
+    pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
+        wires.limit(&limits);
+        let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::new(limits));
+        Executor { wires, limits, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
+    }
+
+    /// The channels.
+    pub fn wires(&mut self) -> &mut Wires {
+        &mut self.wires
+    }
+
+    /// Adds a communicator of these ranks, `me` being this process's place in it.
+    pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
+        let depth = if self.wires.near(&ranks) { Depth::NEAR } else { Depth::far(ranks.len()) };
+        self.groups.push(Group::new(id, ranks, me, depth.within(&self.limits), self.limits.ahead));
+    }
+
+    /// Begins an operation.
+    pub fn begin(&mut self, group: u32, begin: Begin) {
+        let Some(group) = self.groups.iter_mut().find(|g| g.id == group) else {
+            begin.handle.fail(RunError::Failed(format!("there is no communicator {group}")));
+            return;
+        };
+        group.begin(begin, &mut self.over);
+    }
+
+    /// Does what can be done now; whether anything was.
+    pub fn progress(&mut self) -> bool {
+        let mut any = self.wires.look();
+        let mut at = 0;
+        while let Some(wire) = self.wires.source(at) {
+            any |= self.receive(wire);
+            at += 1;
+        }
+        for group in &mut self.groups {
+            match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
+                Ok(moved) => any |= moved,
+                Err(error) => {
+                    self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over))
+                }
+            }
+        }
+        any | self.wires.flush()
+    }
+
+    /// Takes fragments from a wire as long as they are wanted.
+    fn receive(&mut self, wire: u32) -> bool {
+        let mut any = false;
+        while let Some(tag) = self.wires.front(wire) {
+            let mut group = self.groups.iter_mut().find(|g| g.id == tag.group);
+            let found = match &mut group {
+                Some(group) => group.find(&tag),
+                None if self.gone.contains(&tag.group) => Found::Past,
+                None => Found::Later,
+            };
+            match (found, group) {
+                (Found::Live(place), Some(group)) => {
+                    let taken = match group.deliver(place, &tag, wire, &mut self.wires) {
+                        Ok(false) => break,
+                        Ok(true) => {
+                            any = true;
+                            group.advance(place, &mut self.wires, &mut self.aside, &mut self.over)
+                        }
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = taken {
+                        self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over));
+                    }
+                }
+                (Found::Past, _) => {
+                    if !self.wires.discard(wire) {
+                        break;
+                    }
+                    any = true;
+                }
+                _ => break,
+            }
+        }
+        any
+    }
+
+    /// Copies fragments aside that block others behind them; whether any was. Called when nothing else can be done: a
+    /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already, but for sums that stream
+    /// through this process: those are wanted when others have sent theirs.
+    pub fn put_aside(&mut self, force: bool) -> bool {
+        let (mut any, mut at) = (false, 0);
+        while let Some(wire) = self.wires.source(at) {
+            at += 1;
+            let Some(tag) = self.wires.front(wire) else { continue };
+            let streams = self.streams(&tag);
+            // What waits for an operation that may not begin here may block the end of those that have begun.
+            if self.aside.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
+                continue;
+            }
+            any |= self.wires.take_aside(wire, &tag, &mut self.aside);
+        }
+        any
+    }
+
+    /// Allows more of the sums that stream through this process to be put aside, if they are in the way, and does so;
+    /// whether any was. Called when forcing did not help: mostly a rank is late, and what was put aside is only memory.
+    /// But a rank may wait for what stands behind them, so that they would wait for it forever.
+    pub fn put_streams_aside(&mut self) -> bool {
+        let mut at = 0;
+        while let Some(wire) = self.wires.source(at) {
+            at += 1;
+            if self.wires.front(wire).is_some_and(|tag| self.streams(&tag) == Some(Opened::Yes)) {
+                self.aside.widen(wire);
+                return self.put_aside(true);
+            }
+        }
+        false
+    }
+
+    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    fn streams(&self, tag: &Tag) -> Option<Opened> {
+        self.groups.iter().find(|group| group.id == tag.group).and_then(|group| group.streams(tag))
+    }
+
+    /// Ends all operations of a group with an error; later ones fail at once.
+    pub fn fail_group(&mut self, id: u32, error: &RunError) {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
+            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
+        }
+    }
+
+    /// Ends everything.
+    pub fn fail_all(&mut self, error: &RunError) {
+        for group in &mut self.groups {
+            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
+        }
+    }
+
+    /// A group of the same ranks as another takes over what the library underneath has for it.
+    pub fn inherit(&mut self, from: u32, to: u32) {
+        if let Some(library) = self.wires.offload() {
+            library.inherit(from, to);
+        }
+    }
+
+    /// Drops a communicator; what still comes for it is discarded.
+    pub fn remove_group(&mut self, id: u32) {
+        if self.groups.iter().any(|group| group.id == id && !group.busy()) {
+            self.wires.forget(id, false);
+        }
+        if self.groups.iter().any(|group| group.id == id && group.whole())
+            && let Some(library) = self.wires.offload()
+        {
+            library.part(id);
+        }
+        self.fail_group(id, &RunError::Failed("the communicator was destroyed".into()));
+        self.groups.retain(|group| group.id != id);
+        self.gone.insert(id);
+    }
+}

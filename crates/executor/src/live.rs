@@ -1,0 +1,259 @@
+//! An operation in flight.
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Limits;
+use super::lane::{Lane, Lent, State};
+use super::underneath::Stage;
+use crate::handle::Handle;
+use crate::program::Program;
+use paceline_kernels::dtype::Dtype;
+use paceline_kernels::reduce::{Kernel, kernel, scale};
+use paceline_transport::space::Space;
+use paceline_transport::tag::Signature;
+
+/// How much of a communicator's work is in flight at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Depth {
+    /// Lanes of a part.
+    pub window: u32,
+    /// Lanes of all operations; the oldest come first.
+    pub lanes: usize,
+}
+
+impl Depth {
+    /// Ranks that share memory: few, so that what is received, combined and passed on stays in the cache.
+    pub const NEAR: Depth = Depth { window: 8, lanes: 16 };
+
+    /// Over a network so many that its links are busy while pieces wait for others: a ring of W workers needs W, a tree
+    /// for every hop up and down one or more.
+    pub fn far(ranks: usize) -> Depth {
+        Depth { window: (ranks as u32).max(64), lanes: (2 * ranks).max(256) }
+    }
+
+    /// No deeper than the limits.
+    pub fn within(self, limits: &Limits) -> Depth {
+        Depth { window: self.window.min(limits.window).max(1), lanes: self.lanes.min(limits.lanes) }
+    }
+}
+
+/// What is to be done when all lanes are over.
+#[derive(Clone, Copy, Debug)]
+pub struct Finish {
+    /// Elements of the first part's space that are multiplied: offset, length.
+    pub scaled: (u64, u64),
+    /// By this.
+    pub factor: f64,
+}
+
+/// Between whom a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// The other rank in the group; none: a receive from anybody.
+    pub peer: Option<u32>,
+    /// The user's tag.
+    pub tag: u32,
+    /// Whether this rank sends.
+    pub sends: bool,
+}
+
+/// Of an all-reduce by parameter servers: its place in a training step, at whose end servers meet: none sends a sum of the
+/// step before all gradients of it have come to all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InStep {
+    /// No more comes in this step.
+    pub last: bool,
+    /// Servers send lower ones first.
+    pub priority: u32,
+}
+
+/// An operation as the caller gives it to the executor.
+pub struct Begin {
+    /// What all ranks must agree on.
+    pub signature: Signature,
+    /// What this process's roles do.
+    pub program: Box<dyn Program>,
+    /// The roles this process plays, with their memory; the worker first.
+    pub roles: Vec<(u32, Space)>,
+    /// Whether large pieces are lent rather than copied.
+    pub lends: bool,
+    /// Of a transfer.
+    pub transfer: Option<Between>,
+    /// Its place in a step.
+    pub step: Option<InStep>,
+    /// What results are multiplied by where the program completes them.
+    pub factor: Option<f64>,
+    /// Afterwards.
+    pub finish: Option<Finish>,
+    /// The user's name of the tensors, or nothing.
+    pub label: String,
+    /// For the caller.
+    pub handle: Arc<Handle>,
+    /// The owner of the memory, held until the end.
+    pub keep: Option<Box<dyn Any + Send>>,
+}
+
+/// A role's part.
+pub(super) struct Part {
+    pub role: u32,
+    pub space: Space,
+    pub total: u32,
+    /// Number of the first of `lanes`.
+    pub first: u32,
+    pub lanes: VecDeque<Lane>,
+    /// Lanes in flight at once.
+    window: u32,
+    /// Lanes that will meet the barrier, and that stand there.
+    pub barriers: u32,
+    pub parked: u32,
+    /// The others have been told that they stand there.
+    pub announced: bool,
+    pub released: bool,
+    /// All lanes wait for messages that had not come when so many had been put aside: until more are, what comes over the
+    /// channels alone makes them go on.
+    pub settled: Option<u64>,
+}
+
+impl Part {
+    pub fn over(&self) -> bool {
+        self.first == self.total
+    }
+
+    /// Drops finished lanes and opens new ones.
+    pub fn shift(&mut self) -> bool {
+        while self.lanes.front().is_some_and(|lane| lane.state == State::Done) {
+            self.lanes.pop_front();
+            self.first += 1;
+        }
+        let wanted = self.window.min(self.total - self.first);
+        let opened = (self.lanes.len() as u32) < wanted;
+        if opened {
+            self.settled = None;
+        }
+        while (self.lanes.len() as u32) < wanted {
+            self.lanes.push_back(Lane::default());
+        }
+        opened
+    }
+}
+
+pub(super) struct Live {
+    pub seq: u32,
+    pub signature: Signature,
+    pub program: Box<dyn Program>,
+    pub kernel: Kernel,
+    pub parts: Vec<Part>,
+    pub lends: bool,
+    pub transfer: Option<Between>,
+    pub step: Option<InStep>,
+    pub factor: Option<f64>,
+    finish: Option<Finish>,
+    pub label: String,
+    /// In the timeline.
+    pub number: u64,
+    pub handle: Arc<Handle>,
+    pub keep: Option<Box<dyn Any + Send>>,
+    /// Fragments moved.
+    pub moved: u64,
+    /// Roles that meet at the barrier.
+    pub meeting: Vec<u32>,
+    /// Of the barrier: roles that have come (at the role that counts), and notes still to be sent to roles.
+    pub arrived: u32,
+    pub notes: Vec<(u32, super::step::Note)>,
+    /// Of a step's last operation: what stood at the barrier has been released.
+    pub step_released: bool,
+    pub underneath: Stage,
+}
+
+impl Live {
+    pub fn new(seq: u32, begin: Begin, depth: Depth) -> Live {
+        let Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep } = begin;
+        let total = program.lanes();
+        let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
+        // Where lanes wait for each other at a barrier, all must be in flight, at every role.
+        let window = if meeting.is_empty() { depth.window } else { total };
+        let parts = roles
+            .into_iter()
+            .map(|(role, space)| {
+                let barriers = program.barriers(role);
+                // What streams through a window does so lane by lane.
+                let window = if space.window().is_some() { 1 } else { window };
+                let (lanes, first, parked) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0);
+                let (announced, released) = (false, false);
+                let settled = None;
+                Part { role, space, total, first, lanes, window, barriers, parked, announced, released, settled }
+            })
+            .collect();
+        if let Some(step) = step {
+            // Servers meet once in a step, at its last operation, whether they have a part in that or not.
+            meeting = if step.last { program.servers().collect() } else { Vec::new() };
+        }
+        let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
+        let kernel = kernel(signature.dtype, signature.op);
+        let (moved, arrived, notes) = (0, 0, Vec::new());
+        let underneath = program.underneath().map_or(Stage::Over, Stage::Waits);
+        Live {
+            seq,
+            signature,
+            program,
+            kernel,
+            parts,
+            lends,
+            transfer,
+            step,
+            factor,
+            finish,
+            label,
+            number,
+            handle,
+            keep,
+            moved,
+            meeting,
+            arrived,
+            notes,
+            step_released: false,
+            underneath,
+        }
+    }
+
+    pub fn over(&self) -> bool {
+        let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
+        let done = matches!(self.underneath, Stage::Over);
+        self.notes.is_empty() && met && done && self.parts.iter().all(Part::over)
+    }
+
+    /// Whether a role of this process is among those that meet at this operation.
+    pub fn meets(&self, part: &Part) -> bool {
+        self.meeting.contains(&part.role)
+    }
+
+    /// What peers have not returned.
+    pub fn lent(&self) -> impl Iterator<Item = Lent> {
+        self.parts.iter().flat_map(|part| &part.lanes).filter_map(|lane| lane.lent)
+    }
+
+    pub fn is_receive_from_anybody(&self) -> bool {
+        self.transfer.is_some_and(|between| between.peer.is_none())
+    }
+
+    /// The lane as a tag calls it.
+    pub fn lane_name(&self, lane: u32) -> u32 {
+        self.transfer.map_or(lane, |between| between.tag)
+    }
+
+    /// After the last lane: scaling.
+    pub fn conclude(&mut self) {
+        let Some(Finish { scaled: (off, len), factor }) = self.finish else { return };
+        let dtype: Dtype = self.signature.dtype;
+        let Some(part) = self.parts.first_mut() else { return };
+        let mut done = 0;
+        while done < len {
+            let run = part.space.run(off + done, len - done);
+            scale(dtype, run, factor);
+            done += (run.len() / dtype.size()) as u64;
+        }
+    }
+}

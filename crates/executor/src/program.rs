@@ -1,0 +1,117 @@
+//! What a rank does in an operation, in the vocabulary of the schedules.
+//!
+//! An all-reduce is a strategy's schedule. The other operations are programs of their own over the same steps, so that
+//! one executor runs them all. Elements are counted over the operation's whole [`Space`](paceline_transport::space::Space): input
+//! and output may be different parts of it.
+mod barrier;
+mod broadcast;
+mod exchange;
+mod native;
+mod reduce;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use paceline_schedule::{Bucket, Op, Schedule, Step};
+
+pub use barrier::Barrier;
+pub use broadcast::Broadcast;
+pub use exchange::{Exchange, Transfer};
+pub use native::{Native, Underneath};
+pub use reduce::{Reduce, ReduceScatter};
+
+/// The steps of a role, by lane and program counter, as in a [`Schedule`].
+pub trait Program: Send {
+    /// Lanes, of which a role may have no part in some.
+    fn lanes(&self) -> u32;
+
+    /// Step `pc` of `role` in `lane`.
+    fn step(&self, role: u32, lane: u32, pc: u32) -> Step;
+
+    /// Lanes of this role that meet the barrier.
+    fn barriers(&self, _role: u32) -> u32 {
+        0
+    }
+
+    /// Roles, where there can be a barrier.
+    fn roles(&self) -> u32 {
+        0
+    }
+
+    /// The roles that are servers.
+    fn servers(&self) -> Range<u32> {
+        0..0
+    }
+
+    /// Whether sums stream through this role in little memory: it takes lanes one after the other.
+    fn streams(&self, _role: u32) -> bool {
+        false
+    }
+
+    /// What the library underneath is asked for when all lanes are over.
+    fn underneath(&self) -> Option<Underneath> {
+        None
+    }
+
+    /// Whether what `role` combines at a receive is the result, which is then only copied.
+    fn completes(&self, _role: u32, _lane: u32, _pc: u32) -> bool {
+        false
+    }
+}
+
+/// A strategy's schedule of one bucket.
+pub struct Scheduled {
+    /// The strategy.
+    pub schedule: Arc<dyn Schedule>,
+    /// What is synchronised.
+    pub bucket: Bucket,
+}
+
+impl Program for Scheduled {
+    fn lanes(&self) -> u32 {
+        self.schedule.lanes(&self.bucket)
+    }
+
+    fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
+        self.schedule.step(&self.bucket, role, lane, pc)
+    }
+
+    fn barriers(&self, role: u32) -> u32 {
+        self.schedule.barriers(&self.bucket, role)
+    }
+
+    fn roles(&self) -> u32 {
+        self.schedule.roles().total()
+    }
+
+    fn servers(&self) -> Range<u32> {
+        let roles = self.schedule.roles();
+        roles.workers..roles.workers + roles.servers
+    }
+
+    fn streams(&self, role: u32) -> bool {
+        role >= self.servers().end
+    }
+
+    /// Who combines last receives nothing of it later. A switch's sum goes to a server that combines once more.
+    fn completes(&self, role: u32, lane: u32, pc: u32) -> bool {
+        let roles = self.schedule.roles();
+        let Step::Recv { op: Op::Reduce | Op::AssignThenReduce, piece, .. } = self.step(role, lane, pc) else {
+            return false;
+        };
+        let later = (pc + 1..).map(|pc| self.step(role, lane, pc)).take_while(|step| *step != Step::Done);
+        let mut received =
+            later.filter_map(|step| if let Step::Recv { piece, .. } = step { Some(piece) } else { None });
+        role < roles.workers + roles.servers && received.all(|other| other.apart(piece))
+    }
+}
+
+/// Pieces of at most `size` elements.
+fn chunks(len: u64, size: u64) -> u64 {
+    len.div_ceil(size)
+}
+
+/// Lanes are counted in 32 bits, one bit of which is kept free.
+fn lane_count(lanes: u64) -> u32 {
+    lanes.min(u64::from(u32::MAX / 2)) as u32
+}

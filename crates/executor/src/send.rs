@@ -1,0 +1,137 @@
+//! Sending the fragments of a lane's step: a copy to each receiver, or one that the network copies.
+use paceline_schedule::{Peers, Piece, Step};
+
+use super::lane::{ALL, Lent, Refused};
+use super::live::{Live, Part};
+use super::step::{Place, Shown};
+use super::wires::Wires;
+use paceline_transport::tag::{EVERYBODY, Tag};
+
+/// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
+/// itself, two ranks that lend each other theirs would both wait.
+fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
+    let Part { role, lanes, .. } = &live.parts[part];
+    match live.program.step(*role, number, lanes[at].pc + 1) {
+        Step::Recv { piece: into, .. } => into.apart(piece),
+        _ => true,
+    }
+}
+
+/// Where the copies of a message go.
+enum Copies {
+    /// To each receiver its own.
+    Each(Peers),
+    /// One on this wire to all other processes; one to that receiver which this process plays itself.
+    Shared(u32, Option<u32>),
+}
+
+impl Copies {
+    fn new(to: Peers, multicast: bool, place: &Place<'_>, wires: &mut Wires) -> Copies {
+        let shared = if multicast { wires.cast(place.group, to, |role| place.host(role)) } else { None };
+        shared.map_or(Copies::Each(to), |(wire, own)| Copies::Shared(wire, own))
+    }
+
+    fn count(&self) -> u32 {
+        match self {
+            Copies::Each(to) => to.count,
+            Copies::Shared(_, own) => 1 + u32::from(own.is_some()),
+        }
+    }
+
+    /// The receiver of a copy, and the wire to it.
+    fn get(&self, k: u32, place: &Place<'_>) -> (u32, u32) {
+        match *self {
+            Copies::Each(to) => (to.get(k), place.host(to.get(k))),
+            Copies::Shared(_, Some(own)) if k > 0 => (own, place.host(own)),
+            Copies::Shared(wire, _) => (EVERYBODY.into(), wire),
+        }
+    }
+}
+
+/// Sends what the channels take of the first `upto` elements of a step's piece; whether anything moved, and whether all
+/// of it has gone to all.
+pub(super) fn send(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    at: usize,
+    (to, multicast, slot, piece, upto): (Peers, bool, u16, Piece, u64),
+    place: &Place<'_>,
+    wires: &mut Wires,
+) -> (bool, bool) {
+    let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
+    let element = signature.dtype.size();
+    let (shown_as, bytes) = (live.number, piece.len * element as u64);
+    let own = live.parts[part].role;
+    let stream = (to.count == 1 && live.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
+    if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
+        return (false, false);
+    }
+    let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
+    let mut any = false;
+    let lane = &mut live.parts[part].lanes[at];
+    lane.refused = Refused::Not;
+    if let Some(Lent { rank, ticket, upto }) = lane.lent {
+        if !wires.returned(rank, ticket) {
+            return (false, false);
+        }
+        lane.lent = None;
+        lane.sent.set(0, upto);
+        shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
+        live.moved += 1;
+        any = true;
+    }
+    let copies = Copies::new(to, multicast, place, wires);
+    let alone = matches!(copies, Copies::Each(Peers { count: 1, .. }));
+    let whole = live.parts[part].space.window().is_none();
+    let lends = live.lends && alone && whole && may_lend(live, part, number, at, piece);
+    let Part { role, space, lanes, .. } = &mut live.parts[part];
+    let lane = &mut lanes[at];
+    for k in 0..copies.count() {
+        let (receiver, rank) = copies.get(k, place);
+        let most = wires.fragment(rank);
+        let mut sent = lane.sent.get(k);
+        while sent < upto || (sent == 0 && piece.len == 0) {
+            let lent = if lends { wires.lends(rank) } else { 0 };
+            let run = space.run(piece.off + sent, (upto - sent).min((most.max(lent) / element) as u64));
+            let lent = lent > 0 && run.len() >= wires.least_lent();
+            let length = if lent { run.len() } else { run.len().min(most / element * element) };
+            let run = &mut run[..length];
+            let tag = Tag {
+                group: place.group,
+                seq,
+                lane: lane_name,
+                slot,
+                from: *role as u16,
+                to: receiver as u16,
+                bytes: run.len() as u32,
+                offset: sent,
+                signature,
+            };
+            let began = Shown::begins(&wires.timeline, sent);
+            sent += (run.len() / element) as u64;
+            sent = if sent == piece.len { ALL } else { sent };
+            if lent {
+                let Some(ticket) = wires.lend(rank, &tag, run) else { break };
+                lane.lent = Some(Lent { rank, ticket, upto: sent });
+                if let Some(began) = began {
+                    lane.sent.begin(k, began);
+                }
+                return (true, false);
+            }
+            if !wires.send(rank, &tag, run, sent == ALL) {
+                lane.refused.by(rank);
+                break;
+            }
+            any = true;
+            live.moved += 1;
+            lane.sent.set(k, sent);
+            shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
+        }
+    }
+    let complete = lane.sent.complete() == copies.count();
+    if let Some(stream) = stream.filter(|_| complete) {
+        wires.leave(stream);
+    }
+    (any, complete)
+}

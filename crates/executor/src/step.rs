@@ -1,0 +1,460 @@
+//! Sending and receiving the fragments of a lane's step.
+use paceline_schedule::{Op, Peers, Piece, Step};
+
+use super::aside::{Aside, Key};
+use super::lane::{ALL, Lane, Moved, State};
+use super::live::{Live, Part};
+use super::send::send;
+use super::wires::Wires;
+use crate::timeline::{self, Party, Timeline};
+use paceline_kernels::dtype::Dtype;
+use paceline_kernels::reduce::{Kernel, scale};
+use paceline_transport::channel::Sink;
+use paceline_transport::error::RunError;
+use paceline_transport::space::Space;
+use paceline_transport::tag::{EVERYBODY, Signature, Tag};
+
+/// Slot of the notes by which roles meet at a barrier; programs have far fewer.
+pub(super) const BARRIER_SLOT: u16 = u16::MAX;
+
+/// A message of the barrier; its number is the tag's lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Note {
+    /// All lanes of the sender have come.
+    Arrived = 0,
+    /// All lanes of all roles have.
+    Release = 1,
+}
+
+/// What does not change while a group lives.
+pub(super) struct Place<'a> {
+    pub group: u32,
+    /// Ranks of the job, by worker role.
+    pub ranks: &'a [u32],
+}
+
+impl Place<'_> {
+    /// The rank of the job that plays a role: servers and switches are spread over the workers.
+    pub fn host(&self, role: u32) -> u32 {
+        self.ranks[role as usize % self.ranks.len()]
+    }
+}
+
+/// A role, for the timeline.
+fn party(role: u32, ranks: &[u32]) -> Party {
+    if role == u32::from(EVERYBODY) {
+        return Party::Workers;
+    }
+    ranks.get(role as usize).map_or_else(|| Party::Helper(role - ranks.len() as u32), |&rank| Party::Worker(rank))
+}
+
+/// What the timeline says of a message.
+pub(super) struct Shown<'a> {
+    pub out: bool,
+    pub from: u32,
+    pub to: u32,
+    pub ranks: &'a [u32],
+    pub number: u64,
+    pub bytes: u64,
+}
+
+impl Shown<'_> {
+    /// A fragment is about to move: when, if it is the first and somebody wants to know.
+    pub fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
+        (timeline.on() && offset == 0).then(timeline::now)
+    }
+
+    /// It has moved.
+    pub fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
+        if let Some(began) = began {
+            moved.begin(peer, began);
+        }
+        if moved.get(peer) == ALL
+            && let Some(since) = moved.since(peer)
+        {
+            let between = (party(self.from, self.ranks), party(self.to, self.ranks));
+            timeline.message(self.out, between, self.number, self.bytes, since);
+        }
+    }
+}
+
+/// What a lane can take of the sender `peer` (its place among the senders).
+struct Wanted {
+    peer: u32,
+    piece: Piece,
+    assign: bool,
+    /// What the result is multiplied by, where this contribution completes it.
+    factor: Option<f64>,
+    got: u64,
+    /// Elements that may be combined now, the others when more has come of others or has gone on.
+    room: u64,
+    /// Elements of the piece that may be written.
+    limit: u64,
+}
+
+/// A receive of a program.
+struct Receive {
+    from: Peers,
+    slot: u16,
+    op: Op,
+    piece: Piece,
+    /// Elements of the piece that may be overwritten.
+    limit: u64,
+    pc: u32,
+}
+
+/// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
+/// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
+fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receive> {
+    let found = |from, slot, op, piece, limit, pc| Some(Receive { from, slot, op, piece, limit, pc });
+    match live.program.step(role, number, lane.pc) {
+        Step::Recv { from, slot, op, piece } => found(from, slot, op, piece, u64::MAX, lane.pc),
+        Step::Send { to, piece: outgoing, .. } if to.count == 1 => {
+            let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else {
+                return None;
+            };
+            let limit = match (piece.apart(outgoing), piece == outgoing) {
+                (true, _) => u64::MAX,
+                (false, true) => lane.sent.get(0),
+                (false, false) => return None,
+            };
+            found(from, slot, op, piece, limit, lane.pc + 1)
+        }
+        _ => None,
+    }
+}
+
+fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
+    let role = part.role;
+    let Receive { from, slot, op, piece, limit, pc } = receive_at(live, role, number, lane)?;
+    if slot != tag.slot {
+        return None;
+    }
+    let peer = if from.count == 1 {
+        (from.first % from.wrap == u32::from(tag.from)).then_some(0)?
+    } else {
+        from.position(u32::from(tag.from))?
+    };
+    let got = lane.got.get(peer);
+    if got != tag.offset {
+        return None;
+    }
+    // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
+    // came first.
+    let ahead = match (peer, part.space.window()) {
+        (0, Some(window)) => forwarded(lane, piece).saturating_add(window).min(limit),
+        (0, None) => limit,
+        _ => lane.got.get(peer - 1).min(limit),
+    };
+    let room = if ahead == ALL { ALL } else { ahead.saturating_sub(got) };
+    let assign = op == Op::Assign || (op == Op::AssignThenReduce && peer == 0);
+    let last = peer + 1 == from.count;
+    let factor = live.factor.filter(|_| last && live.program.completes(role, number, pc));
+    Some(Wanted { peer, piece, assign, factor, got, room, limit: piece.len })
+}
+
+/// Elements of a piece that streams through which have gone on.
+fn forwarded(lane: &Lane, piece: Piece) -> u64 {
+    lane.sent.get(0).min(piece.len)
+}
+
+/// How a fragment is combined with what is there.
+struct Combine {
+    /// First element.
+    off: u64,
+    assign: bool,
+    factor: Option<f64>,
+    kernel: Kernel,
+    dtype: Dtype,
+}
+
+impl Combine {
+    fn new(live: &Live, wanted: &Wanted, tag: &Tag) -> Combine {
+        let (assign, factor) = (wanted.assign, wanted.factor);
+        Combine { off: wanted.piece.off + tag.offset, assign, factor, kernel: live.kernel, dtype: tag.signature.dtype }
+    }
+
+    /// A part of it; `at` is the part's first byte.
+    fn part(&self, space: &mut Space, at: usize, payload: &[u8]) {
+        let off = self.off + (at / space.element()) as u64;
+        space.zip(off, payload, |to, from| {
+            if self.assign {
+                to.copy_from_slice(from)
+            } else {
+                (self.kernel)(to, from)
+            }
+            self.complete(to);
+        });
+    }
+
+    /// Multiplies what is complete.
+    fn complete(&self, run: &mut [u8]) {
+        if let Some(factor) = self.factor {
+            scale(self.dtype, run, factor);
+        }
+    }
+}
+
+/// After the elements of a fragment have been combined.
+fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
+    let now = wanted.got + elements;
+    lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
+}
+
+fn received<'a>(tag: &Tag, piece: Piece, number: u64, place: &Place<'a>) -> Shown<'a> {
+    let bytes = piece.len * tag.signature.dtype.size() as u64;
+    Shown { out: false, from: tag.from.into(), to: tag.to.into(), ranks: place.ranks, number, bytes }
+}
+
+/// Checks a fragment's bounds, which come from a peer.
+fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunError> {
+    let size = signature.dtype.size() as u32;
+    let elements = u64::from(tag.bytes / size);
+    let inside = tag.bytes.is_multiple_of(size)
+        && wanted.got.checked_add(elements).is_some_and(|end| end <= wanted.limit)
+        && (elements > 0 || wanted.limit == 0);
+    if inside {
+        Ok(elements)
+    } else {
+        Err(RunError::Failed(format!(
+            "{}: a message has {} bytes at element {} of a piece of {} elements",
+            signature.describe(),
+            tag.bytes,
+            tag.offset,
+            wanted.limit
+        )))
+    }
+}
+
+/// Receives the fragment at the front of a rank's channel if its lane wants it now; whether it did.
+pub(super) fn deliver(
+    live: &mut Live,
+    part: usize,
+    tag: &Tag,
+    number: u32,
+    (rank, place): (u32, &Place<'_>),
+    wires: &mut Wires,
+) -> Result<bool, RunError> {
+    if tag.slot == BARRIER_SLOT {
+        return Ok(wires.discard(rank) && note(live, part, tag.lane));
+    }
+    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let Some(lane) = live.parts[part].lanes.get(at) else { return Ok(false) };
+    if lane.state != State::Running {
+        return Ok(false);
+    }
+    let Some(wanted) = wanted(live, &live.parts[part], number, lane, tag) else { return Ok(false) };
+    let elements = fits(&wanted, tag, &live.signature)?;
+    if elements > wanted.room {
+        return Ok(false);
+    }
+    let how = Combine::new(live, &wanted, tag);
+    let began = Shown::begins(&wires.timeline, tag.offset);
+    let space = &mut live.parts[part].space;
+    let mut taken = false;
+    let run = if wanted.assign { space.run(how.off, elements) } else { &mut [] };
+    if wanted.assign && run.len() == tag.bytes as usize {
+        taken = wires.take(rank, tag.bytes, Sink::Into(run));
+        if taken {
+            how.complete(run);
+        }
+    } else {
+        taken |= wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
+    }
+    if taken {
+        live.moved += 1;
+        let lane = &mut live.parts[part].lanes[at];
+        count(lane, &wanted, elements);
+        let shown = received(tag, wanted.piece, live.number, place);
+        shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
+    }
+    Ok(taken)
+}
+
+/// Takes the notes of the barrier that came before the operation began here.
+pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside: &mut Aside) -> bool {
+    let (mut any, to) = (false, live.parts[part].role as u16);
+    if aside.is_empty() || !live.meets(&live.parts[part]) {
+        return false;
+    }
+    for kind in [Note::Arrived, Note::Release] {
+        for from in 0..live.program.roles() as u16 {
+            let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
+            while aside.pop(&Key { group, seq, lane, slot, from, to, transfer: false }, 0, 0).is_some() {
+                any |= note(live, part, lane);
+            }
+        }
+    }
+    any
+}
+
+/// A note of the barrier has come.
+fn note(live: &mut Live, part: usize, kind: u32) -> bool {
+    if kind == Note::Arrived as u32 {
+        live.arrived += 1;
+    } else if live.step.is_some() {
+        live.parts[part].released = true; // and the step's operations are released together
+    } else {
+        release(&mut live.parts[part]);
+    }
+    true
+}
+
+pub(super) fn release(part: &mut Part) {
+    part.released = true;
+    part.settled = None;
+    for lane in part.lanes.iter_mut().filter(|lane| lane.state == State::Parked) {
+        lane.state = State::Running;
+        lane.pc += 1;
+    }
+}
+
+/// Goes on with a lane as far as it can; whether anything moved.
+pub(super) fn advance(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    place: &Place<'_>,
+    wires: &mut Wires,
+    aside: &mut Aside,
+) -> Result<bool, RunError> {
+    let role = live.parts[part].role;
+    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let mut any = false;
+    loop {
+        let Some(lane) = live.parts[part].lanes.get_mut(at) else { return Ok(any) };
+        if lane.state != State::Running {
+            return Ok(any);
+        }
+        match live.program.step(role, number, lane.pc) {
+            Step::Done => {
+                lane.state = State::Done;
+                return Ok(true);
+            }
+            Step::Barrier => {
+                lane.state = State::Parked;
+                live.parts[part].parked += 1;
+                return Ok(true);
+            }
+            Step::Send { to, multicast, slot, piece } => {
+                any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
+                let what = (to, multicast, slot, piece, piece.len);
+                let (moved, complete) = send(live, part, number, at, what, place, wires);
+                any |= moved;
+                if !complete {
+                    live.parts[part].settled = None;
+                    return Ok(any);
+                }
+                let lane = &mut live.parts[part].lanes[at];
+                lane.pc += 1;
+                lane.sent.clear();
+            }
+            Step::Recv { from, .. } => {
+                if lane.got.complete() < from.count {
+                    any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
+                }
+                let streams = live.parts[part].space.window().is_some();
+                let passed = if streams { Some(pass_on(live, part, number, at, place, wires)) } else { None };
+                any |= passed.is_some_and(|(moved, _)| moved);
+                if streams {
+                    live.parts[part].settled = None;
+                }
+                let lane = &mut live.parts[part].lanes[at];
+                if lane.got.complete() < from.count || passed.is_some_and(|(_, complete)| !complete) {
+                    return Ok(any);
+                }
+                lane.pc += 1 + u32::from(streams);
+                lane.got.clear();
+                lane.sent.clear();
+                any = true;
+            }
+        }
+    }
+}
+
+/// Sends of the receive that a lane is at what has been combined: the step behind it sends the same piece on. Whether
+/// anything moved, and whether all has gone.
+fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'_>, wires: &mut Wires) -> (bool, bool) {
+    let Part { role, lanes, .. } = &live.parts[part];
+    let lane = &lanes[at];
+    let (Step::Recv { from, .. }, Step::Send { to, multicast, slot, piece }) =
+        (live.program.step(*role, number, lane.pc), live.program.step(*role, number, lane.pc + 1))
+    else {
+        return (false, true);
+    };
+    let combined = lane.got.get(from.count - 1).min(piece.len);
+    if lane.sent.complete() == to.count || (combined == 0 && lane.got.complete() < from.count) {
+        return (false, lane.sent.complete() == to.count);
+    }
+    send(live, part, number, at, (to, multicast, slot, piece, combined), place, wires)
+}
+
+/// Combines what was put aside for the receive a lane is at.
+fn take_aside(
+    live: &mut Live,
+    part: usize,
+    number: u32,
+    at: usize,
+    place: &Place<'_>,
+    aside: &mut Aside,
+    timeline: &Timeline,
+) -> Result<bool, RunError> {
+    if aside.is_empty() {
+        return Ok(false);
+    }
+    let role = live.parts[part].role;
+    let lane = &live.parts[part].lanes[at];
+    let Some(Receive { from, slot, .. }) = receive_at(live, role, number, lane) else { return Ok(false) };
+    let mut any = false;
+    for sender in from.iter() {
+        let key = Key {
+            group: place.group,
+            seq: live.seq,
+            lane: live.lane_name(number),
+            slot,
+            from: sender as u16,
+            to: role as u16,
+            transfer: live.transfer.is_some(),
+        };
+        while let Some(tag) = aside.front(&key) {
+            if tag.signature != live.signature {
+                return Err(mismatch(live, tag, place));
+            }
+            let (here, lane) = (&live.parts[part], &live.parts[part].lanes[at]);
+            let Some(wanted) = wanted(live, here, number, lane, tag) else { break };
+            // Senders cut their messages in different places: a fragment may fit only in part until it has partly gone on.
+            let all = fits(&wanted, tag, &live.signature)?;
+            let elements = all.min(wanted.room);
+            if elements == 0 && all > 0 {
+                break;
+            }
+            let how = Combine::new(live, &wanted, tag);
+            let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
+            let Some(payload) = aside.pop(&key, elements, live.signature.dtype.size()) else { break };
+            how.part(&mut live.parts[part].space, 0, &payload);
+            let lane = &mut live.parts[part].lanes[at];
+            count(lane, &wanted, elements);
+            shown.moved(&mut lane.got, wanted.peer, began, timeline);
+            live.moved += 1;
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Two ranks called different things.
+pub(super) fn mismatch(live: &Live, tag: &Tag, place: &Place<'_>) -> RunError {
+    let (theirs, mine) = (tag.signature.describe(), live.signature.describe());
+    let servers = live.program.servers();
+    let name = |role: u32| match (servers.contains(&role), place.host(role)) {
+        (true, host) => format!("server {} (rank {host})", role - servers.start),
+        (false, host) => format!("rank {host}"),
+    };
+    let me = name(live.parts.first().map_or(0, |part| part.role));
+    let them = name(u32::from(tag.from));
+    if live.transfer.is_some() {
+        return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", tag.lane));
+    }
+    RunError::mismatch(live.seq, &live.label, (&them, &theirs), (&me, &mine))
+}

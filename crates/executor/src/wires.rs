@@ -1,0 +1,398 @@
+//! The channels by rank, and which of them are lost.
+//!
+//! A *wire* is a rank's channel, or behind these the stream of a multicast: those that are sent are numbered by
+//! themselves, and so are those that are received. What a process sends to itself comes from a wire for each pair of roles.
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_schedule::Peers;
+
+use super::Limits;
+use super::aside::Aside;
+use crate::timeline::Timeline;
+use paceline_transport::channel::{Channel, Sink, Ticket};
+use paceline_transport::loopback::Loopback;
+use paceline_transport::multicast::Multicast;
+use paceline_transport::offload::Offload;
+use paceline_transport::tag::Tag;
+
+/// Why nothing more can be sent to or received from a rank over its channel.
+#[derive(Debug)]
+pub struct Lost {
+    /// The rank.
+    pub rank: u32,
+    /// What the system said.
+    pub reason: String,
+}
+
+/// Queues of the loopback are numbered from here.
+const LOOPBACK: u32 = 1 << 31;
+
+/// A channel for each rank of the job.
+pub struct Wires {
+    me: u32,
+    loopback: Loopback,
+    least_lent: usize,
+    /// By rank; none to itself.
+    channels: Vec<Option<Box<dyn Channel>>>,
+    names: Vec<&'static str>,
+    /// By rank: a network is between.
+    far: Vec<bool>,
+    multicast: Option<Multicast>,
+    offload: Option<Box<dyn Offload>>,
+    /// By rank: its channel has taken over what may not be with the system yet.
+    unflushed: Vec<bool>,
+    any_unflushed: bool,
+    /// By rank: its socket had no room, and is not asked again in this turn.
+    refused: Vec<bool>,
+    /// Ranks whose front fragment has partly gone to where it is wanted.
+    partial: Vec<bool>,
+    /// Streams (communicator, sender, receiver) with the message (operation, lane) that is on its way. The receiver takes
+    /// one message after the other: in their middle, others would stand before what it wants.
+    streams: HashMap<(u32, u32, u32), (u32, u32)>,
+    /// Payload bytes sent and received.
+    pub bytes: [u64; 2],
+    /// Connections that were lost since the caller last looked.
+    pub lost: Vec<Lost>,
+    /// Where messages are recorded.
+    pub timeline: Arc<Timeline>,
+}
+
+impl Wires {
+    /// `channels` by rank; to itself a rank talks by a loopback.
+    #[must_use]
+    pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
+        channels[me as usize] = None;
+        let name = |channel: &Option<Box<dyn Channel>>| channel.as_ref().map_or("none", |channel| channel.name());
+        let mut names: Vec<_> = channels.iter().map(name).collect();
+        names[me as usize] = "self";
+        let Limits { loopback_fragment, loopback_fragments, least_lent, .. } = Limits::default();
+        let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
+        let timeline = Arc::new(Timeline::new(me, 0, None));
+        let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
+        let (multicast, offload, any_unflushed, streams, bytes, lost) =
+            (None, None, false, HashMap::new(), [0; 2], Vec::new());
+        Wires {
+            me,
+            loopback: Loopback::new(loopback_fragment, loopback_fragments),
+            least_lent,
+            channels,
+            names,
+            far,
+            multicast,
+            offload,
+            unflushed,
+            any_unflushed,
+            refused,
+            partial,
+            streams,
+            bytes,
+            lost,
+            timeline,
+        }
+    }
+
+    pub(super) fn limit(&mut self, limits: &Limits) {
+        self.loopback = Loopback::new(limits.loopback_fragment, limits.loopback_fragments);
+        self.least_lent = limits.least_lent;
+    }
+
+    /// Has multicasts go out as such from now on.
+    pub fn set_multicast(&mut self, multicast: Multicast) {
+        self.multicast = Some(multicast);
+    }
+
+    /// The multicasts, if they go out as such.
+    #[must_use]
+    pub fn multicast(&self) -> Option<&Multicast> {
+        self.multicast.as_ref()
+    }
+
+    /// Has this library called whenever the executor is driven; the channels are its own.
+    pub fn set_offload(&mut self, offload: Box<dyn Offload>) {
+        self.offload = Some(offload);
+    }
+
+    /// The library underneath, if there is one.
+    pub(super) fn offload(&mut self) -> Option<&mut (dyn Offload + 'static)> {
+        self.offload.as_deref_mut()
+    }
+
+    /// Whether nothing wakes a sleeper when something comes: then it looks again after `nap`.
+    #[must_use]
+    pub fn must_look(&self) -> bool {
+        self.offload.is_some()
+    }
+
+    fn ranks(&self) -> u32 {
+        self.channels.len() as u32
+    }
+
+    /// The wires to receive from, one after the other.
+    pub(super) fn source(&self, at: u32) -> Option<u32> {
+        let others = self.ranks() + self.multicast.as_ref().map_or(0, Multicast::streams);
+        match at.checked_sub(others) {
+            None => Some(at),
+            Some(queue) => ((queue as usize) < self.loopback.queues()).then_some(LOOPBACK + queue),
+        }
+    }
+
+    /// The wire to these roles of a group, of which `host` says who plays them, and the one that this process plays
+    /// itself, which it does not reach; none if there is no multicast to them.
+    pub(super) fn cast(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
+        let (stream, own) = self.multicast.as_mut()?.to(group, peers, host)?;
+        Some((self.ranks() + stream, own))
+    }
+
+    /// What the channels are, or were, by rank.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.names.clone()
+    }
+
+    /// Whether all of these ranks are reached without a network.
+    pub(super) fn near(&self, ranks: &[u32]) -> bool {
+        ranks.iter().all(|&rank| self.far.get(rank as usize) != Some(&true))
+    }
+
+    fn lose(&mut self, rank: u32, error: &std::io::Error) {
+        self.channels[rank as usize] = None;
+        self.lost.push(Lost { rank, reason: error.to_string() });
+    }
+
+    /// Most payload bytes of a fragment on this wire.
+    pub(super) fn fragment(&self, wire: u32) -> usize {
+        match self.channels.get(wire as usize) {
+            None => self.multicast.as_ref().map_or(4096, Multicast::fragment),
+            Some(None) if wire == self.me => self.loopback.fragment(),
+            Some(channel) => channel.as_ref().map_or(4096, |c| c.fragment()),
+        }
+    }
+
+    /// Whether the fragment was taken over. A lost channel takes nothing: the operation waits until somebody fails it.
+    /// `last`: its message ends with it.
+    pub(super) fn send(&mut self, rank: u32, tag: &Tag, payload: &[u8], last: bool) -> bool {
+        if let Some(stream) = rank.checked_sub(self.ranks()) {
+            let taken = self.multicast.as_mut().is_some_and(|all| all.send(stream, tag, payload, last));
+            self.bytes[0] += payload.len() as u64 * u64::from(taken);
+            return taken;
+        }
+        if self.full(rank) {
+            return false;
+        }
+        let Some(channel) = &mut self.channels[rank as usize] else {
+            let taken = rank == self.me && self.loopback.send(tag, payload);
+            self.bytes[0] += payload.len() as u64 * u64::from(taken);
+            return taken;
+        };
+        match channel.send(tag, payload) {
+            Ok(taken) => {
+                self.refused[rank as usize] = !taken && self.far[rank as usize];
+                if taken {
+                    self.unflushed[rank as usize] = true;
+                    self.any_unflushed = true;
+                    self.bytes[0] += payload.len() as u64;
+                }
+                taken
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                false
+            }
+        }
+    }
+
+    /// Whether a message may be sent on a stream now; then none other may until this one has [left](Wires::leave).
+    pub(super) fn enter(&mut self, stream: (u32, u32, u32), message: (u32, u32)) -> bool {
+        *self.streams.entry(stream).or_insert(message) == message
+    }
+
+    pub(super) fn leave(&mut self, stream: (u32, u32, u32)) {
+        self.streams.remove(&stream);
+    }
+
+    /// Whether this wire surely takes nothing now.
+    pub(super) fn full(&self, wire: u32) -> bool {
+        match wire.checked_sub(self.ranks()) {
+            Some(stream) => self.multicast.as_ref().is_some_and(|all| !all.has_room(stream)),
+            None => self.refused[wire as usize],
+        }
+    }
+
+    /// Most bytes of a fragment that can be lent to this rank, or 0.
+    pub(super) fn lends(&self, rank: u32) -> usize {
+        self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())
+    }
+
+    /// Least bytes that are lent.
+    pub(super) fn least_lent(&self) -> usize {
+        self.least_lent
+    }
+
+    /// As [`Wires::send`]; the payload must not change until it has been returned.
+    pub(super) fn lend(&mut self, rank: u32, tag: &Tag, payload: &[u8]) -> Option<Ticket> {
+        match self.channels[rank as usize].as_mut()?.lend(tag, payload) {
+            Ok(ticket) => {
+                self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
+                ticket
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                None
+            }
+        }
+    }
+
+    /// Whether the rank has what was lent. One that was lost has it never: the operation waits until somebody fails it.
+    pub(super) fn returned(&mut self, rank: u32, ticket: Ticket) -> bool {
+        self.channels[rank as usize].as_mut().is_some_and(|channel| channel.returned(ticket))
+    }
+
+    /// Takes back what was lent.
+    pub(super) fn revoke(&mut self, rank: u32, ticket: Ticket) {
+        if let Some(channel) = &mut self.channels[rank as usize] {
+            channel.revoke(ticket);
+        }
+    }
+
+    /// A turn begins: looks for what comes of multicasts; whether anything did.
+    pub(super) fn look(&mut self) -> bool {
+        self.refused.fill(false);
+        let came = self.offload.as_mut().is_some_and(|library| library.progress());
+        let Some(multicast) = &mut self.multicast else { return came };
+        let any = came | multicast.look();
+        for (rank, error) in std::mem::take(&mut multicast.lost) {
+            self.lost.push(Lost { rank, reason: error.to_string() });
+        }
+        any
+    }
+
+    #[inline]
+    pub(super) fn front(&mut self, wire: u32) -> Option<Tag> {
+        let Some(channel) = self.channels.get_mut(wire as usize) else { return self.front_of_others(wire) };
+        match channel.as_mut()?.front() {
+            Ok(tag) => tag,
+            Err(error) => {
+                self.lose(wire, &error);
+                None
+            }
+        }
+    }
+
+    fn front_of_others(&self, wire: u32) -> Option<Tag> {
+        match wire.checked_sub(LOOPBACK) {
+            Some(queue) => self.loopback.front(queue as usize),
+            None => self.multicast.as_ref()?.front(wire - self.ranks()),
+        }
+    }
+
+    pub(super) fn take(&mut self, wire: u32, bytes: u32, sink: Sink<'_>) -> bool {
+        let Some(channel) = self.channels.get_mut(wire as usize) else {
+            let stream = wire - self.ranks();
+            let taken = match wire.checked_sub(LOOPBACK) {
+                Some(queue) => self.loopback.take(queue as usize, sink),
+                None => self.multicast.as_mut().is_some_and(|all| all.take(stream, sink)),
+            };
+            self.bytes[1] += u64::from(bytes) * u64::from(taken);
+            return taken;
+        };
+        let Some(channel) = channel else { return false };
+        match channel.take(sink) {
+            Ok(taken) => {
+                self.bytes[1] += u64::from(bytes) * u64::from(taken);
+                self.partial[wire as usize] = !taken;
+                taken
+            }
+            Err(error) => {
+                self.lose(wire, &error);
+                false
+            }
+        }
+    }
+
+    pub(super) fn discard(&mut self, wire: u32) -> bool {
+        self.take(wire, 0, Sink::Drop)
+    }
+
+    pub(super) fn take_aside(&mut self, wire: u32, tag: &Tag, aside: &mut Aside) -> bool {
+        if self.partial.get(wire as usize) == Some(&true) {
+            return false;
+        }
+        let mut copy = Vec::with_capacity(tag.bytes as usize);
+        let taken = self.take(wire, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
+        // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
+        if let Some(partial) = self.partial.get_mut(wire as usize) {
+            *partial = false;
+        }
+        if taken {
+            aside.put(wire, tag, copy);
+        }
+        taken
+    }
+
+    /// Hands to the system what channels hold; whether one has got rid of all of it. Whoever was refused before must then
+    /// come again: nothing wakes it, for the channel does not wait for room any more.
+    pub(super) fn flush(&mut self) -> bool {
+        if !self.any_unflushed && self.multicast.is_none() {
+            return false;
+        }
+        let mut any = false;
+        self.any_unflushed = self.multicast.as_mut().is_some_and(|all| !all.flush());
+        for rank in 0..self.ranks() {
+            if !self.unflushed[rank as usize] {
+                continue;
+            }
+            let Some(channel) = &mut self.channels[rank as usize] else { continue };
+            match channel.flush() {
+                Ok(true) => {
+                    self.unflushed[rank as usize] = false;
+                    any = true;
+                }
+                Ok(false) => self.any_unflushed = true,
+                Err(error) => self.lose(rank, &error),
+            }
+        }
+        any
+    }
+
+    /// A group is gone, because it has `failed` or is not needed any more.
+    pub(super) fn forget(&mut self, group: u32, failed: bool) {
+        self.loopback.forget(group);
+        self.streams.retain(|&(of, ..), _| of != group);
+        if let Some(multicast) = &mut self.multicast {
+            multicast.forget(group, failed);
+        }
+    }
+
+    /// The longest sleep after which something is due.
+    #[must_use]
+    pub fn nap(&self) -> Option<Duration> {
+        let library = self.offload.as_ref().map(|library| library.nap());
+        self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(library).min()
+    }
+
+    /// Ends all connections; whether that went well. `whole`: nobody is missing who would have to take part.
+    pub fn disconnect(&mut self, whole: bool) -> bool {
+        self.multicast = None;
+        self.channels.iter_mut().for_each(|channel| *channel = None);
+        // Without the others, what is under way is left to the library.
+        self.offload.take().is_none_or(|library| whole && library.close())
+    }
+
+    /// Adds what to watch while sleeping.
+    pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
+        for channel in self.channels.iter().flatten() {
+            channel.watch(fds);
+        }
+        if let Some(multicast) = &self.multicast {
+            multicast.watch(fds);
+        }
+    }
+
+    /// Whether something was taken over and is not yet with the system.
+    #[must_use]
+    pub fn unflushed(&self) -> bool {
+        self.any_unflushed
+    }
+}

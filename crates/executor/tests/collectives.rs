@@ -1,0 +1,293 @@
+//! The operations that are no all-reduce, and transfers, over every transport.
+#![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
+mod world;
+
+use std::io;
+use std::sync::Arc;
+
+use paceline_executor::handle::Handle;
+use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
+use paceline_executor::{Begin, Between, Executor, Wires};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_schedule::Piece;
+use paceline_transport::channel::{Channel, Sink};
+use paceline_transport::tag::{Call, Signature, Tag};
+use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
+
+const SIZES: [u32; 4] = [2, 3, 5, 8];
+
+fn bytes(values: impl Iterator<Item = i32>) -> Vec<u8> {
+    values.flat_map(i32::to_ne_bytes).collect()
+}
+
+fn values(memory: &[u8]) -> Vec<i32> {
+    memory.chunks(4).map(|b| i32::from_ne_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Runs one program on all ranks, over memory that `fill` gives, and gives what the memory holds afterwards.
+fn run(
+    size: u32,
+    transport: Transport,
+    call: Call,
+    fill: impl Fn(u32) -> Vec<i32> + Sync,
+    program: impl Fn(u32) -> Box<dyn Program> + Sync,
+) -> Vec<Vec<i32>> {
+    let mut executors = executors(size, transport);
+    on_all(&mut executors, |rank, executor| {
+        let mut memory = bytes(fill(rank).into_iter());
+        let signature = signature(call, Dtype::Int32, ReduceOp::Sum, 0);
+        let roles = vec![(rank, space(&mut memory, Dtype::Int32, 1000))];
+        let handle = begin(executor, signature, program(rank), roles);
+        drive(executor, &[handle]);
+        values(&memory)
+    })
+}
+
+#[test]
+fn broadcast_from_every_root() {
+    for transport in TRANSPORTS {
+        for size in SIZES {
+            for root in [0, size - 1] {
+                for len in [1, 999, 20_000] {
+                    let fill = |rank: u32| (0..len).map(|i| if rank == root { i } else { -1 }).collect();
+                    let program =
+                        |_| -> Box<dyn Program> { Box::new(Broadcast { size, root, len: len as u64, chunk: 700 }) };
+                    let results = run(size, transport, Call::Broadcast, fill, program);
+                    assert!(results.iter().all(|r| r.iter().copied().eq(0..len)), "{transport:?} {size} {root} {len}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn reduce_and_reduce_scatter() {
+    for transport in TRANSPORTS {
+        for size in SIZES {
+            let (root, len) = (size / 2, 5003u64);
+            let fill = |rank: u32| (0..len as i32).map(|i| i * (rank as i32 + 1)).collect();
+            let program = |_| -> Box<dyn Program> { Box::new(Reduce { size, root, len, chunk: 512 }) };
+            let results = run(size, transport, Call::Reduce, fill, program);
+            let factor = (size * (size + 1) / 2) as i32;
+            assert!(results[root as usize].iter().copied().eq((0..len as i32).map(|i| i * factor)));
+            // The others' memory is as it was.
+            let other = (root + 1) % size;
+            assert!(results[other as usize].iter().copied().eq((0..len as i32).map(|i| i * (other as i32 + 1))));
+
+            // Parts of different lengths, one of them empty: rank r gets 700 r elements.
+            let lengths: Vec<u64> = (0..size).map(|r| 700 * u64::from(r)).collect();
+            let total: u64 = lengths.iter().sum();
+            let starts: Vec<u64> = lengths
+                .iter()
+                .scan(0, |at, l| {
+                    *at += l;
+                    Some(*at - l)
+                })
+                .collect();
+            let own = |rank: u32| Piece { off: total, len: lengths[rank as usize] };
+            let fill = |rank: u32| {
+                let mut all: Vec<i32> = (0..total as i32).map(|i| i + rank as i32).collect();
+                let start = starts[rank as usize] as usize;
+                all.extend_from_within(start..start + lengths[rank as usize] as usize);
+                all
+            };
+            let program = |rank| -> Box<dyn Program> {
+                let parts = starts.iter().zip(&lengths).map(|(&off, &len)| Piece { off, len }).collect();
+                Box::new(ReduceScatter { parts, own: own(rank), chunk: 512 })
+            };
+            let results = run(size, transport, Call::ReduceScatter, fill, program);
+            let ranks = (0..size as i32).sum::<i32>();
+            for (rank, result) in results.iter().enumerate() {
+                let expected = (0..lengths[rank] as i32).map(|i| (starts[rank] as i32 + i) * size as i32 + ranks);
+                assert!(result[total as usize..].iter().copied().eq(expected), "{transport:?} {size} {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn everybody_sends_something_else_to_everybody() {
+    for transport in TRANSPORTS {
+        for size in SIZES {
+            // From a to b go 300 (a + 2 b) elements, nothing from 0 to 0.
+            let len = |a: u32, b: u32| 300 * u64::from(a + 2 * b);
+            let pieces = |lengths: Vec<u64>, start: u64| -> Vec<Piece> {
+                let mut off = start;
+                lengths
+                    .into_iter()
+                    .map(|len| {
+                        off += len;
+                        Piece { off: off - len, len }
+                    })
+                    .collect()
+            };
+            let sends = |me: u32| pieces((0..size).map(|b| len(me, b)).collect(), 0);
+            let sent = |me: u32| (0..size).map(|b| len(me, b)).sum::<u64>();
+            let recvs = |me: u32| pieces((0..size).map(|a| len(a, me)).collect(), sent(me));
+            let fill = |me: u32| {
+                let out = (0..size).flat_map(|b| (0..len(me, b) as i32).map(move |i| i + (me * 100 + b) as i32));
+                out.chain((0..size).flat_map(|a| std::iter::repeat_n(-1, len(a, me) as usize))).collect()
+            };
+            let program =
+                |me| -> Box<dyn Program> { Box::new(Exchange { me, sends: sends(me), recvs: recvs(me), chunk: 256 }) };
+            let results = run(size, transport, Call::AllToAll, fill, program);
+            for (me, result) in (0u32..).zip(&results) {
+                for (a, piece) in (0u32..).zip(recvs(me)).filter(|(a, _)| *a != me) {
+                    let got = &result[piece.off as usize..(piece.off + piece.len) as usize];
+                    let expected = (0..piece.len as i32).map(|i| i + (a * 100 + me) as i32);
+                    assert!(got.iter().copied().eq(expected), "{transport:?} {size}: {a} to {me}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    for transport in TRANSPORTS {
+        for size in SIZES {
+            let (mut executors, come) = (executors(size, transport), AtomicU32::new(0));
+            on_all(&mut executors, |rank, executor| {
+                for round in 0..20 {
+                    if (rank + round) % size == 0 {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                    come.fetch_add(1, Ordering::SeqCst);
+                    let signature = signature(Call::Barrier, Dtype::Uint8, ReduceOp::Sum, 0);
+                    let roles = vec![(rank, space(&mut [], Dtype::Uint8, 1))];
+                    let handle = begin(executor, signature, Box::new(Barrier { size }), roles);
+                    drive(executor, &[handle]);
+                    assert!(come.load(Ordering::SeqCst) >= (round + 1) * size);
+                }
+            });
+        }
+    }
+}
+
+fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: u32, sends: bool) -> Arc<Handle> {
+    let len = memory.len() as u64 / 4;
+    let signature: Signature = signature(Call::Transfer, Dtype::Int32, ReduceOp::Sum, len);
+    let program = Box::new(Transfer { peer: peer.unwrap_or(0), sends, len });
+    // The role of a receive from anybody is this rank's all the same.
+    let roles = vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))];
+    let begin = Begin { transfer: Some(Between { peer, tag, sends }), ..operation(signature, program, roles) };
+    let handle = begin.handle.clone();
+    executor.begin(0, begin);
+    handle
+}
+
+thread_local! {
+    static ME: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+#[test]
+fn transfers_match_by_rank_and_tag_in_their_order() {
+    const LONG: usize = 30_000;
+    for transport in TRANSPORTS {
+        let mut executors = executors(3, transport);
+        on_all(&mut executors, |rank, executor| {
+            ME.with(|me| me.set(rank));
+            let message = |rank: u32, tag: u32, i: usize| (rank * 100 + tag * 10) as i32 + i as i32;
+            if rank > 0 {
+                // Two messages under each of two tags, the later tag's first; of tag 7 the second is the longer one.
+                let order = [(7, 0), (7, 1), (3, 0), (3, 1)];
+                let fill = |&(tag, i): &(u32, usize)| {
+                    let len = if tag == 7 { LONG * (i + 1) } else { LONG };
+                    bytes(std::iter::repeat_n(message(rank, tag, i), len))
+                };
+                let mut memory: Vec<Vec<u8>> = order.iter().map(fill).collect();
+                let send =
+                    |(memory, (tag, _)): (&mut Vec<u8>, (u32, usize))| transfer(executor, memory, Some(0), tag, true);
+                let handles: Vec<_> = memory.iter_mut().zip(order).map(send).collect();
+                drive(executor, &handles);
+                return;
+            }
+            // Whoever comes: each rank's messages come in their order.
+            let mut next = [0; 3];
+            for _ in 0..4 {
+                let mut memory = vec![0; 4 * LONG];
+                let any = transfer(executor, &mut memory, None, 3, false);
+                drive(executor, std::slice::from_ref(&any));
+                let from = any.source();
+                let expected = message(from, 3, next[from as usize]);
+                assert!(values(&memory).iter().all(|&v| v == expected), "{transport:?} from {from}");
+                next[from as usize] += 1;
+            }
+            assert_eq!(next, [0, 2, 2]);
+            // Exactly these, asked for in another order than sent.
+            let order = [(2, 0), (1, 0), (1, 1), (2, 1)];
+            let mut memory: Vec<Vec<u8>> = order.iter().map(|(_, i)| vec![0; 4 * LONG * (i + 1)]).collect();
+            let receive =
+                |(memory, (from, _)): (&mut Vec<u8>, (u32, usize))| transfer(executor, memory, Some(from), 7, false);
+            let handles: Vec<_> = memory.iter_mut().zip(order).map(receive).collect();
+            drive(executor, &handles);
+            for (memory, (from, i)) in memory.iter().zip(order) {
+                assert!(values(memory).iter().all(|&v| v == message(from, 7, i)), "{transport:?} from {from}");
+            }
+        });
+    }
+}
+
+#[test]
+fn who_calls_something_else_is_told() {
+    let mut executors = executors(2, Transport::Shm);
+    let texts = on_all(&mut executors, |rank, executor| {
+        let mut memory = vec![0; 4 * (10 + rank as usize)];
+        let len = 10 + u64::from(rank);
+        let signature = signature(Call::Broadcast, Dtype::Int32, ReduceOp::Sum, len);
+        let roles = vec![(rank, space(&mut memory, Dtype::Int32, 100))];
+        let handle = begin(executor, signature, Box::new(Broadcast { size: 2, root: 0, len, chunk: 64 }), roles);
+        drive(executor, std::slice::from_ref(&handle));
+        handle.result().err().map(|e| e.to_string())
+    });
+    let text = texts[1].as_ref().unwrap();
+    assert!(text.contains("rank 0 called broadcast(int32, 10 elements"), "{text}");
+    assert!(text.contains("rank 1 broadcast(int32, 11 elements") || text.contains("rank 1 called"), "{text}");
+}
+
+/// A channel to a peer that reads slowly: it holds one fragment, and has got rid of it at every second flush.
+#[derive(Default)]
+struct Slow {
+    held: bool,
+    flushes: u32,
+}
+
+impl Channel for Slow {
+    fn send(&mut self, _tag: &Tag, _payload: &[u8]) -> io::Result<bool> {
+        Ok(!std::mem::replace(&mut self.held, true))
+    }
+
+    fn front(&mut self) -> io::Result<Option<Tag>> {
+        Ok(None)
+    }
+
+    fn take(&mut self, _sink: Sink<'_>) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.flushes += 1;
+        self.held &= self.flushes % 2 == 1;
+        Ok(!self.held)
+    }
+
+    fn fragment(&self) -> usize {
+        1000
+    }
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+}
+
+/// Whoever finds nothing to do sleeps. Room that a flush makes is something: a socket that is not full is not watched.
+#[test]
+fn nobody_sleeps_while_there_is_room_again() {
+    let mut executor = Executor::new(Wires::new(0, vec![None, Some(Box::new(Slow::default()))]));
+    executor.add_group(0, vec![0, 1], 0);
+    let mut memory = vec![0; 10_000];
+    let handle = transfer(&mut executor, &mut memory, Some(1), 0, true);
+    while executor.progress() || executor.wires().unflushed() && executor.progress() {}
+    assert!(handle.done());
+}

@@ -1,0 +1,180 @@
+//! Fragments that are lent: when they are the owner's again, and what becomes of them if the owner gives up.
+#![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
+mod world;
+
+use paceline_executor::program::Transfer;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::channel::{Channel, Sink};
+use paceline_transport::error::RunError;
+use paceline_transport::tag::{Call, Tag};
+use world::{Transport, begin, channels, drive, executors, on_all, signature, space};
+
+const BYTES: usize = 200_000;
+
+fn tag() -> Tag {
+    let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
+    Tag { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: BYTES as u32, offset: 0, signature }
+}
+
+fn pair(transport: Transport) -> (Box<dyn Channel>, Box<dyn Channel>) {
+    let mut all = channels(2, transport);
+    (all[0][1].take().unwrap(), all[1][0].take().unwrap())
+}
+
+#[test]
+fn what_is_lent_is_returned_when_it_has_been_read() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    assert!(ours.lends() >= BYTES);
+    let payload: Vec<u8> = (0..BYTES).map(|i| (i * 7) as u8).collect();
+    // More than once around the ring, each read in another way.
+    for turn in 0..30 {
+        let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+        assert!(!ours.returned(ticket));
+        assert_eq!(theirs.front().unwrap().unwrap().bytes as usize, BYTES);
+        let mut copy = vec![0; BYTES];
+        let taken = match turn % 3 {
+            0 => theirs.take(Sink::Into(&mut copy)),
+            1 => theirs.take(Sink::Show(&mut |at, part| copy[at..at + part.len()].copy_from_slice(part))),
+            _ => theirs.take(Sink::Drop),
+        };
+        assert!(taken.unwrap());
+        assert!(ours.returned(ticket));
+        assert!(turn % 3 == 2 || copy == payload);
+    }
+}
+
+#[test]
+fn no_more_is_lent_than_there_are_slots() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    let payload = vec![1; BYTES];
+    let mut tickets = Vec::new();
+    while let Some(ticket) = ours.lend(&tag(), &payload).unwrap() {
+        tickets.push(ticket);
+    }
+    assert!(!ours.send(&Tag { bytes: 1, ..tag() }, &[1]).unwrap());
+    for (index, &ticket) in tickets.iter().enumerate() {
+        theirs.front().unwrap().unwrap();
+        assert!(theirs.take(Sink::Drop).unwrap());
+        assert!(ours.returned(ticket));
+        assert!(tickets[index + 1..].iter().all(|&later| !ours.returned(later)));
+    }
+}
+
+#[test]
+fn what_was_revoked_is_not_received() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    let payload = vec![1; BYTES];
+    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    ours.revoke(ticket);
+    // One that was already looked at, and one that was not: what stands behind them is the next.
+    assert!(theirs.front().unwrap().is_none());
+    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    theirs.front().unwrap().unwrap();
+    ours.revoke(ticket);
+    assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
+    assert!(!theirs.take(Sink::Show(&mut |_, _| {})).unwrap());
+    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
+    assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
+    assert!(ours.returned(ticket) && theirs.take(Sink::Drop).unwrap());
+    // Too late: it has been read, and the slot belongs to another.
+    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    theirs.front().unwrap().unwrap();
+    assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
+    ours.revoke(ticket);
+    let mut copy = vec![0; BYTES];
+    let next = ours.lend(&tag(), &payload).unwrap().unwrap();
+    theirs.front().unwrap().unwrap();
+    assert!(theirs.take(Sink::Into(&mut copy)).unwrap() && ours.returned(next) && copy == payload);
+}
+
+#[test]
+fn memory_that_is_gone_is_an_error_and_revoked_memory_none() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    // SAFETY: never read here; the kernel is asked to, and refuses.
+    let nowhere = unsafe { std::slice::from_raw_parts(std::ptr::without_provenance::<u8>(1 << 46), BYTES) };
+    let ticket = ours.lend(&tag(), nowhere).unwrap().unwrap();
+    theirs.front().unwrap().unwrap();
+    assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).is_err());
+    ours.revoke(ticket);
+    assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
+}
+
+/// A connection that broke on one side only.
+#[test]
+fn who_drops_a_connection_takes_back_what_was_lent() {
+    let (mut ours, mut theirs) = pair(Transport::Shm);
+    let payload = vec![1; BYTES];
+    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
+    ours.lend(&tag(), &payload).unwrap().unwrap();
+    ours.lend(&tag(), &payload).unwrap().unwrap();
+    drop(ours);
+    assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
+    assert!(theirs.take(Sink::Drop).unwrap());
+    assert!(theirs.front().unwrap().is_none());
+}
+
+#[test]
+fn nothing_is_lent_to_who_cannot_read() {
+    for transport in [Transport::ShmCopied, Transport::Tcp] {
+        let (ours, theirs) = pair(transport);
+        assert_eq!((ours.lends(), theirs.lends()), (0, 0), "{transport:?}");
+    }
+}
+
+/// Rank 0 lends, gives up and uses its memory for something else: rank 1 does not get that.
+#[test]
+fn who_gives_up_takes_back_what_was_lent() {
+    let mut both = executors(2, Transport::Shm);
+    let (mut sent, mut got) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+    let begin = |executor: &mut _, role, memory: &mut [u8]| {
+        let program = Box::new(Transfer { peer: 1 - role, sends: role == 0, len: BYTES as u64 });
+        let space = space(memory, Dtype::Uint8, BYTES);
+        begin(
+            executor,
+            signature(Call::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64),
+            program,
+            vec![(role, space)],
+        )
+    };
+    let theirs = begin(&mut both[0], 0, &mut sent);
+    both[0].progress();
+    assert!(!theirs.done(), "it is lent, and nobody has read it");
+    both[0].fail_group(0, &RunError::Failed("given up".into()));
+    assert!(theirs.done() && theirs.result().is_err());
+    sent.fill(2);
+    let ours = begin(&mut both[1], 1, &mut got);
+    for _ in 0..100 {
+        both[1].progress();
+        both[1].put_aside(true);
+    }
+    assert!(!ours.done() && got.iter().all(|&byte| byte == 0));
+    // When rank 1 hears of it, the slot is free for what comes later.
+    both[1].fail_group(0, &RunError::Failed("rank 0 gave up".into()));
+    both[1].progress();
+    for (rank, executor) in (0..).zip(&mut both) {
+        executor.add_group(7, vec![0, 1], rank);
+    }
+    assert!(both[1].wires().lost.is_empty());
+}
+
+/// Both ranks lend what they exchange, late and early ones alike.
+#[test]
+fn a_rank_that_comes_late_reads_what_was_lent() {
+    let mut both = executors(2, Transport::Shm);
+    on_all(&mut both, |rank, executor| {
+        for turn in 0..20u8 {
+            if u32::from(turn) % 2 == rank {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let mut memory = vec![turn + rank as u8; BYTES];
+            let sends = u32::from(turn) % 2 != rank;
+            let program = Box::new(Transfer { peer: 1 - rank, sends, len: BYTES as u64 });
+            let space = space(&mut memory, Dtype::Uint8, BYTES);
+            let all = signature(Call::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
+            let handle = begin(executor, all, program, vec![(rank, space)]);
+            drive(executor, &[handle]);
+            let sender = turn + if sends { rank as u8 } else { 1 - rank as u8 };
+            assert!(memory.iter().all(|&byte| byte == sender));
+        }
+    });
+}

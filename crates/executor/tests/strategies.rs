@@ -1,0 +1,113 @@
+//! Every strategy over every transport: the sum is exact and the same on all ranks.
+mod world;
+
+use std::sync::Arc;
+
+use paceline_executor::Executor;
+use paceline_executor::handle::Handle;
+use paceline_executor::program::Scheduled;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_schedule::{Bucket, Chunk, Knobs, Schedule, Topology, build, registry};
+use paceline_transport::channel::LARGEST_FRAGMENT;
+use paceline_transport::space::Space;
+use paceline_transport::tag::Call;
+use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
+
+/// What sums are multiplied by. A rank alone has nobody to do it.
+fn factor(schedule: &dyn Schedule) -> Option<f64> {
+    (schedule.roles().total() > 1).then_some(3.0)
+}
+
+/// The roles that a rank plays, with memory for each: servers and switches are spread over the workers.
+fn roles(schedule: &dyn Schedule, rank: u32, worker: Space, len: u64) -> Vec<(u32, Space)> {
+    let all = schedule.roles();
+    let mut mine = vec![(rank, worker)];
+    for role in all.workers..all.total() {
+        if role % all.workers == rank {
+            let mut scratch = Space::new(8);
+            if role < all.workers + all.servers {
+                scratch.push_scratch(len);
+            } else {
+                // A switch passes on in the least memory that takes every fragment.
+                scratch = Space::windowed(8, len, LARGEST_FRAGMENT as u64 / 8);
+            }
+            mine.push((role, scratch));
+        }
+    }
+    mine
+}
+
+fn start(
+    executor: &mut Executor,
+    schedule: &Arc<dyn Schedule>,
+    rank: u32,
+    id: u32,
+    memory: &mut [u8],
+    cut: usize,
+) -> Arc<Handle> {
+    let len = (memory.len() / 8) as u64;
+    let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id, len, pull_only: false } };
+    let roles = roles(&**schedule, rank, space(memory, Dtype::Int64, cut), len);
+    let signature = signature(Call::AllReduce, Dtype::Int64, ReduceOp::Sum, len);
+    begin_scaled(executor, signature, Box::new(program), roles, factor(&**schedule))
+}
+
+fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u32, lengths: &[usize]) {
+    let topology =
+        Topology { workers: size, ranks_per_node: 2.min(size), servers, switch_radix: (size > 4).then_some(3) };
+    let schedule: Arc<dyn Schedule> = Arc::from(build(name, &topology, knobs).unwrap());
+    let mut executors = executors(size, transport);
+    let results = on_all(&mut executors, |rank, executor| {
+        let value = |rank: u32, id: usize, i: usize| i64::from(rank + 1) * 1_000_003 + (id * 7 + i) as i64;
+        let mut memory: Vec<Vec<u8>> = lengths
+            .iter()
+            .enumerate()
+            .map(|(id, &len)| (0..len).flat_map(|i| value(rank, id, i).to_ne_bytes()).collect())
+            .collect();
+        let handles: Vec<_> = memory
+            .iter_mut()
+            .enumerate()
+            .map(|(id, memory)| {
+                // In small runs, of other lengths on other ranks, or in one.
+                let cut = if id % 2 == 1 { 100 + 37 * rank as usize } else { 1 << 20 };
+                start(executor, &schedule, rank, id as u32, memory, cut)
+            })
+            .collect();
+        drive(executor, &handles);
+        for (id, memory) in memory.iter().enumerate() {
+            for (i, element) in memory.chunks(8).enumerate() {
+                let sum = (0..size).map(|r| value(r, id, i)).sum::<i64>() * factor(&*schedule).map_or(1, |f| f as i64);
+                assert_eq!(
+                    i64::from_ne_bytes(element.try_into().unwrap()),
+                    sum,
+                    "{name} {size} {transport:?} {id} {i}"
+                );
+            }
+        }
+        handles.iter().map(|handle| handle.result()).collect::<Vec<_>>()
+    });
+    assert!(results.iter().flatten().all(Result::is_ok));
+}
+
+#[test]
+fn every_strategy_over_every_transport() {
+    for entry in registry() {
+        for transport in TRANSPORTS {
+            for size in [1, 2, 3, 4, 5, 8] {
+                check(entry.name, size, transport, &Knobs::default(), 1 + size % 3, &[0, 1, 5, 1000, 40_000, 30_000]);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_messages_in_small_pieces_and_whole() {
+    for entry in registry() {
+        for chunk in [Chunk::Elements(5000), Chunk::Whole] {
+            for transport in [Transport::Shm, Transport::ShmCopied, Transport::Mixed] {
+                let knobs = Knobs { chunk: Some(chunk), ..Knobs::default() };
+                check(entry.name, 4, transport, &knobs, 2, &[300_000, 3, 250_001]);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The channel over gRPC, as the executor sees it.
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use rustix::event::{PollFd, PollFlags};
+
+use super::fragment::{FRAGMENT, message};
+use super::link::Link;
+use paceline_transport::channel::{Channel, Sink};
+use paceline_transport::tag::Tag;
+
+/// What it is called.
+pub const NAME: &str = "grpc";
+
+/// A channel to a rank that is called, or calls, over gRPC.
+pub struct GrpcChannel {
+    link: Arc<Link>,
+    /// What has been taken from the link and not yet by the executor.
+    arrived: VecDeque<(Tag, Bytes)>,
+    /// The last fragment was refused.
+    refused: bool,
+    slept: AtomicBool,
+}
+
+impl GrpcChannel {
+    pub(super) fn new(link: Arc<Link>) -> GrpcChannel {
+        GrpcChannel { link, arrived: VecDeque::new(), refused: false, slept: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for GrpcChannel {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+impl Channel for GrpcChannel {
+    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+        let taken = self.link.send(|| message(tag, Bytes::copy_from_slice(payload)));
+        self.refused = !taken;
+        Ok(taken)
+    }
+
+    fn front(&mut self) -> io::Result<Option<Tag>> {
+        if *self.slept.get_mut() {
+            *self.slept.get_mut() = false;
+            self.link.awake();
+        }
+        if self.arrived.is_empty() {
+            self.link.receive(&mut self.arrived).map_err(|why| io::Error::new(ErrorKind::UnexpectedEof, why))?;
+        }
+        Ok(self.arrived.front().map(|(tag, _)| *tag))
+    }
+
+    fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
+        let Some((_, payload)) = self.arrived.pop_front() else { return Ok(false) };
+        match sink {
+            Sink::Into(to) => to.copy_from_slice(&payload),
+            Sink::Show(show) => show(0, &payload),
+            Sink::Drop => {}
+        }
+        Ok(true)
+    }
+
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        self.slept.store(true, Ordering::Relaxed);
+        fds.push(PollFd::new(self.link.about_to_sleep(self.refused), PollFlags::IN));
+    }
+
+    fn fragment(&self) -> usize {
+        FRAGMENT
+    }
+
+    fn far(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+}

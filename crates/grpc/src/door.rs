@@ -1,0 +1,67 @@
+//! Where a rank can be called, and with which certificate it answers.
+use std::net::{SocketAddr, TcpListener};
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+
+use super::HANDSHAKE;
+use paceline_rendezvous::Listener;
+use paceline_transport::error::{Result, RunError};
+
+/// The name in all certificates: a rank is told from another by its certificate, not by a name.
+const NAME: &str = "paceline";
+
+/// What a rank tells the others, so that they can call it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Random.
+    pub nonce: [u8; 16],
+    /// That of the calls to it, in PEM; without one they are not encrypted.
+    pub certificate: Option<String>,
+}
+
+impl Offer {
+    /// How to call it: only a host that has the key of just this certificate is believed.
+    pub(super) fn tls(&self) -> Option<ClientTlsConfig> {
+        let certificate = Certificate::from_pem(self.certificate.as_ref()?);
+        Some(ClientTlsConfig::new().ca_certificate(certificate).domain_name(NAME).timeout(HANDSHAKE))
+    }
+}
+
+/// A socket that listens, and the certificate.
+pub struct Door {
+    pub(super) listener: TcpListener,
+    pub(super) tls: Option<ServerTlsConfig>,
+    offer: Offer,
+}
+
+impl Door {
+    /// Listens on this interface, on a port of the system's choice. `encrypted`: whether calls are; none: unless only this
+    /// machine can be listened to.
+    ///
+    /// # Errors
+    /// There is no such interface; no random numbers, or no certificate can be made of them.
+    pub fn open(interface: &str, encrypted: Option<bool>) -> Result<Door> {
+        let (listener, address) = Listener::bind(interface)?.into_socket();
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
+        let (mut tls, mut certificate) = (None, None);
+        if encrypted.unwrap_or(!address.ip().to_canonical().is_loopback()) {
+            // Its key never leaves this process, and ends with it.
+            let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
+                .map_err(|e| RunError::Failed(format!("a certificate cannot be made: {e}")))?;
+            let (public, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+            tls = Some(ServerTlsConfig::new().identity(Identity::from_pem(&public, key)).timeout(HANDSHAKE));
+            certificate = Some(public);
+        }
+        Ok(Door { listener, tls, offer: Offer { address, nonce, certificate } })
+    }
+
+    /// What the others must know.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+}

@@ -1,0 +1,183 @@
+//! What passes between the executor, which never waits, and the thread that speaks gRPC: two bounded queues to a peer.
+//!
+//! Nothing is lost between looking and sleeping: who is about to sleep first says so, then looks at the queues once more;
+//! the other side changes the queues first and then asks whether to ring.
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::generated::Fragment;
+use paceline_transport::tag::Tag;
+
+/// Fragments that wait for the thread, and as many that wait for the executor.
+pub const QUEUE: usize = 8;
+
+#[derive(Default)]
+struct Outbox {
+    queue: VecDeque<Fragment>,
+    /// The executor was refused and has not been told of room yet.
+    refused: bool,
+    /// Nothing more will be sent.
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    queue: VecDeque<(Tag, Bytes)>,
+    /// Why nothing more will come.
+    end: Option<String>,
+    /// Nobody wants it any more.
+    unwanted: bool,
+    waker: Option<Waker>,
+}
+
+pub struct Link {
+    outbox: Mutex<Outbox>,
+    inbox: Mutex<Inbox>,
+    /// Whether the inbox has something, for those who look often.
+    arrived: AtomicUsize,
+    /// The executor sleeps until the bell rings.
+    asleep: AtomicBool,
+    bell: OwnedFd,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+impl Link {
+    pub fn new() -> std::io::Result<Link> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (outbox, inbox, arrived, asleep) = Default::default();
+        Ok(Link { outbox, inbox, arrived, asleep, bell })
+    }
+
+    // The executor's side.
+
+    /// Whether the fragment that `make` gives was taken over.
+    pub fn send(&self, make: impl FnOnce() -> Fragment) -> bool {
+        let mut outbox = lock(&self.outbox);
+        // The inbox tells why it is closed.
+        outbox.refused = outbox.closed || outbox.queue.len() >= QUEUE;
+        if outbox.refused {
+            return false;
+        }
+        outbox.queue.push_back(make());
+        wake(&mut outbox.waker);
+        true
+    }
+
+    /// All that has come, behind what is in `into`; why no more will come, if that was all.
+    pub fn receive(&self, into: &mut VecDeque<(Tag, Bytes)>) -> Result<(), String> {
+        if self.arrived.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut inbox = lock(&self.inbox);
+        into.append(&mut inbox.queue);
+        wake(&mut inbox.waker);
+        match &inbox.end {
+            // It stays there to be told.
+            Some(why) if into.is_empty() => Err(why.clone()),
+            Some(_) => Ok(()),
+            None => {
+                self.arrived.store(0, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    /// What becomes readable when it is worth to look again; `refused`: the executor waits for room.
+    pub fn about_to_sleep(&self, refused: bool) -> &OwnedFd {
+        self.asleep.store(true, Ordering::SeqCst);
+        let room = refused && !lock(&self.outbox).refused;
+        if room || self.arrived.load(Ordering::SeqCst) > 0 {
+            self.ring();
+        }
+        &self.bell
+    }
+
+    pub fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut count);
+    }
+
+    /// Nothing more is sent nor wanted.
+    pub fn close(&self) {
+        let mut outbox = lock(&self.outbox);
+        outbox.closed = true;
+        wake(&mut outbox.waker);
+        drop(outbox);
+        let mut inbox = lock(&self.inbox);
+        (inbox.unwanted, inbox.queue) = (true, VecDeque::new());
+        wake(&mut inbox.waker);
+    }
+
+    // The thread's side.
+
+    fn ring(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The next fragment to be sent; none if there will be no more.
+    pub fn poll_outbox(&self, waker: &Waker) -> Poll<Option<Fragment>> {
+        let mut outbox = lock(&self.outbox);
+        let Some(fragment) = outbox.queue.pop_front() else {
+            outbox.waker = Some(waker.clone());
+            return if outbox.closed { Poll::Ready(None) } else { Poll::Pending };
+        };
+        // Half of it, so that the executor is not woken for each fragment.
+        if outbox.refused && outbox.queue.len() <= QUEUE / 2 {
+            outbox.refused = false;
+            drop(outbox);
+            self.ring();
+        }
+        Poll::Ready(Some(fragment))
+    }
+
+    /// Ready when there is room for what comes.
+    pub fn poll_room(&self, waker: &Waker) -> Poll<()> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.queue.len() < QUEUE || inbox.unwanted {
+            return Poll::Ready(());
+        }
+        inbox.waker = Some(waker.clone());
+        Poll::Pending
+    }
+
+    pub fn arrive(&self, tag: Tag, payload: Bytes) {
+        let mut inbox = lock(&self.inbox);
+        if inbox.unwanted {
+            return;
+        }
+        inbox.queue.push_back((tag, payload));
+        drop(inbox);
+        self.arrived.store(1, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Nothing more will come, so that nobody needs what would be sent.
+    pub fn end(&self, why: String) {
+        lock(&self.inbox).end.get_or_insert(why);
+        self.arrived.store(1, Ordering::SeqCst);
+        let mut outbox = lock(&self.outbox);
+        (outbox.closed, outbox.queue) = (true, VecDeque::new());
+        wake(&mut outbox.waker);
+        drop(outbox);
+        self.ring();
+    }
+}

@@ -1,0 +1,139 @@
+//! What a rank knows of the others while they connect, and what is told of it.
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::door::Offer;
+use super::token::{Contract, Kind};
+use paceline_rendezvous::{Notes, plain, text};
+use paceline_transport::error::RunError;
+
+/// Ranks in a message of whom it says why they were not reached.
+const SHOWN: usize = 3;
+
+/// What befell a stream to a rank.
+pub enum Event {
+    /// Both ends have shown that they know the secret.
+    Met(u32),
+    /// It is over in both directions.
+    Ended(u32),
+    /// It will never be.
+    Failed(RunError),
+}
+
+pub struct Meeting {
+    pub rank: u32,
+    /// Ranks that train; behind them are servers and the switch.
+    pub workers: u32,
+    /// By rank.
+    pub offers: Vec<Offer>,
+    key: [u8; 32],
+    events: UnboundedSender<Event>,
+    notes: Mutex<Notes>,
+    /// By rank: why the last call to it failed.
+    missed: Mutex<Vec<Option<String>>>,
+}
+
+impl Meeting {
+    pub fn new(
+        rank: u32,
+        workers: u32,
+        offers: Vec<Offer>,
+        key: [u8; 32],
+        events: UnboundedSender<Event>,
+    ) -> Arc<Meeting> {
+        let (notes, missed) = (Mutex::new(Notes::of(rank)), Mutex::new(vec![None; offers.len()]));
+        Arc::new(Meeting { rank, workers, offers, key, events, notes, missed })
+    }
+
+    /// Which of two ranks is called: a server by a worker, of equals the lower.
+    pub fn is_host(&self, peer: u32) -> bool {
+        let helps = |rank: u32| rank >= self.workers;
+        if helps(self.rank) == helps(peer) { self.rank < peer } else { helps(self.rank) }
+    }
+
+    /// What both ends of a call know; none if there is no such rank.
+    pub fn contract(&self, kind: Kind, caller: u32, host: u32) -> Option<Contract> {
+        let offer = |rank: u32| Some((rank, self.offers.get(rank as usize)?));
+        Some(Contract::new(&self.key, kind, offer(caller)?, offer(host)?))
+    }
+
+    pub fn met(&self, peer: u32) {
+        self.tell(Event::Met(peer));
+    }
+
+    pub fn failed(&self, error: RunError) {
+        self.tell(Event::Failed(error));
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody listens any more when the job is over.
+        let _ = self.events.send(event);
+    }
+
+    /// Notes what a stranger did.
+    pub fn note(&self, ip: IpAddr, what: &str) {
+        let text = format!("{ip} made {what}");
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(ip, text, true);
+    }
+
+    /// Notes why a rank was not reached; who calls it tries again.
+    pub fn missed(&self, peer: u32, why: String) {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)[peer as usize] = Some(why);
+    }
+
+    /// `rank 3 (10.0.0.7)`.
+    pub fn describe(&self, peer: u32) -> String {
+        format!("rank {peer} ({})", plain(self.offers[peer as usize].address).ip())
+    }
+
+    /// Why the ranks did not come together in time: these have not been met.
+    pub fn late(&self, missing: &[u32], waited: Duration) -> RunError {
+        let (called, calling): (Vec<u32>, Vec<u32>) = missing.iter().partition(|&&peer| !self.is_host(peer));
+        let missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::new();
+        if !called.is_empty() {
+            let why = |&peer: &u32| {
+                let why = missed[peer as usize].as_deref().unwrap_or("no answer yet");
+                format!("{}: {why}", self.describe(peer))
+            };
+            let mut reasons: Vec<String> = called.iter().take(SHOWN).map(why).collect();
+            if called.len() > SHOWN {
+                reasons.push(format!("nor {}", text::ranks(&called[SHOWN..])));
+            }
+            parts.push(format!("could not call {} ({})", text::ranks(&called), reasons.join("; ")));
+        }
+        if !calling.is_empty() {
+            let own = self.offers[self.rank as usize].address;
+            parts.push(format!("was not called by {} at {own}", text::ranks(&calling)));
+        }
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).describe();
+        let (rank, world, waited) = (self.rank, self.offers.len(), text::seconds(waited));
+        RunError::Failed(format!("rank {rank} of {world} {} over gRPC within {waited}{notes}", parts.join(" and ")))
+    }
+}
+
+/// Tells, when it is dropped, that a stream is over.
+pub struct Ended {
+    meeting: Arc<Meeting>,
+    peer: u32,
+}
+
+impl Ended {
+    pub fn new(meeting: &Arc<Meeting>, peer: u32) -> Ended {
+        Ended { meeting: meeting.clone(), peer }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.meeting.tell(Event::Ended(self.peer));
+    }
+}
+
+/// A deadline for the clock of the thread of gRPC.
+pub fn until(deadline: Instant) -> tokio::time::Instant {
+    tokio::time::Instant::from_std(deadline)
+}

@@ -1,0 +1,192 @@
+//! The sockets of calls. One that was accepted is a stranger's until a call on it has shown the job's token; until then it
+//! may say little, for a short while.
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::transport::server::Connected;
+
+use super::HANDSHAKE;
+use paceline_rendezvous::{keep_alive, plain};
+
+/// Bytes that a stranger may send: the handshake of TLS, that of HTTP/2 and the headers of two calls are a few thousand.
+const STRANGERS_BYTES: usize = 64 << 10;
+
+/// Descriptors that a forked child must not keep open.
+#[derive(Clone, Default)]
+pub struct Descriptors(Arc<Mutex<Vec<RawFd>>>);
+
+impl Descriptors {
+    fn with<T>(&self, f: impl FnOnce(&mut Vec<RawFd>) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// In a child after `fork`, in which another thread may have held the lock for ever; that is only while a connection is
+    /// made or ends.
+    pub fn after_fork(&self) -> Vec<RawFd> {
+        self.0.try_lock().map(|all| all.clone()).unwrap_or_default()
+    }
+}
+
+/// What is known of a connection that was accepted.
+#[derive(Clone)]
+pub struct Visit {
+    /// Of the other end.
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    proven: AtomicBool,
+    sent_away: AtomicBool,
+    /// Of who waits for the stranger's bytes.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Visit {
+    /// A call has shown the job's token.
+    pub fn prove(&self) {
+        self.state.proven.store(true, Ordering::Relaxed);
+    }
+
+    fn is_proven(&self) -> bool {
+        self.state.proven.load(Ordering::Relaxed)
+    }
+
+    /// Somebody else needs the place.
+    pub fn send_away(&self) {
+        self.state.sent_away.store(true, Ordering::Relaxed);
+        if let Some(waker) = self.state.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            waker.wake();
+        }
+    }
+
+    /// Whether its place is free: it has proven itself or gone.
+    pub fn is_over(&self) -> bool {
+        self.is_proven() || Arc::strong_count(&self.state) == 1
+    }
+}
+
+/// What is left to a stranger.
+struct Stranger {
+    visit: Visit,
+    until: Pin<Box<Sleep>>,
+    bytes: usize,
+}
+
+pub struct Socket {
+    stream: TcpStream,
+    stranger: Option<Stranger>,
+    visit: Option<Visit>,
+    descriptors: Descriptors,
+}
+
+impl Socket {
+    /// Of a call that was made.
+    pub fn of_caller(stream: TcpStream, descriptors: &Descriptors) -> io::Result<Socket> {
+        Socket::new(stream, None, descriptors)
+    }
+
+    /// Of a call that has come.
+    pub fn of_visitor(
+        stream: TcpStream,
+        address: SocketAddr,
+        descriptors: &Descriptors,
+    ) -> io::Result<(Socket, Visit)> {
+        let visit = Visit { address: plain(address), state: Arc::default() };
+        Ok((Socket::new(stream, Some(visit.clone()), descriptors)?, visit))
+    }
+
+    fn new(stream: TcpStream, visit: Option<Visit>, descriptors: &Descriptors) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        let stranger = visit.clone().map(|visit| Stranger {
+            visit,
+            until: Box::pin(sleep_until(Instant::now() + HANDSHAKE)),
+            bytes: 0,
+        });
+        descriptors.with(|all| all.push(stream.as_raw_fd()));
+        Ok(Socket { stream, stranger, visit, descriptors: descriptors.clone() })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let own = self.stream.as_raw_fd();
+        self.descriptors.with(|all| all.retain(|&fd| fd != own));
+    }
+}
+
+impl Stranger {
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        *self.visit.state.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if self.visit.state.sent_away.load(Ordering::Relaxed) {
+            return refused("gave way to another connection before it showed the job's token");
+        }
+        if self.until.as_mut().poll(cx).is_ready() {
+            return refused("did not show the job's token in time");
+        }
+        if self.bytes > STRANGERS_BYTES {
+            return refused("sent much and did not show the job's token");
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Socket { stream, stranger, .. } = &mut *self;
+        if stranger.as_ref().is_some_and(|stranger| stranger.visit.is_proven()) {
+            *stranger = None;
+        }
+        let Some(stranger) = stranger else { return Pin::new(stream).poll_read(cx, buf) };
+        stranger.check(cx)?;
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        stranger.bytes += buf.filled().len() - before;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Socket {
+    type ConnectInfo = Option<Visit>;
+
+    fn connect_info(&self) -> Option<Visit> {
+        self.visit.clone()
+    }
+}

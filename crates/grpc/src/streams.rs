@@ -1,0 +1,124 @@
+//! What goes through a call in either direction: fragments between its stream and a [`Link`], the monitor's messages
+//! between its stream and a socket of the monitor's.
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::mpsc::Sender;
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::fragment::fragment;
+use super::generated::{Fragment, Note};
+use super::link::Link;
+use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
+
+/// Messages of the monitor that wait for HTTP/2.
+pub const NOTES: usize = 4;
+
+/// The end of a connection, in the words of the other transports.
+const CLOSED: &str = "the connection was closed";
+
+/// What goes out of a call: of that end which calls.
+pub struct Outgoing(pub Arc<Link>);
+
+impl Stream for Outgoing {
+    type Item = Fragment;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Fragment>> {
+        self.0.poll_outbox(cx.waker())
+    }
+}
+
+/// The same of that end which is called; it always succeeds.
+pub struct Answers<T>(pub T);
+
+impl<T: Stream + Unpin> Stream for Answers<T> {
+    type Item = Result<T::Item, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.0).poll_next(cx).map(|item| item.map(Ok))
+    }
+}
+
+/// Receives fragments until the other end sends no more, or something that is none. While the executor takes none, nothing
+/// is read, HTTP/2 grants no more, and the sender waits.
+pub async fn receive(mut incoming: Streaming<Fragment>, link: Arc<Link>) {
+    let why = loop {
+        poll_fn(|cx| link.poll_room(cx.waker())).await;
+        match incoming.message().await {
+            Ok(Some(message)) => match fragment(message) {
+                Ok((tag, payload)) => link.arrive(tag, payload),
+                Err(what) => break format!("the peer sent {what}"),
+            },
+            Ok(None) => break CLOSED.to_owned(),
+            Err(status) => break reason(&status),
+        }
+    };
+    link.end(why);
+}
+
+/// Why a stream ended, for people.
+pub fn reason(status: &Status) -> String {
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
+                _ => error.to_string(),
+            };
+        }
+        cause = error.source();
+    }
+    match status.message() {
+        "" => status.code().to_string(),
+        message => message.to_owned(),
+    }
+}
+
+/// Passes messages on, both ways, until the peer has no more: what the monitor writes to the other end of `socket`, and
+/// what comes.
+pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Streaming<Note>) {
+    let (mut reader, mut writer) = socket.into_split();
+    let outgoing = async move {
+        while let Some(note) = next_note(&mut reader).await {
+            if to_send.send(note).await.is_err() {
+                break;
+            }
+        }
+        // The peer hears that there is no more, and ends its own.
+        drop(to_send);
+        std::future::pending::<()>().await;
+    };
+    let arriving = async move {
+        let mut heard = true;
+        while let Ok(Some(note)) = incoming.message().await {
+            // Who does not listen any more may still have something to say: the stream is read to its end.
+            let length = (note.json.len() as u32).to_le_bytes();
+            heard &= note.json.len() <= LONGEST_CONTROL_MESSAGE;
+            heard = heard && writer.write_all(&length).await.is_ok() && writer.write_all(&note.json).await.is_ok();
+        }
+        // The monitor sees the end, and lets go of its own.
+        let _ = writer.shutdown().await;
+    };
+    tokio::select! {
+        () = outgoing => {}
+        () = arriving => {}
+    }
+}
+
+/// The monitor's next message; none if it has let go.
+async fn next_note(reader: &mut OwnedReadHalf) -> Option<Note> {
+    let length = reader.read_u32_le().await.ok()? as usize;
+    if length > LONGEST_CONTROL_MESSAGE {
+        return None;
+    }
+    let mut json = vec![0; length];
+    reader.read_exact(&mut json).await.ok()?;
+    Some(Note { json })
+}

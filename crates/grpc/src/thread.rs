@@ -1,0 +1,288 @@
+//! The thread that speaks gRPC: from the first call to a rank until the last stream is over.
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Server, ServerTlsConfig};
+
+use super::call::{Wanted, call};
+use super::channel::GrpcChannel;
+use super::door::{Door, Offer};
+use super::generated::rank_server::RankServer;
+use super::link::Link;
+use super::meeting::{Event, Meeting, until};
+use super::service::{Hosted, Places};
+use super::socket::{Descriptors, Socket, Visit};
+use super::{CONNECTION_WINDOW, FRAME, LONGEST_HEADERS, LONGEST_MESSAGE, STREAM_WINDOW};
+use paceline_transport::error::{Result, RunError};
+
+/// Most calls of a rank at a time, while they begin.
+const CALLS: usize = 16;
+/// Connections that have not shown a token yet. When one more comes, the oldest gives way.
+const STRANGERS: usize = 64;
+/// For so long it is kept even so: some round trips.
+const KEPT: Duration = Duration::from_millis(150);
+/// After the job, for what is still on its way.
+const LINGER: Duration = Duration::from_secs(5);
+/// Calls on a connection: two, and one more is told that it is too many.
+const STREAMS: u32 = 3;
+
+/// Who is to be connected.
+pub struct Plan {
+    /// This process's rank.
+    pub rank: u32,
+    /// Ranks that train: behind them come those that help, whom they call.
+    pub workers: u32,
+    /// What each rank offers. Of this one, that of its door counts.
+    pub offers: Vec<Offer>,
+    /// Of the job's tokens ([`grpc_key`](paceline_rendezvous::grpc_key)).
+    pub key: [u8; 32],
+    /// Tensors go over gRPC, too, not only control.
+    pub tensors: bool,
+    /// When ranks that have not come are missing.
+    pub deadline: Instant,
+}
+
+/// All ranks, connected.
+pub struct Connected {
+    /// By rank; none to itself, and none if tensors go elsewhere.
+    pub channels: Vec<Option<GrpcChannel>>,
+    /// By rank: the monitor's socket to it; messages with their length before them, 32 bits, little endian.
+    pub controls: Vec<Option<UnixStream>>,
+    /// The thread.
+    pub thread: Thread,
+}
+
+/// The thread. It ends when all streams are over: when channels and controls have been dropped, here or there.
+pub struct Thread {
+    closing: Option<oneshot::Sender<()>>,
+    handle: Option<JoinHandle<()>>,
+    descriptors: Descriptors,
+}
+
+impl Thread {
+    /// Waits until all that was sent has been received, for 5 s at the longest. Channels and controls are dropped before.
+    pub fn close(mut self) {
+        if let Some(closing) = self.closing.take() {
+            let _ = closing.send(());
+        }
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+
+    /// Descriptors of connections, in a child after `fork`.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<i32> {
+        self.descriptors.after_fork()
+    }
+}
+
+fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
+    move |e| RunError::Failed(format!("{what}: {e}"))
+}
+
+/// Connects this rank to all others, each of which does the same.
+///
+/// # Errors
+/// Ranks that were not reached or did not call until the deadline, or that know another secret; the message names them.
+pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
+    let (events, heard) = unbounded_channel();
+    let Plan { rank, workers, mut offers, key, tensors, deadline } = plan;
+    // Not as it came back from where all were told: tokens must prove what this rank has, whoever changed what is told.
+    offers[rank as usize] = door.offer().clone();
+    let meeting = Meeting::new(rank, workers, offers, key, events);
+    let (mut places, mut wanted) = (Places::default(), Vec::new());
+    let (mut channels, mut controls) = (Vec::new(), Vec::new());
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("gRPC cannot be started"))?;
+    for peer in 0..meeting.offers.len() as u32 {
+        if peer == rank {
+            channels.push(None);
+            controls.push(None);
+            continue;
+        }
+        let (ours, theirs) = UnixStream::pair().map_err(system("a socket cannot be made"))?;
+        theirs.set_nonblocking(true).map_err(system("a socket cannot be made"))?;
+        let control = {
+            let _inside = runtime.enter();
+            tokio::net::UnixStream::from_std(theirs).map_err(system("a socket cannot be made"))?
+        };
+        let link = if tensors { Some(Arc::new(Link::new().map_err(system("a bell cannot be made"))?)) } else { None };
+        channels.push(link.clone().map(GrpcChannel::new));
+        controls.push(Some(ours));
+        if meeting.is_host(peer) {
+            places.controls.insert(peer, control);
+            places.links.extend(link.map(|link| (peer, link)));
+        } else {
+            wanted.push(Wanted { peer, control, link });
+        }
+    }
+    let (closing, asked_to_close) = oneshot::channel();
+    let (tell, told) = mpsc::channel();
+    let descriptors = Descriptors::default();
+    let work = Work { meeting, heard, descriptors: descriptors.clone(), deadline, streams: 1 + u32::from(tensors) };
+    let body = move || runtime.block_on(work.run(door, places, wanted, tell, asked_to_close));
+    let handle = std::thread::Builder::new().name("paceline-grpc".into()).spawn(body);
+    let handle = handle.map_err(system("a thread cannot be started"))?;
+    let thread = Thread { closing: Some(closing), handle: Some(handle), descriptors };
+    match told.recv() {
+        Ok(Ok(())) => Ok(Connected { channels, controls, thread }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(RunError::Failed("the thread of gRPC ended before the ranks had met".into())),
+    }
+}
+
+struct Work {
+    meeting: Arc<Meeting>,
+    heard: UnboundedReceiver<Event>,
+    descriptors: Descriptors,
+    deadline: Instant,
+    /// To each peer.
+    streams: u32,
+}
+
+impl Work {
+    async fn run(
+        mut self,
+        door: Door,
+        places: Places,
+        wanted: Vec<Wanted>,
+        tell: mpsc::Sender<Result<()>>,
+        asked_to_close: oneshot::Receiver<()>,
+    ) {
+        let met = self.meet(door, places, wanted).await;
+        let failed = met.is_err();
+        let _ = tell.send(met);
+        if failed {
+            return;
+        }
+        let open = (self.meeting.offers.len() as u32 - 1) * self.streams;
+        let heard = &mut self.heard;
+        let over = async move {
+            let mut open = open;
+            while open > 0 {
+                open -= u32::from(matches!(heard.recv().await, Some(Event::Ended(_))));
+            }
+        };
+        let asked_to_close = async {
+            if asked_to_close.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            sleep(LINGER).await;
+        };
+        tokio::select! {
+            () = over => {}
+            () = asked_to_close => {}
+        }
+    }
+
+    /// Until all ranks have been met; then nothing listens any more.
+    async fn meet(&mut self, door: Door, places: Places, wanted: Vec<Wanted>) -> Result<()> {
+        let began = Instant::now();
+        let hosts = !places.controls.is_empty();
+        let hosted = Hosted { meeting: self.meeting.clone(), places: Arc::new(Mutex::new(places)) };
+        let calls = Arc::new(Semaphore::new(CALLS));
+        for wanted in wanted {
+            let (meeting, descriptors, deadline) = (self.meeting.clone(), self.descriptors.clone(), self.deadline);
+            let calls = calls.clone();
+            tokio::spawn(async move {
+                let _call = calls.acquire().await;
+                call(meeting, wanted, descriptors, deadline).await;
+            });
+        }
+        let Door { listener, tls, .. } = door;
+        let serving = async {
+            if hosts {
+                return serve(listener, tls, hosted, &self.descriptors).await;
+            }
+            drop(listener);
+            std::future::pending().await
+        };
+        let mut missing = vec![self.streams; self.meeting.offers.len()];
+        missing[self.meeting.rank as usize] = 0;
+        let meeting = self.meeting.clone();
+        let met = async {
+            while missing.iter().any(|&streams| streams > 0) {
+                match self.heard.recv().await {
+                    Some(Event::Met(peer)) => missing[peer as usize] -= 1,
+                    Some(Event::Failed(error)) => return Err(error),
+                    Some(Event::Ended(peer)) => {
+                        let who = meeting.describe(peer);
+                        let why = "left while the ranks connected to each other; its own message says why";
+                        return Err(RunError::Failed(format!("{who} {why}")));
+                    }
+                    None => break,
+                }
+            }
+            Ok(())
+        };
+        let late = tokio::select! {
+            met = met => return met,
+            failed = serving => return failed,
+            () = tokio::time::sleep_until(until(self.deadline)) => began.elapsed(),
+        };
+        let missing: Vec<u32> =
+            (0..).zip(&missing).filter(|&(_, &streams)| streams > 0).map(|(peer, _)| peer).collect();
+        Err(self.meeting.late(&missing, late))
+    }
+}
+
+/// Serves those who call; ends only if it cannot.
+async fn serve(
+    listener: TcpListener,
+    tls: Option<ServerTlsConfig>,
+    hosted: Hosted,
+    descriptors: &Descriptors,
+) -> Result<()> {
+    let failed = |error: &dyn std::fmt::Display| RunError::Failed(format!("gRPC cannot be served: {error}"));
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| failed(&error))?;
+    let mut server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
+        .max_concurrent_streams(STREAMS)
+        .http2_max_header_list_size(LONGEST_HEADERS);
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).map_err(|error| failed(&error))?;
+    }
+    let service = RankServer::new(hosted).max_decoding_message_size(LONGEST_MESSAGE);
+    let (visitors, incoming) = tokio::sync::mpsc::channel(1);
+    let welcome = async {
+        let mut strangers: Vec<(tokio::time::Instant, Visit)> = Vec::new();
+        loop {
+            let (stream, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(_) => {
+                    // Too many open files, perhaps; others who call are closed at their time limit.
+                    sleep(Duration::from_millis(10)).await;
+                    continue;
+                }
+            };
+            strangers.retain(|(_, visit)| !visit.is_over());
+            if strangers.len() >= STRANGERS {
+                let (since, oldest) = strangers.remove(0);
+                tokio::time::sleep_until(since + KEPT).await;
+                oldest.send_away();
+            }
+            // One that is reset already cannot be set up: as good as not come.
+            let Ok((socket, visit)) = Socket::of_visitor(stream, address, descriptors) else { continue };
+            strangers.push((tokio::time::Instant::now(), visit));
+            if visitors.send(Ok::<_, std::io::Error>(socket)).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        served = server.serve_with_incoming(service, ReceiverStream::new(incoming)) => {
+            served.map_err(|error| failed(&error))
+        }
+        () = welcome => Err(failed(&"nobody takes those who call")),
+    }
+}

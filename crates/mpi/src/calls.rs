@@ -1,0 +1,360 @@
+//! MPI's functions as Rust's: what they return is a result, and only the thread of MPI may call them.
+#![allow(unsafe_code, reason = "calls into the library; what each must be given stands beside it")]
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use super::abi::{Abi, Functions, Handle, IN_PLACE, TEXT_BYTES, UNDEFINED};
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+
+thread_local! {
+    static IS_THE_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread, and no other, calls MPI.
+pub(super) fn claim_thread() {
+    IS_THE_THREAD.set(true);
+}
+
+/// What of a process initialised MPI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// We; then we end it, too.
+    Us,
+    /// Something else of this process.
+    Others,
+}
+
+/// A library whose functions can be called.
+pub(super) struct Mpi {
+    abi: Abi,
+}
+
+type Called<T> = Result<T, String>;
+
+/// Text that the library wrote.
+fn text(buffer: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(buffer).map(CStr::to_string_lossy).unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl Mpi {
+    pub fn new(abi: Abi) -> Mpi {
+        Mpi { abi }
+    }
+
+    /// The interface's name.
+    pub fn abi(&self) -> &'static str {
+        self.abi.name
+    }
+
+    /// The functions. Panics on any other thread than MPI's: many libraries would corrupt their memory.
+    fn functions(&self) -> &Functions {
+        assert!(IS_THE_THREAD.get(), "MPI is called on one thread only");
+        &self.abi.functions
+    }
+
+    fn check(&self, what: &str, code: c_int) -> Called<()> {
+        if code == 0 { Ok(()) } else { Err(format!("{what}: {}", self.describe(code))) }
+    }
+
+    fn describe(&self, code: c_int) -> String {
+        let mut buffer = vec![0u8; TEXT_BYTES];
+        let mut length = 0;
+        // SAFETY: the buffer is longer than MPI_MAX_ERROR_STRING.
+        let told = unsafe { (self.functions().error_string)(code, buffer.as_mut_ptr().cast(), &raw mut length) };
+        if told == 0 { text(&buffer) } else { format!("error {code}") }
+    }
+
+    /// Name and version of the library.
+    pub fn version(&self) -> String {
+        version(self.functions())
+    }
+
+    /// Initialises MPI, unless something else of this process has; who has.
+    ///
+    /// # Errors
+    /// It has been ended, or others initialised it so that a thread of ours may not call it.
+    pub fn init(&self) -> Called<Owner> {
+        let functions = self.functions();
+        let (mut begun, mut ended, mut level) = (0, 0, 0);
+        // SAFETY: pointers to local ints; these may be called before MPI_Init. MPI_Init_thread takes null for argc and argv.
+        unsafe {
+            self.check("MPI_Finalized", (functions.finalized)(&raw mut ended))?;
+            if ended != 0 {
+                return Err("MPI has been finalized in this process and cannot be initialised again".into());
+            }
+            self.check("MPI_Initialized", (functions.initialized)(&raw mut begun))?;
+            if begun != 0 {
+                self.check("MPI_Query_thread", (functions.query_thread)(&raw mut level))?;
+                if level < self.abi.multiple {
+                    return Err(
+                        "this process has initialised MPI without MPI_THREAD_MULTIPLE, so that no other thread \
+                                may call it; initialise it so (mpi4py does by default), or leave it to paceline"
+                            .into(),
+                    );
+                }
+                self.return_errors()?;
+                return Ok(Owner::Others);
+            }
+            let init = (functions.init_thread)(null_mut(), null_mut(), self.abi.funneled, &raw mut level);
+            self.check("MPI_Init_thread", init)?;
+        }
+        if level < self.abi.funneled {
+            return Err("it was built without threads; take a library that has MPI_THREAD_FUNNELED".into());
+        }
+        self.return_errors()?;
+        Ok(Owner::Us)
+    }
+
+    /// Errors come back to us instead of ending the process.
+    fn return_errors(&self) -> Called<()> {
+        let handles = &self.abi.handles;
+        for comm in [handles.comm_world, handles.comm_self] {
+            // SAFETY: predefined handles.
+            let code = unsafe { (self.functions().comm_set_errhandler)(comm, handles.errors_return) };
+            self.check("MPI_Comm_set_errhandler", code)?;
+        }
+        Ok(())
+    }
+
+    /// Ends MPI; waits for all ranks.
+    pub fn finalize(&self) -> Called<()> {
+        // SAFETY: the last call.
+        self.check("MPI_Finalize", unsafe { (self.functions().finalize)() })
+    }
+
+    pub fn world(&self) -> Handle {
+        self.abi.handles.comm_world
+    }
+
+    /// A request that is none.
+    pub fn none(&self) -> Handle {
+        self.abi.handles.request_null
+    }
+
+    /// This process's rank, and how many there are.
+    pub fn place(&self) -> Called<(u32, u32)> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: pointers to local ints.
+        unsafe {
+            self.check("MPI_Comm_rank", (self.functions().comm_rank)(self.world(), &raw mut rank))?;
+            self.check("MPI_Comm_size", (self.functions().comm_size)(self.world(), &raw mut size))?;
+        }
+        Ok((rank as u32, size as u32))
+    }
+
+    /// A copy of a communicator, whose messages are apart. All its ranks call this.
+    pub fn duplicate(&self, comm: Handle) -> Called<Handle> {
+        let mut copy = Handle::NOTHING;
+        // SAFETY: a pointer to a local.
+        self.check("MPI_Comm_dup", unsafe { (self.functions().comm_dup)(comm, &raw mut copy) })?;
+        Ok(copy)
+    }
+
+    /// A communicator of these ranks of another. All of them call this.
+    pub fn create(&self, comm: Handle, ranks: &[u32], tag: c_int) -> Called<Handle> {
+        let ranks: Vec<c_int> = ranks.iter().map(|&rank| rank as c_int).collect();
+        let (mut all, mut group, mut made) = (Handle::NOTHING, Handle::NOTHING, Handle::NOTHING);
+        let functions = self.functions();
+        // SAFETY: pointers to locals, and to as many ranks as is said.
+        unsafe {
+            self.check("MPI_Comm_group", (functions.comm_group)(comm, &raw mut all))?;
+            let code = (functions.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut group);
+            self.check("MPI_Group_incl", code)?;
+            let code = (functions.comm_create_group)(comm, group, tag, &raw mut made);
+            self.check("MPI_Comm_create_group", code)?;
+            (functions.group_free)(&raw mut group);
+            (functions.group_free)(&raw mut all);
+        }
+        Ok(made)
+    }
+
+    /// Gives a communicator up.
+    pub fn free(&self, mut comm: Handle) {
+        // SAFETY: one that `duplicate` or `create` made, and that is not used again.
+        unsafe { (self.functions().comm_free)(&raw mut comm) };
+    }
+
+    /// Begins to send bytes; over when the receiver has taken the message, so that nobody has to count what is under way.
+    ///
+    /// # Safety
+    /// The memory stays as it is until the request is over.
+    pub unsafe fn send(&self, bytes: *const u8, length: usize, rank: u32, comm: Handle) -> Called<Handle> {
+        let mut request = Handle::NOTHING;
+        let (byte, length) = (self.abi.handles.byte, length as c_int);
+        // SAFETY: promised by the caller.
+        let code =
+            unsafe { (self.functions().issend)(bytes.cast(), length, byte, rank as c_int, 0, comm, &raw mut request) };
+        self.check("MPI_Issend", code).map(|()| request)
+    }
+
+    /// Begins to receive at most so many bytes.
+    ///
+    /// # Safety
+    /// The memory is there, and nobody else touches it, until the request is over.
+    pub unsafe fn receive(&self, bytes: *mut u8, most: usize, rank: u32, comm: Handle) -> Called<Handle> {
+        let mut request = Handle::NOTHING;
+        let (byte, most) = (self.abi.handles.byte, most as c_int);
+        // SAFETY: promised by the caller.
+        let code =
+            unsafe { (self.functions().irecv)(bytes.cast(), most, byte, rank as c_int, 0, comm, &raw mut request) };
+        self.check("MPI_Irecv", code).map(|()| request)
+    }
+
+    /// Which of these requests are over, with the bytes received or why they failed; those become none. `None`: something
+    /// failed that is none of them.
+    pub fn test_some(
+        &self,
+        results: &mut Results,
+        requests: &mut [Handle],
+        mut over: impl FnMut(Option<usize>, Called<usize>),
+    ) {
+        let words = self.abi.status_words;
+        results.indices.resize(requests.len(), 0);
+        results.statuses.resize(requests.len() * words, 0);
+        let mut count = 0;
+        let (indices, statuses) = (results.indices.as_mut_ptr(), results.statuses.as_mut_ptr());
+        // SAFETY: as many requests, indices and statuses as is said.
+        let code = unsafe {
+            let length = requests.len() as c_int;
+            (self.functions().testsome)(length, requests.as_mut_ptr(), &raw mut count, indices, statuses.cast())
+        };
+        if count == UNDEFINED {
+            return;
+        }
+        for place in 0..count.max(0) as usize {
+            let status = &results.statuses[place * words..][..words];
+            // The error of a status is set only if the call says that some failed.
+            let failed = if code == 0 { 0 } else { error_of(status) };
+            let result = if failed == 0 { self.count(status) } else { Err(self.describe(failed)) };
+            over(Some(results.indices[place] as usize), result);
+        }
+        if code != 0 && count <= 0 {
+            over(None, Err(self.describe(code)));
+        }
+    }
+
+    fn count(&self, status: &[u64]) -> Called<usize> {
+        let mut bytes = 0;
+        // SAFETY: a status that the library has filled in.
+        let code =
+            unsafe { (self.functions().get_count)(status.as_ptr().cast(), self.abi.handles.byte, &raw mut bytes) };
+        self.check("MPI_Get_count", code)?;
+        usize::try_from(bytes).map_err(|_| "MPI_Get_count: no whole number of bytes".into())
+    }
+
+    /// Whether a request is over; then it becomes none.
+    pub fn test(&self, request: &mut Handle) -> Called<bool> {
+        let mut over = 0;
+        // SAFETY: pointers to a request and a local; null is MPI_STATUS_IGNORE.
+        let code = unsafe { (self.functions().test)(request, &raw mut over, null_mut()) };
+        self.check("MPI_Test", code).map(|()| over != 0)
+    }
+
+    /// Takes a receive back; it is over soon, with or without a message.
+    pub fn cancel(&self, request: &mut Handle) {
+        // SAFETY: a request that is under way.
+        unsafe { (self.functions().cancel)(request) };
+    }
+
+    /// What the library calls a type and an operation; none for a type that not all of them add alike.
+    pub fn arithmetic(&self, dtype: Dtype, op: ReduceOp) -> (Option<Handle>, Handle) {
+        let handles = &self.abi.handles;
+        let dtype = match dtype {
+            Dtype::Float32 => Some(handles.float),
+            Dtype::Float64 => Some(handles.double),
+            Dtype::Int32 => Some(handles.int32),
+            Dtype::Int64 => Some(handles.int64),
+            // Open MPI's sums of bytes saturate where it has AVX; ours wrap.
+            Dtype::Uint8 | Dtype::Float16 | Dtype::Bfloat16 => None,
+        };
+        let op = match op {
+            ReduceOp::Sum => handles.sum,
+            ReduceOp::Min => handles.min,
+            ReduceOp::Max => handles.max,
+            ReduceOp::Product => handles.prod,
+        };
+        (dtype, op)
+    }
+
+    /// Begins an all-reduce in place.
+    ///
+    /// # Safety
+    /// `count` elements of the type are at the address, and nobody else touches them, until the request is over.
+    pub unsafe fn all_reduce(
+        &self,
+        address: *mut u8,
+        count: usize,
+        (dtype, op): (Handle, Handle),
+        comm: Handle,
+    ) -> Called<Handle> {
+        let mut request = Handle::NOTHING;
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            let place = address.cast::<c_void>();
+            (self.functions().iallreduce)(IN_PLACE, place, count as c_int, dtype, op, comm, &raw mut request)
+        };
+        self.check("MPI_Iallreduce", code).map(|()| request)
+    }
+
+    /// Begins to gather a number of each rank.
+    ///
+    /// # Safety
+    /// Both are there until the request is over; `all` has a place for each rank.
+    pub unsafe fn all_gather_numbers(&self, own: &i64, all: &mut [i64], comm: Handle) -> Called<Handle> {
+        let (mut request, number) = (Handle::NOTHING, self.abi.handles.int64);
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            let all = all.as_mut_ptr().cast();
+            (self.functions().iallgather)((&raw const *own).cast(), 1, number, all, 1, number, comm, &raw mut request)
+        };
+        self.check("MPI_Iallgather", code).map(|()| request)
+    }
+
+    /// Begins to gather so many bytes of each rank, one after the other.
+    ///
+    /// # Safety
+    /// All are there until the request is over; counts and places are within `all`.
+    pub unsafe fn all_gather_bytes(
+        &self,
+        own: &[u8],
+        all: &mut [u8],
+        (counts, places): (&[c_int], &[c_int]),
+        comm: Handle,
+    ) -> Called<Handle> {
+        let (mut request, byte) = (Handle::NOTHING, self.abi.handles.byte);
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            let (from, to) = (own.as_ptr().cast(), all.as_mut_ptr().cast());
+            let (counts, places, length) = (counts.as_ptr(), places.as_ptr(), own.len() as c_int);
+            (self.functions().iallgatherv)(from, length, byte, to, counts, places, byte, comm, &raw mut request)
+        };
+        self.check("MPI_Iallgatherv", code).map(|()| request)
+    }
+}
+
+/// Memory for what `test_some` finds.
+#[derive(Default)]
+pub(super) struct Results {
+    indices: Vec<c_int>,
+    statuses: Vec<u64>,
+}
+
+/// `MPI_ERROR`: the third `int`.
+fn error_of(status: &[u64]) -> c_int {
+    let bytes = status[1].to_ne_bytes();
+    c_int::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Name and version of a library, which may be asked for before MPI is initialised.
+pub(super) fn version(functions: &Functions) -> String {
+    let mut buffer = vec![0u8; TEXT_BYTES];
+    let mut length = 0;
+    // SAFETY: the buffer has MPI_MAX_LIBRARY_VERSION_STRING bytes.
+    unsafe { (functions.get_library_version)(buffer.as_mut_ptr().cast::<c_char>(), &raw mut length) };
+    let all = CStr::from_bytes_until_nul(&buffer).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
+    let first = all.lines().next().unwrap_or_default();
+    let first = first.split(',').next().unwrap_or_default().replace("Version:", "");
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
+}

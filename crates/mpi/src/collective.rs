@@ -1,0 +1,233 @@
+//! The library's own all-reduce (`MPI_Iallreduce`), on a communicator for each group of ranks.
+//!
+//! It takes the caller's memory as it is where that lies in one run, else a copy. The 16-bit types, which not all
+//! libraries have, are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as ever.
+#![allow(unsafe_code, reason = "MPI is given the caller's memory; who may let go of it when stands at `abandon`")]
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use half::{bf16, f16};
+
+use super::abi::Handle;
+use super::calls::Mpi;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::offload::OffloadTicket;
+use paceline_transport::space::Space;
+
+/// MPI counts elements in an `int`; a larger buffer takes several calls, in the same order on all ranks.
+const MOST_ELEMENTS: usize = 1 << 30;
+/// Tags of `MPI_Comm_create_group` may be this large everywhere (MPI 5.0, 9.1.2).
+const TAGS: u32 = 32_767;
+
+/// An all-reduce was given up while MPI was at it: from then on this process must not call MPI again.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
+/// Whether MPI must not be called any more.
+pub(super) fn abandoned() -> bool {
+    ABANDONED.load(Ordering::SeqCst)
+}
+
+/// Where MPI reduces.
+enum Place {
+    /// In the caller's memory.
+    Callers,
+    Copy(Vec<u8>),
+    Floats(Vec<f32>),
+    Ints(Vec<i32>),
+}
+
+struct Running {
+    requests: Vec<Handle>,
+    place: Place,
+    dtype: Dtype,
+}
+
+/// A group's.
+struct Communicators {
+    own: Handle,
+    /// For groups of the same ranks that are made when nobody waits for anybody.
+    heirs: VecDeque<Handle>,
+}
+
+pub(super) struct Collectives {
+    mpi: Arc<Mpi>,
+    groups: HashMap<u32, Communicators>,
+    running: HashMap<u64, Running>,
+    next: u64,
+}
+
+impl Collectives {
+    pub fn new(mpi: &Arc<Mpi>) -> Collectives {
+        Collectives { mpi: mpi.clone(), groups: HashMap::new(), running: HashMap::new(), next: 0 }
+    }
+
+    pub fn join(&mut self, all: Handle, group: u32, ranks: &[u32], heirs: usize) -> Result<(), String> {
+        let own = self.mpi.create(all, ranks, (group % TAGS) as c_int)?;
+        let heirs = (0..heirs).map(|_| self.mpi.duplicate(own)).collect::<Result<_, _>>()?;
+        self.groups.insert(group, Communicators { own, heirs });
+        Ok(())
+    }
+
+    pub fn inherit(&mut self, from: u32, to: u32) {
+        if let Some(own) = self.groups.get_mut(&from).and_then(|group| group.heirs.pop_front()) {
+            self.groups.insert(to, Communicators { own, heirs: VecDeque::new() });
+        }
+    }
+
+    /// Gives a group's communicators up: libraries have some thousands at a time.
+    pub fn part(&mut self, group: u32) {
+        if let Some(group) = self.groups.remove(&group)
+            && !abandoned()
+        {
+            self.free(group);
+        }
+    }
+
+    fn free(&self, group: Communicators) {
+        group.heirs.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
+    }
+
+    pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {
+        let comm = self.groups.get(&group).ok_or(
+            "strategy native: this group of ranks has no communicator of MPI's; name the strategy for the whole job \
+             (PACELINE_STRATEGY=native)",
+        )?;
+        let ((own, op), elements) = (self.mpi.arithmetic(kind.0, kind.1), space.len() as usize);
+        let mut place = lay(space, kind.0, own.is_some());
+        let (address, element) = match &mut place {
+            Place::Callers => (space.run(0, elements as u64).as_mut_ptr(), kind.0.size()),
+            Place::Copy(copy) => (copy.as_mut_ptr(), kind.0.size()),
+            Place::Floats(wide) => (wide.as_mut_ptr().cast(), size_of::<f32>()),
+            Place::Ints(wide) => (wide.as_mut_ptr().cast(), size_of::<i32>()),
+        };
+        let wide = if kind.0 == Dtype::Uint8 { Dtype::Int32 } else { Dtype::Float32 };
+        let dtype = own.or(self.mpi.arithmetic(wide, kind.1).0).unwrap_or(Handle::NOTHING);
+        let mut requests = Vec::with_capacity(1);
+        for from in (0..elements).step_by(MOST_ELEMENTS) {
+            let count = MOST_ELEMENTS.min(elements - from);
+            // SAFETY: within the memory; the copy is in `running`, the caller's memory in the operation, until the
+            // request is over or `abandon` has MPI never called again.
+            requests.push(unsafe { self.mpi.all_reduce(address.add(from * element), count, (dtype, op), comm.own)? });
+        }
+        self.next += 1;
+        self.running.insert(self.next, Running { requests, place, dtype: kind.0 });
+        Ok(OffloadTicket(self.next))
+    }
+
+    pub fn over(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String> {
+        let Some(running) = self.running.get_mut(&ticket.0) else { return Ok(true) };
+        for request in &mut running.requests {
+            if *request != self.mpi.none() && !self.mpi.test(request)? {
+                return Ok(false);
+            }
+        }
+        if let Some(Running { place, dtype, .. }) = self.running.remove(&ticket.0) {
+            give_back(place, dtype, space);
+        }
+        Ok(true)
+    }
+
+    /// MPI has no way to take a collective operation back, and may go on with it in any later call.
+    pub fn abandon(&mut self, ticket: &OffloadTicket) {
+        if let Some(running) = self.running.remove(&ticket.0) {
+            ABANDONED.store(true, Ordering::SeqCst);
+            std::mem::forget(running.place);
+        }
+    }
+
+    pub fn close(mut self) {
+        for group in std::mem::take(&mut self.groups).into_values() {
+            self.free(group);
+        }
+    }
+}
+
+/// Where to reduce: in the caller's memory if it is one run of whole elements of a type that MPI has.
+fn lay(space: &mut Space, dtype: Dtype, known: bool) -> Place {
+    let elements = space.len();
+    if !known && dtype == Dtype::Uint8 {
+        let mut wide = Vec::with_capacity(elements as usize);
+        space.for_each(|run| wide.extend(run.iter().map(|&byte| i32::from(byte))));
+        return Place::Ints(wide);
+    }
+    if !known {
+        let mut wide = Vec::with_capacity(elements as usize);
+        space.for_each(|run| wide.extend(run.as_chunks().0.iter().map(|&bytes| widen(dtype, bytes))));
+        return Place::Floats(wide);
+    }
+    let first = space.run(0, elements);
+    let whole = first.len() as u64 == elements * dtype.size() as u64;
+    if whole && first.as_ptr().addr().is_multiple_of(dtype.size()) {
+        return Place::Callers;
+    }
+    let mut copy = Vec::with_capacity(elements as usize * dtype.size());
+    space.for_each(|run| copy.extend_from_slice(run));
+    Place::Copy(copy)
+}
+
+fn give_back(place: Place, dtype: Dtype, space: &mut Space) {
+    let copy = match place {
+        Place::Callers => return,
+        Place::Copy(copy) => copy,
+        Place::Ints(wide) => wide.iter().map(|&value| value as u8).collect(),
+        Place::Floats(wide) => wide.iter().flat_map(|&value| narrow(dtype, value)).collect(),
+    };
+    space.zip(0, &copy, <[u8]>::copy_from_slice);
+}
+
+fn widen(dtype: Dtype, bytes: [u8; 2]) -> f32 {
+    if dtype == Dtype::Bfloat16 { bf16::from_ne_bytes(bytes).to_f32() } else { f16::from_ne_bytes(bytes).to_f32() }
+}
+
+fn narrow(dtype: Dtype, value: f32) -> [u8; 2] {
+    if dtype == Dtype::Bfloat16 { bf16::from_f32(value).to_ne_bytes() } else { f16::from_f32(value).to_ne_bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(element: usize, runs: &mut [Vec<u8>]) -> Space {
+        let mut space = Space::new(element);
+        for run in runs {
+            // SAFETY: the test holds the runs for as long as the space.
+            unsafe { space.push(run.as_mut_ptr(), (run.len() / element) as u64) };
+        }
+        space
+    }
+
+    #[test]
+    fn several_runs_are_copied_and_come_back() {
+        let mut runs = [vec![1u8, 2, 3, 4, 5, 6, 7, 8], vec![9, 10, 11, 12]];
+        let mut all = space(4, &mut runs);
+        let Place::Copy(mut copy) = lay(&mut all, Dtype::Int32, true) else { panic!("a copy") };
+        assert_eq!(copy, (1..=12).collect::<Vec<u8>>());
+        copy.iter_mut().for_each(|byte| *byte *= 2);
+        give_back(Place::Copy(copy), Dtype::Int32, &mut all);
+        assert_eq!(runs, [(1..=8).map(|byte| 2 * byte).collect::<Vec<u8>>(), vec![18, 20, 22, 24]]);
+    }
+
+    #[test]
+    fn bytes_are_widened_and_wrap() {
+        let mut runs = [vec![200u8, 7]];
+        let mut all = space(1, &mut runs);
+        let Place::Ints(wide) = lay(&mut all, Dtype::Uint8, false) else { panic!("ints") };
+        give_back(Place::Ints(wide.iter().map(|value| value * 3).collect()), Dtype::Uint8, &mut all);
+        assert_eq!(runs, [vec![(600 - 512) as u8, 21]]);
+    }
+
+    #[test]
+    fn narrow_types_are_widened_and_rounded_once() {
+        for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+            let mut runs = [[1.5f32, -2.0, 0.25].iter().flat_map(|&value| narrow(dtype, value)).collect()];
+            let mut all = space(2, &mut runs);
+            let Place::Floats(wide) = lay(&mut all, dtype, false) else { panic!("wide") };
+            assert_eq!(wide, [1.5, -2.0, 0.25]);
+            give_back(Place::Floats(wide.iter().map(|value| value + 1.0).collect()), dtype, &mut all);
+            let back: Vec<f32> = runs[0].as_chunks().0.iter().map(|&bytes| widen(dtype, bytes)).collect();
+            assert_eq!(back, [2.5, -1.0, 1.25]);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What all ranks tell each other through MPI, before they are connected: where they are, and a secret.
+#![allow(unsafe_code, reason = "MPI is given memory that this function holds until MPI is done with it")]
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::abi::Handle;
+use super::calls::Mpi;
+use super::thread::Thread;
+use paceline_transport::error::Result;
+
+/// Most bytes that all ranks together may tell: what they do tell is some hundred bytes each.
+const MOST_BYTES: i64 = 1 << 30;
+/// Between looks; ranks come to this within seconds of each other.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// Gives every rank's blob, in rank order. All ranks call this.
+///
+/// # Errors
+/// Ranks that do not come in time.
+pub fn exchange(thread: &Thread, blob: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>> {
+    let until = Instant::now() + limit;
+    thread.call("telling each other where they are", limit, move |mpi| all_gather(mpi, &blob, until))
+}
+
+fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Result<Vec<Vec<u8>>, String> {
+    let (_, size) = mpi.place()?;
+    // In boxes, which are left to MPI if it is not done with them in time.
+    let own: Box<i64> = Box::new(blob.len() as i64);
+    let mut lengths = vec![0i64; size as usize].into_boxed_slice();
+    // SAFETY: both live until the request is over, or for ever.
+    let request = unsafe { mpi.all_gather_numbers(&own, &mut lengths, mpi.world())? };
+    if let Err(why) = finish(mpi, request, until) {
+        std::mem::forget((own, lengths));
+        return Err(why);
+    }
+    if lengths.iter().any(|&length| length < 0) || lengths.iter().sum::<i64>() > MOST_BYTES {
+        return Err(format!("the ranks tell each other blobs of {lengths:?} bytes, which are too many"));
+    }
+    let counts: Box<[c_int]> = lengths.iter().map(|&length| length as c_int).collect();
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    let places: Box<[c_int]> = ends.zip(&counts).map(|(end, count)| end - count).collect();
+    let own = blob.to_vec().into_boxed_slice();
+    let mut all = vec![0u8; lengths.iter().sum::<i64>() as usize].into_boxed_slice();
+    // SAFETY: as above; places and counts are those of `all`.
+    let request = unsafe { mpi.all_gather_bytes(&own, &mut all, (&counts, &places), mpi.world())? };
+    if let Err(why) = finish(mpi, request, until) {
+        std::mem::forget((own, all, counts, places));
+        return Err(why);
+    }
+    Ok(places.iter().zip(&counts).map(|(&at, &count)| all[at as usize..(at + count) as usize].to_vec()).collect())
+}
+
+fn finish(mpi: &Mpi, mut request: Handle, until: Instant) -> std::result::Result<(), String> {
+    while !mpi.test(&mut request)? {
+        if Instant::now() > until {
+            return Err("the other ranks have not come; look at their output".into());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! A job's messages over MPI: for each other rank a few receives that are always posted, and as many sends.
+//!
+//! A message is a fragment with its tag in front. Sends are synchronous (`MPI_Issend`): one is over when a receive has
+//! taken it. So a rank that is slow holds back those who send to it, and nothing piles up in the library's memory, as it
+//! would with small messages that are sent eagerly; and when all sends are over, all has arrived.
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::abi::Handle;
+use super::calls::Mpi;
+use super::channel::MpiChannel;
+use super::collective::{Collectives, abandoned};
+use super::requests::Requests;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::channel::{Channel, Sink};
+use paceline_transport::offload::{Offload, OffloadTicket};
+use paceline_transport::space::Space;
+use paceline_transport::sync::lock;
+use paceline_transport::tag::{TAG_BYTES, Tag};
+
+/// Payload of a fragment: as over TCP. Larger ones go no faster, smaller ones cost a handshake more often.
+pub(super) const FRAGMENT: usize = 128 << 10;
+/// Messages to and from a rank under way at once, at most and at least.
+const MOST_DEPTH: usize = 8;
+const LEAST_DEPTH: usize = 2;
+/// What the buffers of all receives may take where there are many ranks, bytes.
+const BUFFERS: usize = 256 << 20;
+/// Who finds nothing sleeps for this part of the time for which nothing has come, so that what comes is late by no more
+/// than that part; and not longer than the last, at which looking takes less than a hundredth of a core.
+const NAP_PART: u32 = 8;
+const LEAST_NAP: Duration = Duration::from_micros(50);
+const MOST_NAP: Duration = Duration::from_millis(2);
+/// How long receives that are taken back may take to end.
+const CANCELS: Duration = Duration::from_secs(1);
+
+/// What has come in a place, in the order of the places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Nothing,
+    Bytes(usize),
+}
+
+/// Messages to and from one rank.
+struct Lane {
+    /// Fragments sent, and taken, so far; modulo the depth the place of the next one.
+    sent: usize,
+    taken: usize,
+    came: Vec<Came>,
+    front: Option<Tag>,
+    lost: Option<String>,
+    under_way: usize,
+}
+
+/// All lanes: what channels and the port share. It is locked by the thread of MPI alone.
+pub(super) struct Lanes {
+    requests: Requests,
+    depth: usize,
+    me: usize,
+    lanes: Vec<Lane>,
+}
+
+/// This process's end of a job's messages.
+pub struct Port {
+    lanes: Arc<Mutex<Lanes>>,
+    collectives: Collectives,
+    mpi: Arc<Mpi>,
+    comm: Handle,
+    /// When something last moved.
+    since: Instant,
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::other(why)
+}
+
+impl Port {
+    /// For a job of all ranks of MPI. All of them call this.
+    pub(super) fn open(mpi: &Arc<Mpi>) -> Result<Port, String> {
+        let (me, size) = mpi.place()?;
+        let comm = mpi.duplicate(mpi.world())?;
+        let bytes = TAG_BYTES + FRAGMENT;
+        let depth = (BUFFERS / bytes / size as usize).clamp(LEAST_DEPTH, MOST_DEPTH);
+        let requests = Requests::new(mpi, comm, 2 * depth * size as usize, bytes);
+        let came = vec![Came::Nothing; depth];
+        let lane = || Lane { sent: 0, taken: 0, came: came.clone(), front: None, lost: None, under_way: 0 };
+        let lanes = (0..size).map(|_| lane()).collect();
+        let mut lanes = Lanes { requests, depth, me: me as usize, lanes };
+        for rank in (0..size as usize).filter(|&rank| rank != me as usize) {
+            for place in 0..depth {
+                lanes.post(rank, place)?;
+            }
+        }
+        let lanes = Arc::new(Mutex::new(lanes));
+        Ok(Port { lanes, collectives: Collectives::new(mpi), mpi: mpi.clone(), comm, since: Instant::now() })
+    }
+
+    /// The channel to a rank.
+    #[must_use]
+    pub fn channel(&self, rank: u32) -> Box<dyn Channel> {
+        Box::new(MpiChannel { lanes: self.lanes.clone(), rank: rank as usize })
+    }
+}
+
+impl Offload for Port {
+    fn progress(&mut self) -> bool {
+        if abandoned() {
+            return false;
+        }
+        let any = lock(&self.lanes).test();
+        if any {
+            self.since = Instant::now();
+        }
+        any
+    }
+
+    fn nap(&self) -> Duration {
+        (self.since.elapsed() / NAP_PART).clamp(LEAST_NAP, MOST_NAP)
+    }
+
+    fn join(&mut self, group: u32, ranks: &[u32], duplicates: usize) -> Result<(), String> {
+        self.collectives.join(self.comm, group, ranks, duplicates)
+    }
+
+    fn inherit(&mut self, from: u32, to: u32) {
+        self.collectives.inherit(from, to);
+    }
+
+    fn part(&mut self, group: u32) {
+        self.collectives.part(group);
+    }
+
+    fn all_reduce(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {
+        self.since = Instant::now();
+        self.collectives.begin(group, kind, space)
+    }
+
+    fn all_reduced(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String> {
+        self.collectives.over(ticket, space)
+    }
+
+    /// MPI cannot take it back: from now on nothing is asked of MPI, so that it touches no memory of the caller's.
+    fn abandon(&mut self, ticket: &OffloadTicket) {
+        self.collectives.abandon(ticket);
+        let mut lanes = lock(&self.lanes);
+        for lane in &mut lanes.lanes {
+            lane.lost.get_or_insert_with(|| "an all-reduce of the MPI library was abandoned".into());
+        }
+    }
+
+    /// Takes receives back and gives communicators up. Not what may still be under way: that is left as it is.
+    fn close(self: Box<Self>) -> bool {
+        let Port { lanes, collectives, mpi, comm, .. } = *self;
+        if abandoned() {
+            return false;
+        }
+        let mut lanes = lock(&lanes);
+        lanes.cancel();
+        let until = Instant::now() + CANCELS;
+        while lanes.requests.any() && Instant::now() < until {
+            lanes.requests.test(|_, _| {});
+        }
+        let whole = !lanes.requests.any() && lanes.lanes.iter().all(|lane| lane.lost.is_none());
+        if whole {
+            collectives.close();
+            mpi.free(comm);
+        }
+        whole
+    }
+}
+
+impl Lanes {
+    /// The request that receives into a place.
+    fn incoming(&self, rank: usize, place: usize) -> usize {
+        2 * self.depth * rank + place
+    }
+
+    fn outgoing(&self, rank: usize, place: usize) -> usize {
+        2 * self.depth * rank + self.depth + place
+    }
+
+    fn post(&mut self, rank: usize, place: usize) -> Result<(), String> {
+        let at = self.incoming(rank, place);
+        self.requests.receive(at, rank as u32)
+    }
+
+    fn cancel(&mut self) {
+        for rank in (0..self.lanes.len()).filter(|&rank| rank != self.me) {
+            for place in 0..self.depth {
+                let at = self.incoming(rank, place);
+                self.requests.cancel(at);
+            }
+        }
+    }
+
+    fn test(&mut self) -> bool {
+        if self.lanes.len() == 1 {
+            return false;
+        }
+        let (depth, lanes, mut any) = (self.depth, &mut self.lanes, false);
+        self.requests.test(|at, result| {
+            any = true;
+            match (at, result) {
+                (Some(at), Ok(bytes)) => {
+                    let (lane, place) = (&mut lanes[at / (2 * depth)], at % (2 * depth));
+                    match lane.came.get_mut(place) {
+                        Some(came) => *came = Came::Bytes(bytes),
+                        None => lane.under_way -= 1,
+                    }
+                }
+                (Some(at), Err(why)) => lanes[at / (2 * depth)].lost = Some(why),
+                (None, Err(why)) => lanes.iter_mut().for_each(|lane| lane.lost = Some(why.clone())),
+                (None, Ok(_)) => {}
+            }
+        });
+        any
+    }
+
+    fn whole(&self, rank: usize) -> io::Result<()> {
+        self.lanes[rank].lost.as_ref().map_or(Ok(()), |why| Err(broken(why)))
+    }
+
+    pub fn send(&mut self, rank: usize, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+        self.whole(rank)?;
+        let at = self.outgoing(rank, self.lanes[rank].sent % self.depth);
+        if !self.requests.idle(at) {
+            return Ok(false);
+        }
+        let message = &mut self.requests.buffer(at)[..TAG_BYTES + payload.len()];
+        message[..TAG_BYTES].copy_from_slice(&tag.encode());
+        message[TAG_BYTES..].copy_from_slice(payload);
+        self.requests.send(at, TAG_BYTES + payload.len(), rank as u32).map_err(|why| broken(&why))?;
+        self.lanes[rank].sent += 1;
+        self.lanes[rank].under_way += 1;
+        Ok(true)
+    }
+
+    pub fn flushed(&self, rank: usize) -> io::Result<bool> {
+        self.whole(rank)?;
+        Ok(self.lanes[rank].under_way == 0)
+    }
+
+    pub fn front(&mut self, rank: usize) -> io::Result<Option<Tag>> {
+        if self.lanes[rank].front.is_some() {
+            return Ok(self.lanes[rank].front);
+        }
+        let place = self.lanes[rank].taken % self.depth;
+        let Came::Bytes(bytes) = self.lanes[rank].came[place] else {
+            // What came before the connection was lost is still good.
+            return self.whole(rank).map(|()| None);
+        };
+        let at = self.incoming(rank, place);
+        let tag = self.requests.buffer(at).first_chunk().and_then(Tag::decode);
+        let tag = tag.filter(|tag| bytes == TAG_BYTES + tag.bytes as usize);
+        let tag = tag.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+        self.lanes[rank].front = Some(tag);
+        Ok(Some(tag))
+    }
+
+    pub fn take(&mut self, rank: usize, sink: Sink<'_>) -> io::Result<bool> {
+        let Some(tag) = self.lanes[rank].front.take() else { return Ok(false) };
+        let place = self.lanes[rank].taken % self.depth;
+        let at = self.incoming(rank, place);
+        let payload = &self.requests.buffer(at)[TAG_BYTES..TAG_BYTES + tag.bytes as usize];
+        match sink {
+            Sink::Into(to) => to.copy_from_slice(payload),
+            Sink::Show(show) => show(0, payload),
+            Sink::Drop => {}
+        }
+        let lane = &mut self.lanes[rank];
+        lane.came[place] = Came::Nothing;
+        lane.taken += 1;
+        if lane.lost.is_none() {
+            self.post(rank, place).map_err(|why| broken(&why))?;
+        }
+        Ok(true)
+    }
+}
+
+/// The lanes, for a channel.
+pub(super) type Shared = Mutex<Lanes>;
+
+pub(super) fn locked(lanes: &Shared) -> MutexGuard<'_, Lanes> {
+    lock(lanes)
+}

@@ -1,0 +1,283 @@
+//! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
+#![allow(unsafe_code, reason = "a function is registered for the end of the process")]
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::abi::Abi;
+use super::calls::{Mpi, Owner, claim_thread, version};
+use super::collective::abandoned;
+use super::find::{OTHERS, candidates, is_loaded};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::sync::lock;
+
+/// How long the end of the process waits for `MPI_Finalize`, which waits for all ranks: one may still save a checkpoint,
+/// and launchers kill all others when a rank ends without it.
+const FINALIZE: Duration = Duration::from_secs(600);
+/// After so long it says what it waits for.
+const TELL: Duration = Duration::from_secs(10);
+
+type Task = Box<dyn FnOnce(&Arc<Mpi>) + Send>;
+
+/// What was loaded.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// As it was found.
+    pub library: PathBuf,
+    /// What it says it is.
+    pub version: String,
+    /// Which binary interface it has: `standard`, `Open MPI`.
+    pub abi: &'static str,
+    /// This process's place, as MPI sees it.
+    pub rank: u32,
+    /// Ranks, as MPI sees them.
+    pub size: u32,
+}
+
+/// The thread, for those who want something of it.
+pub struct Thread {
+    tasks: Mutex<Sender<Task>>,
+    /// In a forked child it is not there.
+    process: u32,
+    /// What the user named.
+    named: Option<String>,
+    /// What was loaded.
+    pub about: About,
+    /// Who initialised MPI.
+    owner: Owner,
+}
+
+static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
+/// MPI can be initialised once in a process, whatever came of it.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+fn usage<T>(text: String) -> Result<T> {
+    Err(RunError::Usage(text))
+}
+
+impl Thread {
+    /// This process's, which is started at the first call: loads the library and initialises MPI. `named`: the user's path
+    /// of a library. `limit`: how long the other ranks may take.
+    ///
+    /// # Errors
+    /// No library, or one that cannot be used; ranks that do not come; a process in which MPI cannot be used any more.
+    pub fn get(named: Option<&str>, limit: Duration) -> Result<Arc<Thread>> {
+        let mut thread = lock(&THREAD);
+        if let Some(thread) = &*thread {
+            thread.usable(named)?;
+            return Ok(thread.clone());
+        }
+        if is_loaded(OTHERS) {
+            return usage(format!(
+                "transport mpi: this process has loaded {OTHERS}, an interface of MPICH that is not MPI 5's, and can have no \
+                 other MPI beside it; load no mpi4py that was built for it, or take Open MPI"
+            ));
+        }
+        let (library, abi) = load(named)?;
+        if BEGUN.swap(true, Ordering::SeqCst) {
+            return usage(
+                "MPI could not be initialised in this process before, and cannot be again; start it anew".into(),
+            );
+        }
+        let (tasks, queue) = channel();
+        let (say, hear) = channel();
+        let at = library.clone();
+        std::thread::Builder::new()
+            .name("paceline-mpi".into())
+            .spawn(move || run(abi, at, &say, &queue))
+            .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
+        let (about, owner) = match hear.recv_timeout(limit) {
+            Ok(begun) => begun.map_err(|why| RunError::Usage(format!("MPI ({}): {why}", library.display())))?,
+            Err(_) => {
+                return Err(RunError::Failed(format!(
+                    "MPI ({}): MPI_Init has waited {} s for the other ranks; look at their output, or give them more \
+                     time by PACELINE_START_TIMEOUT",
+                    library.display(),
+                    limit.as_secs()
+                )));
+            }
+        };
+        let (tasks, process, named) = (Mutex::new(tasks), std::process::id(), named.map(String::from));
+        let made = Arc::new(Thread { tasks, process, named, about, owner });
+        if owner == Owner::Us {
+            // SAFETY: the function lives as long as the process, in which this library stays loaded.
+            unsafe { libc::atexit(finish) };
+        }
+        *thread = Some(made.clone());
+        Ok(made)
+    }
+
+    fn usable(&self, named: Option<&str>) -> Result<()> {
+        let loaded = self.about.library.display();
+        if self.process != std::process::id() {
+            return usage("this process was forked from one that uses MPI, and cannot use it; start it anew".into());
+        }
+        if abandoned() {
+            return usage(
+                "MPI cannot be used in this process any more: it failed while an all-reduce of the library was under \
+                 way, which MPI cannot take back; start the processes anew"
+                    .into(),
+            );
+        }
+        if named.is_some() && named != self.named.as_deref() {
+            return usage(format!("PACELINE_MPI_LIBRARY: this process has loaded {loaded}; it cannot take another"));
+        }
+        Ok(())
+    }
+
+    /// Has the thread do something, and waits for it at most so long; `what` for a message.
+    ///
+    /// # Errors
+    /// It took longer.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        what: &str,
+        limit: Duration,
+        task: impl FnOnce(&Arc<Mpi>) -> std::result::Result<T, String> + Send + 'static,
+    ) -> Result<T> {
+        let answer = self.post(task);
+        match answer.recv_timeout(limit) {
+            Ok(result) => result.map_err(|why| RunError::Failed(format!("MPI: {why}"))),
+            Err(RecvTimeoutError::Timeout) => Err(RunError::Failed(format!(
+                "{what} over MPI has waited {:.0} s for the other ranks",
+                limit.as_secs_f64()
+            ))),
+            Err(RecvTimeoutError::Disconnected) => Err(RunError::Failed("the thread of MPI has ended".into())),
+        }
+    }
+
+    /// Has the thread do something; what comes of it can be waited for.
+    pub(super) fn post<T: Send + 'static>(&self, task: impl FnOnce(&Arc<Mpi>) -> T + Send + 'static) -> Receiver<T> {
+        let (say, hear) = channel();
+        let task = move |mpi: &Arc<Mpi>| drop(say.send(task(mpi)));
+        let _ = lock(&self.tasks).send(Box::new(task));
+        hear
+    }
+
+    /// Opens a job's messages. All ranks do so together.
+    ///
+    /// # Errors
+    /// Ranks that do not come.
+    pub fn open_port(&self, limit: Duration) -> Result<super::Port> {
+        self.call("MPI_Comm_dup", limit, super::Port::open)
+    }
+
+    /// Has the thread drive a job until it is left; then what is given comes to an end.
+    #[must_use]
+    pub fn drive(&self, job: Box<dyn FnOnce() + Send>) -> Receiver<()> {
+        self.post(move |_| job())
+    }
+}
+
+/// The first library that can be loaded.
+fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
+    let mut tried = Vec::new();
+    for path in candidates(named) {
+        match Abi::load(&path) {
+            Ok(abi) => return Ok((path, abi)),
+            Err(why) if why.contains(&*path.to_string_lossy()) => tried.push(why),
+            Err(why) => tried.push(format!("{}: {why}", path.display())),
+        }
+    }
+    let remedy = if named.is_some() {
+        "PACELINE_MPI_LIBRARY: name libmpi_abi.so.1 of MPICH 5 or newer, or libmpi.so.40 of Open MPI 5, or the folder \
+         that holds it (libmpi.so is a text for linkers in many installations)"
+    } else {
+        "transport mpi: there is no MPI library; start with the mpirun of MPICH 5 or Open MPI 5, or set \
+         PACELINE_MPI_LIBRARY to its libmpi_abi.so.1 or libmpi.so.40"
+    };
+    usage(format!("{remedy}. Tried: {}", tried.join("; ")))
+}
+
+/// The library that a job over MPI would take, and its name and version. It is loaded, and MPI is not initialised.
+///
+/// # Errors
+/// There is none; the message names what was tried.
+pub fn library(named: Option<&str>) -> Result<(PathBuf, String)> {
+    let (path, abi) = load(named)?;
+    Ok((path, version(&abi.functions)))
+}
+
+/// What the thread said when it had begun.
+type Begun = std::result::Result<(About, Owner), String>;
+
+/// The thread.
+fn run(abi: Abi, library: PathBuf, say: &Sender<Begun>, queue: &Receiver<Task>) {
+    claim_thread();
+    let mpi = Arc::new(Mpi::new(abi));
+    let begin = || {
+        launched_by_its_own(mpi.abi())?;
+        let owner = mpi.init()?;
+        let (rank, size) = mpi.place()?;
+        Ok((About { library, version: mpi.version(), abi: mpi.abi(), rank, size }, owner))
+    };
+    let begun = begin();
+    let failed = begun.is_err();
+    let _ = say.send(begun);
+    if failed {
+        return;
+    }
+    while let Ok(task) = queue.recv() {
+        task(&mpi);
+    }
+}
+
+/// MPICH ends the process in MPI_Init where Open MPI's mpirun has started it; the other way round every process is rank 0
+/// of 1, which is told when it is compared with the launcher's variables.
+fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
+    if abi == "standard" && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
+        return Err(
+            "Open MPI's mpirun has started this process, and this is another library: start it with the mpirun \
+                    that belongs to it, or set PACELINE_MPI_LIBRARY to Open MPI's libmpi.so.40"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Jobs that were not left, or in which a rank was lost: the others would wait for us in MPI_Finalize, or we for them.
+static UNFINISHED: AtomicU32 = AtomicU32::new(0);
+
+/// A job begins; until `left` MPI is not ended.
+pub fn entered() {
+    UNFINISHED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A job was left in good order.
+pub fn left() {
+    UNFINISHED.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// At the end of the process.
+extern "C" fn finish() {
+    let Ok(thread) = THREAD.try_lock() else { return };
+    let Some(thread) = &*thread else { return };
+    let unfinished = UNFINISHED.load(Ordering::SeqCst) > 0;
+    if thread.process != std::process::id() || thread.owner != Owner::Us {
+        return;
+    }
+    if unfinished || abandoned() {
+        unlink_memory();
+        return;
+    }
+    let ended = thread.post(|mpi| mpi.finalize());
+    if ended.recv_timeout(TELL).is_err() {
+        eprintln!(
+            "paceline: rank {}: waits in MPI_Finalize for ranks that have not ended, at most {} s",
+            thread.about.rank,
+            FINALIZE.as_secs()
+        );
+        let _ = ended.recv_timeout(FINALIZE);
+    }
+}
+
+/// MPICH removes the name of the memory that a host's ranks share in `MPI_Finalize` alone: 2 MiB and more stay in
+/// /dev/shm for every job that failed. All have it mapped since `MPI_Init`, so its name is of no more use.
+fn unlink_memory() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for path in maps.lines().filter_map(|line| line.find("/dev/shm/mpich_shm_").map(|at| &line[at..])) {
+        let _ = std::fs::remove_file(path);
+    }
+}

@@ -1,0 +1,144 @@
+//! Addresses as users write them, and whether to listen on them.
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::listener::ips_of;
+use paceline_transport::error::{Result, RunError};
+
+/// Splits `host:port`, `[v6]:port`. The host may be a name; port 0 is refused, as nobody could be told of it.
+pub(super) fn split(address: &str) -> Result<(&str, u16)> {
+    let wrong = |what: &str| {
+        RunError::Usage(format!(
+            "{address:?} is no address of a rendezvous: {what}; write host:port, for instance 10.0.0.5:29400 or \
+             [fd00::5]:29400"
+        ))
+    };
+    let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host,
+        None if host.contains(':') => return Err(wrong("an IPv6 address stands in brackets")),
+        None => host,
+    };
+    if host.is_empty() {
+        return Err(wrong("it has no host"));
+    }
+    match port.parse() {
+        Ok(0) | Err(_) => Err(wrong("the port is a number from 1 to 65535")),
+        Ok(port) => Ok((host, port)),
+    }
+}
+
+/// Until when a name that is looked up once, with nothing else to wait for, may take.
+pub(super) fn longest_look_up() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+/// The addresses of a host. The system's resolver waits as long as it likes, so it runs in a thread that is left behind
+/// if it takes longer than until `deadline`.
+pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let (sender, receiver) = mpsc::channel();
+    let name = host.to_owned();
+    thread::Builder::new().name("paceline-resolver".into()).spawn(move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // Nobody listens any more if it took too long.
+        let _ = sender.send(found);
+    })?;
+    let nothing = |why: String| io::Error::other(format!("cannot resolve host {host:?}: {why}"));
+    match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(Ok(found)) if found.is_empty() => Err(nothing("it has no address".into())),
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(nothing(error.to_string())),
+        Err(_) => Err(nothing("no answer in time".into())),
+    }
+}
+
+/// Why `address` cannot be listened on, in the user's words, with the remedy.
+pub(super) fn cannot_listen(address: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("cannot listen on {address}: address in use; choose another port with PACELINE_RENDEZVOUS / --port")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("cannot listen on {address}: this machine does not have that address")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot listen on {address}: not permitted; ports below 1024 are for root, choose a higher one")
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    }
+}
+
+/// An address as it is told to people: IPv4 that came through an IPv6 socket is IPv4.
+#[must_use]
+pub fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Refuses to listen where other machines can connect if no secret was given by the user: the ranks would have none in
+/// common, or one that anybody could guess. `address` is an IP address, an interface, a host, or one of these with a
+/// port.
+///
+/// # Errors
+/// If it is not a loopback address and `has_secret` is false, or if there is no such interface or host.
+pub fn check_exposure(address: &str, has_secret: bool) -> Result<()> {
+    if has_secret {
+        return Ok(());
+    }
+    // `::1` has colons and no port: what is an address as a whole is one.
+    let host =
+        if address.parse::<IpAddr>().is_ok() { address } else { split(address).map_or(address, |(host, _)| host) };
+    if ips_of(host)?.iter().all(|ip| ip.to_canonical().is_loopback()) {
+        return Ok(());
+    }
+    Err(RunError::Usage(format!(
+        "{address} can be reached by other machines, and the job has no secret to tell its ranks from strangers: set \
+         PACELINE_SECRET or PACELINE_SECRET_FILE to the same on all ranks (`paceline run` makes one)"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports() {
+        assert_eq!(split("node-1:29400").unwrap(), ("node-1", 29400));
+        assert_eq!(split("[fd00::5]:1").unwrap(), ("fd00::5", 1));
+        for wrong in ["", "host", "host:", ":80", "host:0", "host:65536", "host:-1", "::1:80", "[::1]", "[]:80"] {
+            let message = split(wrong).unwrap_err().to_string();
+            assert!(message.contains("write host:port"), "{wrong}: {message}");
+        }
+    }
+
+    #[test]
+    fn exposed_without_a_secret() {
+        for closed in ["127.0.0.1", "127.9.9.9:80", "::1", "[::1]:80", "lo", "localhost:80", "::ffff:127.0.0.1"] {
+            check_exposure(closed, false).unwrap();
+        }
+        for open in ["0.0.0.0:80", "::", "10.0.0.5:29400", "[fd00::5]:29400", "fd00::5"] {
+            let message = check_exposure(open, false).unwrap_err().to_string();
+            assert!(message.contains("PACELINE_SECRET") && message.contains(open), "{message}");
+            check_exposure(open, true).unwrap();
+        }
+        assert!(check_exposure("no-such-host.invalid", false).is_err());
+    }
+
+    #[test]
+    fn names_that_nobody_has() {
+        let error = resolve("no-such-host.invalid", 1, longest_look_up()).unwrap_err().to_string();
+        assert!(error.contains("\"no-such-host.invalid\""), "{error}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read(text in "\\PC{0,40}") {
+            let _ = split(&text);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Those who connect to us: many handshakes at once, none of which can hold up another.
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::address::plain;
+use super::handshake::{Caller, Heard, Host};
+use super::notes::Notes;
+use super::proof::Session;
+use super::secret::{Secret, random_bytes};
+use super::wait::prepare;
+use super::wire::{Hello, Stranger, Verdict};
+use paceline_transport::error::{Result, RunError};
+
+/// Longest handshake.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Most handshakes at a time. The oldest gives way to the next to come.
+const MOST: usize = 64;
+/// For so long a guest is kept even so, the next wait in the kernel's queue: all ranks may call at once, and must not push
+/// each other out. A rank's hello comes with the connection itself, so who is silent for longer than a scheduler's delay
+/// is none.
+const KEPT_SILENT: Duration = Duration::from_millis(20);
+/// The same for those who said hello: some round trips within a data centre, or one round the world. It halves with each
+/// houseful that had to go, down to an eighth, until a rank comes: then most who say hello are none.
+const KEPT: Duration = Duration::from_millis(150);
+
+/// A listener and the handshakes that are under way on it.
+pub struct Door {
+    listener: TcpListener,
+    secret: Secret,
+    /// The oldest first.
+    guests: Vec<Guest>,
+    /// Guests that gave way after their hello since a rank came.
+    pushed_out: usize,
+    /// What strangers did.
+    pub notes: Notes,
+}
+
+struct Guest {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Instant,
+    host: Host,
+}
+
+/// A rank that proved that it is one.
+pub struct Arrival {
+    pub stream: TcpStream,
+    pub address: SocketAddr,
+    pub hello: Hello,
+    pub session: Session,
+    /// What it was told. Its connection is of use only if that is `Welcome`.
+    pub verdict: Verdict,
+}
+
+enum Progress {
+    Waits,
+    Left,
+    Stranger(Stranger),
+    Proven(Box<Caller>),
+}
+
+impl Door {
+    /// Of a listener that does not block.
+    pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Door {
+        Door { listener, secret, guests: Vec::new(), pushed_out: 0, notes: Notes::of(rank) }
+    }
+
+    /// What to wait for.
+    pub fn fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, now: Instant) {
+        if self.guests.len() < MOST || self.victim(now).is_some() {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        fds.extend(self.guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN)));
+    }
+
+    /// When there is something to do even if nothing comes.
+    pub fn next_event(&self, now: Instant) -> Option<Instant> {
+        let late = self.guests.first().map(|guest| guest.since + LIMIT);
+        if self.guests.len() < MOST || self.victim(now).is_some() {
+            return late;
+        }
+        self.guests.iter().map(|guest| guest.since + self.kept(guest)).min()
+    }
+
+    /// Does what can be done without waiting. `judge` says what is thought of a caller that knows the secret.
+    pub fn work(&mut self, judge: impl Fn(&Hello) -> Verdict) -> Result<Vec<Arrival>> {
+        let mut arrivals = Vec::new();
+        // Those whose bytes are here are served before others may push them out.
+        self.serve(&judge, &mut arrivals);
+        if self.accept()? {
+            self.serve(&judge, &mut arrivals);
+        }
+        Ok(arrivals)
+    }
+
+    fn serve(&mut self, judge: &impl Fn(&Hello) -> Verdict, arrivals: &mut Vec<Arrival>) {
+        let now = Instant::now();
+        for mut guest in std::mem::take(&mut self.guests) {
+            let ip = plain(guest.address).ip();
+            match guest.advance() {
+                Progress::Waits if now < guest.since + LIMIT => self.guests.push(guest),
+                Progress::Waits if guest.host.is_spoken_to() => {
+                    self.notes.add(ip, format!("{ip} began a handshake and did not end it"), false);
+                }
+                Progress::Waits => self.notes.add(ip, format!("{ip} connected and said nothing"), false),
+                Progress::Left => {}
+                Progress::Stranger(stranger) => {
+                    self.notes.add(ip, stranger.describe(&ip.to_string()), stranger.is_paceline());
+                    let farewell = guest.host.farewell(stranger);
+                    guest.part(&farewell);
+                }
+                Progress::Proven(caller) => {
+                    self.pushed_out = 0;
+                    let verdict = judge(&caller.hello);
+                    let message = caller.verdict(verdict);
+                    if verdict != Verdict::Welcome {
+                        guest.part(&message);
+                    } else if !guest.send(&message) {
+                        continue;
+                    }
+                    let session = caller.session();
+                    let Guest { stream, address, .. } = guest;
+                    arrivals.push(Arrival { stream, address: plain(address), hello: caller.hello, session, verdict });
+                }
+            }
+        }
+    }
+
+    /// Takes those who wait, at most as many as there is room for; the rest at the next round, after ours are served.
+    fn accept(&mut self) -> Result<bool> {
+        let mut any = false;
+        for _ in 0..MOST {
+            let now = Instant::now();
+            if self.guests.len() >= MOST {
+                let Some(victim) = self.victim(now) else { break };
+                let victim = self.guests.remove(victim);
+                self.pushed_out += usize::from(victim.host.is_greeted());
+            }
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    // A connection that is reset already cannot be set up: as good as not come.
+                    if prepare(&stream).is_ok() {
+                        let host = Host::new(self.secret.clone(), random_bytes()?);
+                        self.guests.push(Guest { stream, address, since: now, host });
+                        any = true;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::MFILE | Errno::NFILE) => {
+                        return Err(RunError::Failed(
+                            "too many open files to accept the other ranks; raise the limit (ulimit -n)".into(),
+                        ));
+                    }
+                    Some(Errno::NOMEM | Errno::NOBUFS) => {
+                        return Err(RunError::Failed(format!("cannot accept the other ranks: {error}")));
+                    }
+                    // accept(2): what went wrong with the connection that was to come is as if it had not come.
+                    _ => {}
+                },
+            }
+        }
+        Ok(any)
+    }
+
+    /// Who gives way if somebody comes now and there is no room.
+    fn victim(&self, now: Instant) -> Option<usize> {
+        let may_go = |guest: &Guest| now >= guest.since + self.kept(guest);
+        let silent = self.guests.iter().position(|guest| !guest.host.is_greeted() && may_go(guest));
+        silent.or_else(|| self.guests.iter().position(may_go))
+    }
+
+    fn kept(&self, guest: &Guest) -> Duration {
+        let housefuls = (self.pushed_out / MOST).min(3);
+        if guest.host.is_greeted() { KEPT / (1 << housefuls) } else { KEPT_SILENT }
+    }
+}
+
+impl Guest {
+    fn advance(&mut self) -> Progress {
+        loop {
+            match self.stream.read(self.host.space()) {
+                Ok(0) => return Progress::Left,
+                Ok(count) => match self.host.hear(count) {
+                    Ok(Heard::More) => {}
+                    Ok(Heard::Hello(challenge)) if self.send(&challenge) => {}
+                    Ok(Heard::Hello(_)) => return Progress::Left,
+                    Ok(Heard::Proven(caller)) => return Progress::Proven(caller),
+                    Err(stranger) => return Progress::Stranger(stranger),
+                },
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Progress::Waits,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Progress::Left,
+            }
+        }
+    }
+
+    /// A message of a handshake goes into the empty buffer of a new socket as a whole, or the connection is broken.
+    fn send(&mut self, message: &[u8]) -> bool {
+        self.stream.write(message).is_ok_and(|count| count == message.len())
+    }
+
+    /// Says this and nothing more. What is unread is read, as a socket that is closed with unread bytes takes back what
+    /// it said.
+    fn part(&mut self, message: &[u8]) {
+        if self.send(message) && self.stream.shutdown(Shutdown::Write).is_ok() {
+            let _ = self.stream.read(&mut [0; 1024]);
+        }
+    }
+}

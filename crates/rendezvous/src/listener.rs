@@ -1,0 +1,121 @@
+//! Where a rank can be reached.
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::{address, interfaces};
+use paceline_transport::error::{Result, RunError};
+
+/// Connections that may wait for us to accept them. All ranks may call at once, and so may strangers; the kernel cuts it
+/// to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// A socket that the ranks connect to, on a port of the system's choice. [`connect_mesh`](super::connect_mesh) takes it
+/// and closes it when all have come.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens on an IP address, on that of an interface (`eth0`), or on that which a host name of this machine has.
+    ///
+    /// # Errors
+    /// If there is no such interface or host, if it is not of this machine, or if it is no address that others could be
+    /// told (`0.0.0.0`).
+    pub fn bind(interface: &str) -> Result<Listener> {
+        let ips = ips_of(interface)?;
+        let mut refused = String::new();
+        for ip in ips {
+            if ip.is_unspecified() {
+                return Err(RunError::Usage(format!(
+                    "{ip} is no address at which other ranks could reach this one; give one of this machine's: {}",
+                    interfaces::describe()
+                )));
+            }
+            match listen(SocketAddr::new(ip, 0)) {
+                Ok((socket, address)) => return Ok(Listener { socket, address }),
+                Err(error) => refused = address::cannot_listen(interface, &error),
+            }
+        }
+        Err(RunError::Usage(format!("{refused}; this machine has {}", interfaces::describe())))
+    }
+
+    /// Where others reach it.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The socket, which does not block, and its address.
+    pub fn into_socket(self) -> (TcpListener, SocketAddr) {
+        (self.socket, self.address)
+    }
+}
+
+/// A name is an interface's before it is a host's: interfaces are few, and `eth0` is nobody's host.
+pub(super) fn ips_of(interface: &str) -> Result<Vec<IpAddr>> {
+    if let Ok(ip) = interface.parse() {
+        return Ok(vec![ip]);
+    }
+    if let Some(ips) = interfaces::list().ok().and_then(|mut all| all.remove(interface)) {
+        if ips.is_empty() {
+            return Err(RunError::Usage(format!(
+                "interface {interface} has no address; this machine has {}",
+                interfaces::describe()
+            )));
+        }
+        return Ok(ips);
+    }
+    match address::resolve(interface, 0, address::longest_look_up()) {
+        Ok(addresses) => Ok(addresses.iter().map(SocketAddr::ip).collect()),
+        Err(error) => Err(RunError::Usage(format!(
+            "no interface, address or host is called {interface:?} ({error}); this machine has {}",
+            interfaces::describe()
+        ))),
+    }
+}
+
+/// A listening socket that does not block, and the address that it got.
+pub(super) fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), None)?;
+    // A job that starts again meets connections of its predecessor in TIME_WAIT. A live listener still refuses us.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    let socket = TcpListener::from(socket);
+    let address = socket.local_addr()?;
+    Ok((socket, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(interface: &str) -> String {
+        match Listener::bind(interface) {
+            Err(RunError::Usage(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn by_address_interface_and_name() {
+        for interface in ["127.0.0.1", "lo", "localhost"] {
+            let listener = Listener::bind(interface).unwrap();
+            assert!(listener.address().ip().is_loopback() && listener.address().port() != 0);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let unknown = message("no-such-interface0");
+        assert!(unknown.contains("\"no-such-interface0\"") && unknown.contains("lo (127.0.0.1"), "{unknown}");
+        // TEST-NET-1 of RFC 5737: nobody's.
+        let foreign = message("192.0.2.1");
+        assert!(foreign.contains("this machine does not have that address"), "{foreign}");
+        assert!(message("0.0.0.0").contains("no address at which other ranks"));
+        assert!(message("::").contains("no address at which other ranks"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The other ranks' side of the exchange: find rank 0, give it the blob, hear the others'.
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::call::{Answered, Call, Missed};
+use super::exchange::{blobs_of, longest};
+use super::frame::{Broken, Frame, Reader, Writer};
+use super::root::MAY_RETURN;
+use super::secret::{Secret, random_bytes};
+use super::wait::{keep_alive, wait};
+use super::wire::{Hello, Kind, Stranger};
+use super::{address, text};
+use paceline_transport::error::{Result, RunError};
+
+/// A rank 0 with another secret or version may be that of the last run, which is about to end. After so long it is ours,
+/// and will not change.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Rank 0 has the same deadline, and can say better than we what is missing.
+const TO_HEAR_WHY: Duration = Duration::from_secs(1);
+/// Between attempts; the longest is short for a person and long for a thousand ranks that knock at one door.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Why an attempt did not succeed.
+enum Failure {
+    /// For good.
+    Final(RunError),
+    /// Rank 0 was not reached.
+    Missed(Missed),
+    /// Its host was not found.
+    Unknown(String),
+    /// Rank 0 was there, and then was not.
+    Lost(String),
+    /// The deadline came first, so nothing is known of it.
+    Cut,
+}
+
+struct Member<'a> {
+    rank: u32,
+    size: u32,
+    address: &'a str,
+    secret: &'a Secret,
+    blob: &'a [u8],
+    deadline: Instant,
+}
+
+/// The exchange as another rank.
+pub fn run(
+    rank: u32,
+    size: u32,
+    address: &str,
+    secret: &Secret,
+    blob: &[u8],
+    deadline: Instant,
+) -> Result<Vec<Vec<u8>>> {
+    let began = Instant::now();
+    // A mistake in it will not go away.
+    address::split(address)?;
+    let member = Member { rank, size, address, secret, blob, deadline };
+    let instance = random_bytes()?;
+    let mut pause = Pause::new();
+    let mut reason = format!("rank 0 ({address}) does not answer");
+    // Since when every attempt failed in the way that has its own patience.
+    let (mut refused, mut lost) = (None, None);
+    for attempt in 0.. {
+        let attempt_began = Instant::now();
+        let failure = match member.attempt(attempt, instance) {
+            Ok(blobs) => return Ok(blobs),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(failure) => failure,
+        };
+        let now = Instant::now();
+        match &failure {
+            Failure::Missed(missed) => reason = missed.describe(0, address),
+            Failure::Unknown(why) | Failure::Lost(why) => reason.clone_from(why),
+            Failure::Final(_) | Failure::Cut => {}
+        }
+        if !is_lasting(&failure) {
+            refused = None;
+        } else if now >= *refused.get_or_insert(now) + PATIENCE {
+            return Err(RunError::Failed(format!("rank {rank}: {reason}")));
+        }
+        if matches!(failure, Failure::Lost(_)) && (lost.is_none() || now > attempt_began + MAY_RETURN) {
+            lost = Some((now, reason.clone()));
+        }
+        if let Some((since, why)) = &lost
+            && now >= *since + MAY_RETURN
+        {
+            return Err(RunError::Failed(format!("rank {rank}: {why}")));
+        }
+        pause.sleep(deadline);
+        if Instant::now() >= deadline {
+            let waited = text::seconds(deadline.saturating_duration_since(began));
+            return Err(RunError::Failed(format!(
+                "rank {rank} of {size} could not reach rank 0 at {address} within {waited}; last: {reason}"
+            )));
+        }
+    }
+    unreachable!("attempts without end")
+}
+
+/// Whether it is a matter of how the ranks were started.
+fn is_lasting(failure: &Failure) -> bool {
+    matches!(failure, Failure::Missed(Missed::Stranger(Stranger::WrongSecret(_) | Stranger::OtherVersion(_))))
+}
+
+impl Member<'_> {
+    fn attempt(&self, attempt: u32, instance: [u8; 16]) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+        let (host, port) = address::split(self.address).map_err(Failure::Final)?;
+        // Anew each time: names of hosts appear while a cluster starts.
+        let addresses =
+            address::resolve(host, port, self.deadline).map_err(|error| Failure::Unknown(error.to_string()))?;
+        let mut last = Failure::Unknown(format!("host {host:?} has no address"));
+        for address in addresses {
+            let hello = Hello {
+                kind: Kind::Exchange,
+                from: self.rank,
+                to: 0,
+                index: 0,
+                world: self.size,
+                streams: 0,
+                attempt,
+                job: [0; 16],
+                instance,
+                nonce: random_bytes().map_err(Failure::Final)?,
+            };
+            match self.call(Call::begin(address, self.secret, &hello)) {
+                Ok(answered) => return self.converse(answered),
+                // What concerns the user is worth more than that another address of the host is silent.
+                Err(Failure::Missed(Missed::Network(_)))
+                    if matches!(&last, Failure::Missed(Missed::Stranger(_) | Missed::Refused(_))) => {}
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    fn call(&self, call: std::result::Result<Call, Missed>) -> std::result::Result<Answered, Failure> {
+        let mut call = call.map_err(Failure::Missed)?;
+        loop {
+            match call.work() {
+                Ok(Some(session)) => return Ok(call.answered(session)),
+                Err(missed) => return Err(Failure::Missed(missed)),
+                Ok(None) if Instant::now() >= self.deadline => return Err(Failure::Cut),
+                Ok(None) => {}
+            }
+            wait(&mut [call.fd()], call.until().min(self.deadline)).map_err(Failure::Final)?;
+        }
+    }
+
+    /// Gives the blob and waits for those of all.
+    fn converse(&self, answered: Answered) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+        let Answered { mut stream, mut session } = answered;
+        // Best effort: without it a host that vanishes is noticed at the deadline.
+        let _ = keep_alive(&stream);
+        let until = self.deadline + TO_HEAR_WHY;
+        let mut writer = Some(Writer::new(Frame::BLOB, self.blob.into(), &mut session));
+        let mut reader = Reader::new(Frame::GATHERED, longest(self.size));
+        loop {
+            if let Some(writing) = &mut writer {
+                match writing.write(&mut stream) {
+                    Ok(false) => {}
+                    // An error too: what rank 0 said before it closed is still to be read.
+                    Ok(true) | Err(_) => writer = None,
+                }
+            }
+            match reader.read(&mut stream, &mut session) {
+                Ok(None) => {}
+                Ok(Some(Frame::Abort(reason))) => return Err(Failure::Final(RunError::Failed(reason))),
+                Ok(Some(Frame::Wanted(bytes))) => {
+                    let malformed = || Failure::Lost(format!("rank 0 at {} sent malformed blobs", self.address));
+                    return blobs_of(&bytes, self.size).ok_or_else(malformed);
+                }
+                Err(broken) => {
+                    let why = match broken {
+                        Broken::Closed => String::new(),
+                        Broken::Io(error) => format!(" ({})", text::plain(&error)),
+                        Broken::Forged => " (what came was not signed by it)".into(),
+                    };
+                    return Err(Failure::Lost(format!("rank 0 at {} left before all had come{why}", self.address)));
+                }
+            }
+            if Instant::now() >= until {
+                return Err(Failure::Final(RunError::Failed(format!(
+                    "rank {} reached rank 0 at {}, which has not heard from all {} ranks in time",
+                    self.rank, self.address, self.size
+                ))));
+            }
+            let flags = if writer.is_some() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            wait(&mut [PollFd::new(&stream, flags)], until).map_err(Failure::Final)?;
+        }
+    }
+}
+
+/// Pauses that double, each by chance between a half and the whole, so that ranks that failed together do not come
+/// together again.
+pub struct Pause(Duration);
+
+impl Pause {
+    pub fn new() -> Pause {
+        Pause(FIRST_PAUSE)
+    }
+
+    /// The next.
+    pub fn next(&mut self) -> Duration {
+        let longest = self.0;
+        self.0 = (longest * 2).min(LONGEST_PAUSE);
+        let chance = random_bytes().map_or(0, u16::from_be_bytes);
+        longest / 2 + longest * u32::from(chance) / (2 << 16)
+    }
+
+    fn sleep(&mut self, deadline: Instant) {
+        std::thread::sleep(self.next().min(deadline.saturating_duration_since(Instant::now())));
+    }
+}

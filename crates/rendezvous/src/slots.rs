@@ -1,0 +1,144 @@
+//! The places of a mesh's streams, and who is in them.
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::mesh::Mesh;
+use super::wait::keep_alive;
+use super::wire::{Hello, Kind, Verdict};
+use paceline_transport::error::{Result, RunError};
+
+/// A rank whose control stream ended may call again for so long: its answer may have been lost.
+pub const MAY_RETURN: Duration = Duration::from_secs(2);
+
+/// A proven stream.
+pub struct Held {
+    pub stream: TcpStream,
+    pub address: SocketAddr,
+    /// Of the process that made the connection.
+    pub instance: [u8; 16],
+    pub attempt: u32,
+}
+
+/// All streams of a rank, by peer.
+pub struct Slots {
+    rank: usize,
+    control: Vec<Option<Held>>,
+    data: Vec<Vec<Option<Held>>>,
+    left: Vec<Option<Instant>>,
+    /// Any process of a rank, by whichever of its streams came first.
+    instances: Vec<Option<([u8; 16], SocketAddr)>>,
+    missing: usize,
+}
+
+impl Slots {
+    /// Empty ones for so many data streams to each peer.
+    pub fn new(rank: u32, streams: &[u32]) -> Slots {
+        let none = |count: &u32| (0..*count).map(|_| None).collect::<Vec<Option<Held>>>();
+        let world = streams.len();
+        Slots {
+            rank: rank as usize,
+            control: (0..world).map(|_| None).collect(),
+            data: streams.iter().map(none).collect(),
+            left: vec![None; world],
+            instances: vec![None; world],
+            missing: world - 1 + streams.iter().map(|&count| count as usize).sum::<usize>(),
+        }
+    }
+
+    /// Streams that are not there yet.
+    pub fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// Ranks to which a stream is missing.
+    pub fn missing_peers(&self) -> Vec<u32> {
+        let is_missing = |peer: &usize| {
+            *peer != self.rank && (self.control[*peer].is_none() || self.data[*peer].iter().any(Option::is_none))
+        };
+        (0..self.control.len()).filter(is_missing).map(|peer| u32::try_from(peer).unwrap_or(u32::MAX)).collect()
+    }
+
+    /// Puts a stream into its place, which exists. A later attempt of the same process replaces an earlier one, of which
+    /// it did not hear that it was welcome.
+    pub fn put(&mut self, peer: u32, kind: Kind, index: u32, held: Held) -> Result<()> {
+        let rank = peer as usize;
+        let (_, first) = *self.instances[rank].get_or_insert((held.instance, held.address));
+        if self.instances[rank].is_some_and(|(instance, _)| instance != held.instance) {
+            return Err(RunError::Failed(format!(
+                "rank {peer} came twice: from {} and from {}; is WORLD_SIZE or RANK wrong?",
+                first.ip(),
+                held.address.ip()
+            )));
+        }
+        let slot = match kind {
+            Kind::Data => &mut self.data[rank][index as usize],
+            Kind::Control | Kind::Exchange => &mut self.control[rank],
+        };
+        match slot {
+            Some(old) if old.attempt > held.attempt => return Ok(()),
+            Some(_) => {}
+            None => self.missing -= 1,
+        }
+        if kind == Kind::Control {
+            // Best effort: the job's own heartbeats notice a dead host too, later.
+            let _ = keep_alive(&held.stream);
+            self.left[rank] = None;
+        }
+        *slot = Some(held);
+        Ok(())
+    }
+
+    /// Control streams whose end would tell that a rank died.
+    pub fn watched(&self) -> impl Iterator<Item = (u32, &TcpStream)> {
+        (0..).zip(&self.control).zip(&self.left).filter_map(|((peer, held), left)| match (held, left) {
+            (Some(held), None) => Some((peer, &held.stream)),
+            _ => None,
+        })
+    }
+
+    /// The control stream to this rank has ended.
+    pub fn leaves(&mut self, peer: u32) {
+        self.left[peer as usize] = Some(Instant::now());
+    }
+
+    /// A rank that left and did not come back.
+    pub fn gone(&self, now: Instant) -> Option<(u32, SocketAddr)> {
+        let gone = |left: &Option<Instant>| left.is_some_and(|left| now >= left + MAY_RETURN);
+        let peer = self.left.iter().position(gone)?;
+        Some((u32::try_from(peer).ok()?, self.control[peer].as_ref()?.address))
+    }
+
+    /// When [`gone`](Slots::gone) has something to say, if nobody comes back.
+    pub fn next_gone(&self) -> Option<Instant> {
+        self.left.iter().flatten().map(|left| *left + MAY_RETURN).min()
+    }
+
+    /// The streams, which block again. All are there.
+    pub fn into_mesh(self) -> Result<Mesh> {
+        let stream = |held: Held| {
+            held.stream
+                .set_nonblocking(false)
+                .map(|()| held.stream)
+                .map_err(|error| RunError::Failed(format!("a connection cannot be set up: {error}")))
+        };
+        let control = self.control.into_iter().map(|held| held.map(stream).transpose()).collect::<Result<_>>()?;
+        let data = self.data.into_iter().map(|held| held.into_iter().flatten().map(stream).collect::<Result<_>>());
+        Ok(Mesh { control, data: data.collect::<Result<_>>()? })
+    }
+}
+
+/// What is thought of a caller that knows the secret. It may still be wrong about everything else.
+pub fn judge(hello: &Hello, rank: u32, streams: &[u32], job: [u8; 16]) -> Verdict {
+    let expected = streams.get(hello.from as usize).copied();
+    match hello.kind {
+        Kind::Exchange => Verdict::WrongDoor,
+        _ if hello.job != job => Verdict::OtherJob,
+        _ if hello.to != rank => Verdict::WrongDoor,
+        _ if hello.world as usize != streams.len() => Verdict::OtherWorld,
+        _ if hello.from <= rank => Verdict::WrongDoor,
+        _ if Some(hello.streams) != expected => Verdict::OtherStreams,
+        Kind::Control if hello.index == 0 => Verdict::Welcome,
+        Kind::Data if hello.index < hello.streams => Verdict::Welcome,
+        _ => Verdict::WrongDoor,
+    }
+}

@@ -1,0 +1,223 @@
+//! From what the caller asks for to a program and its memory.
+#![allow(unsafe_code, reason = "the caller's promise about its memory is passed on to the space")]
+use paceline_schedule::Piece;
+
+use super::{Memory, Request};
+use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
+use paceline_executor::{Between, Finish};
+use paceline_kernels::reduce::scale;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::space::Space;
+use paceline_transport::tag::Call;
+
+/// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
+/// memory.
+const PASSED_BYTES: u64 = 64 << 10;
+/// Bytes of a piece of what goes both ways, where all are busy anyway: worth lending.
+const EXCHANGED_BYTES: u64 = 256 << 10;
+
+/// An operation ready to begin.
+pub(crate) struct Prepared {
+    /// None: an all-reduce, whose program is its strategy's.
+    pub program: Option<Box<dyn Program>>,
+    pub space: Space,
+    /// Elements that all ranks must agree on, or 0.
+    pub count: u64,
+    pub finish: Option<Finish>,
+    pub transfer: Option<Between>,
+}
+
+fn elements(memory: &[Memory]) -> u64 {
+    memory.iter().map(|m| m.1).sum()
+}
+
+/// Where each rank's elements begin.
+fn pieces(start: u64, counts: &[u64]) -> Vec<Piece> {
+    let mut off = start;
+    let piece = |&len: &u64| {
+        off += len;
+        Piece { off: off - len, len }
+    };
+    counts.iter().map(piece).collect()
+}
+
+fn nothing(size: u32) -> Vec<Piece> {
+    vec![Piece { off: 0, len: 0 }; size as usize]
+}
+
+fn usage<T>(message: String) -> Result<T> {
+    Err(RunError::Usage(message))
+}
+
+/// The counts of all ranks: as given, or equal shares of `total`.
+fn shares(request: &Request<'_>, given: Option<&[u64]>, total: u64, size: u32, what: &str) -> Result<Vec<u64>> {
+    let name = request.call.name();
+    match given {
+        Some(counts) if counts.len() != size as usize => {
+            usage(format!("{name}: {} counts for {size} ranks", counts.len()))
+        }
+        Some(counts) if counts.iter().sum::<u64>() != total => {
+            usage(format!("{name}: counts {counts:?} do not add up to the {total} elements of the {what}"))
+        }
+        Some(counts) => Ok(counts.to_vec()),
+        None if !total.is_multiple_of(u64::from(size)) => usage(format!(
+            "{name}: {total} elements of the {what} cannot be shared equally by {size} ranks; give counts"
+        )),
+        None => Ok(vec![total / u64::from(size); size as usize]),
+    }
+}
+
+fn expect(request: &Request<'_>, what: &str, is: u64, wanted: u64) -> Result<()> {
+    if is == wanted {
+        return Ok(());
+    }
+    usage(format!("{}: the {what} has {is} elements, {wanted} are needed", request.call.name()))
+}
+
+/// Checks a request and lays out its memory. Elements that stay at this rank are copied here.
+///
+/// # Safety
+/// As for [`Communicator::submit`](crate::communicator::Communicator::submit).
+pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Result<Prepared> {
+    let element = request.dtype.size();
+    let (passed, exchanged) = (PASSED_BYTES / element as u64, EXCHANGED_BYTES / element as u64);
+    let mut space = Space::new(element);
+    let (inputs, outputs) = (elements(request.inputs), elements(request.outputs));
+    let root = request.root;
+    let is_root = me == root;
+    if (request.call.rooted() || (request.call == Call::Transfer && !request.from_anybody)) && root >= size {
+        return usage(format!("{}: rank {root} of a group of {size}", request.call.name()));
+    }
+    let lay = |space: &mut Space, memory: &[Memory]| {
+        for &(address, elements) in memory {
+            // SAFETY: promised by the caller.
+            unsafe { space.push(address as *mut u8, elements) };
+        }
+    };
+    let prepared = |program, space, count, finish| Ok(Prepared { program, space, count, finish, transfer: None });
+    let scaled = |off: u64, len: u64| {
+        #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
+        let asked = request.postscale != 1.0;
+        asked.then_some(Finish { scaled: (off, len), factor: request.postscale })
+    };
+    match request.call {
+        Call::AllReduce => {
+            lay(&mut space, request.inputs);
+            prepared(None, space, inputs, scaled(0, inputs))
+        }
+        Call::Broadcast => {
+            lay(&mut space, request.inputs);
+            let program = Broadcast { size, root, len: inputs, chunk: passed };
+            prepared(Some(Box::new(program) as Box<dyn Program>), space, inputs, None)
+        }
+        Call::Reduce => {
+            lay(&mut space, request.inputs);
+            if is_root {
+                prescale(&mut space, request);
+            } else {
+                space = contribution(space, request);
+            }
+            let program = Reduce { size, root, len: inputs, chunk: passed };
+            prepared(Some(Box::new(program)), space, inputs, if is_root { scaled(0, inputs) } else { None })
+        }
+        Call::AllGather | Call::Gather => {
+            let gathers = request.call == Call::AllGather || is_root;
+            let count = if request.call == Call::AllGather { outputs } else { 0 };
+            let (mut sends, mut recvs) = (nothing(size), nothing(size));
+            lay(&mut space, request.outputs);
+            lay(&mut space, request.inputs);
+            let own = Piece { off: outputs, len: inputs };
+            if gathers {
+                let counts = shares(request, request.counts, outputs, size, "output")?;
+                expect(request, "input", inputs, counts[me as usize])?;
+                recvs = pieces(0, &counts);
+                space.copy_within(own.off, recvs[me as usize].off, own.len);
+            } else {
+                expect(request, "output", outputs, 0)?;
+            }
+            if request.call == Call::AllGather {
+                sends = vec![own; size as usize];
+            } else if !is_root {
+                sends[root as usize] = own;
+            }
+            prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)
+        }
+        Call::Scatter => {
+            let (mut sends, mut recvs) = (nothing(size), nothing(size));
+            lay(&mut space, request.inputs);
+            lay(&mut space, request.outputs);
+            if is_root {
+                let counts = shares(request, request.counts, inputs, size, "input")?;
+                expect(request, "output", outputs, counts[me as usize])?;
+                sends = pieces(0, &counts);
+                space.copy_within(sends[me as usize].off, inputs, outputs);
+            } else {
+                recvs[root as usize] = Piece { off: inputs, len: outputs };
+            }
+            prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
+        }
+        Call::ReduceScatter => {
+            let counts = shares(request, request.counts, inputs, size, "input")?;
+            expect(request, "output", outputs, counts[me as usize])?;
+            lay(&mut space, request.inputs);
+            space = contribution(space, request);
+            lay(&mut space, request.outputs);
+            let parts = pieces(0, &counts);
+            space.copy_within(parts[me as usize].off, inputs, outputs);
+            let own = Piece { off: inputs, len: outputs };
+            let program = ReduceScatter { parts, own, chunk: exchanged };
+            prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))
+        }
+        Call::AllToAll => {
+            let sent = shares(request, request.counts, inputs, size, "input")?;
+            let received = shares(request, request.out_counts, outputs, size, "output")?;
+            expect(request, "part for itself", sent[me as usize], received[me as usize])?;
+            lay(&mut space, request.inputs);
+            lay(&mut space, request.outputs);
+            let (sends, recvs) = (pieces(0, &sent), pieces(inputs, &received));
+            space.copy_within(sends[me as usize].off, recvs[me as usize].off, sent[me as usize]);
+            prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
+        }
+        Call::Barrier => prepared(Some(Box::new(Barrier { size })), space, 0, None),
+        Call::Transfer => {
+            let (memory, len) = if request.sends { (request.inputs, inputs) } else { (request.outputs, outputs) };
+            lay(&mut space, memory);
+            let peer = (!request.from_anybody).then_some(root);
+            if peer == Some(me) {
+                return usage(format!("send/recv: rank {me} with itself"));
+            }
+            let program = Transfer { peer: root, sends: request.sends, len };
+            let transfer = Some(Between { peer, tag: request.tag, sends: request.sends });
+            Ok(Prepared { program: Some(Box::new(program)), space, count: len, finish: None, transfer })
+        }
+    }
+}
+
+fn exchange(me: u32, size: u32, sends: Vec<Piece>, recvs: Vec<Piece>, chunk: u64) -> Option<Box<dyn Program>> {
+    if size == 1 {
+        // Nobody to exchange with: a barrier of one has no lanes.
+        return Some(Box::new(Barrier { size }));
+    }
+    Some(Box::new(Exchange { me, sends, recvs, chunk }))
+}
+
+/// What this rank contributes, multiplied: in a copy, because what the caller gave is not to be changed.
+fn contribution(mut given: Space, request: &Request<'_>) -> Space {
+    #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
+    if request.prescale == 1.0 {
+        return given;
+    }
+    let mut copy = Space::new(given.element());
+    copy.push_scratch(given.len());
+    copy.copy_from(&mut given);
+    prescale(&mut copy, request);
+    copy
+}
+
+/// Multiplies this rank's contribution.
+pub(crate) fn prescale(space: &mut Space, request: &Request<'_>) {
+    #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
+    if request.prescale != 1.0 {
+        space.for_each(|run| scale(request.dtype, run, request.prescale));
+    }
+}

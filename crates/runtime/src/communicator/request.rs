@@ -1,0 +1,75 @@
+//! An operation as a caller asks for it.
+use paceline_executor::InStep;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::tag::Call;
+
+/// Memory of the caller: an address and elements.
+pub type Memory = (usize, u64);
+
+/// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
+pub struct Request<'a> {
+    /// Which.
+    pub call: Call,
+    /// Of the elements.
+    pub dtype: Dtype,
+    /// How they are combined.
+    pub op: ReduceOp,
+    /// What goes in; for all-reduce, broadcast and reduce also what comes out.
+    pub inputs: &'a [Memory],
+    /// What comes out.
+    pub outputs: &'a [Memory],
+    /// The root; of a transfer the other rank.
+    pub root: u32,
+    /// Of a transfer.
+    pub tag: u32,
+    /// Of a transfer: this rank sends.
+    pub sends: bool,
+    /// Of a transfer: receives from whoever comes first.
+    pub from_anybody: bool,
+    /// Elements of each rank; none: all alike.
+    pub counts: Option<&'a [u64]>,
+    /// Of an all-to-all: elements from each rank.
+    pub out_counts: Option<&'a [u64]>,
+    /// Multiplies every contribution.
+    pub prescale: f64,
+    /// Multiplies the result.
+    pub postscale: f64,
+    /// Of an all-reduce; none: the job's, or by size.
+    pub strategy: Option<&'a str>,
+    /// Of an all-reduce by parameter servers: the number by which buckets are placed; none: they are counted.
+    pub bucket: Option<u32>,
+    /// Of an all-reduce by parameter servers: its place in a training step; none: it is one by itself.
+    pub step: Option<InStep>,
+    /// Of an all-reduce by parameter servers: nothing is sent to them, for there is no gradient; what they send is zeros.
+    pub pull_only: bool,
+    /// The user's name of the tensors, for messages.
+    pub label: &'a str,
+    /// The caller wants to be told by [`Engine::next_notice`](paceline_engine::Engine::next_notice).
+    pub notify: Option<u64>,
+}
+
+impl Default for Request<'_> {
+    fn default() -> Self {
+        Request {
+            call: Call::Barrier,
+            dtype: Dtype::Uint8,
+            op: ReduceOp::Sum,
+            inputs: &[],
+            outputs: &[],
+            root: 0,
+            tag: 0,
+            sends: false,
+            from_anybody: false,
+            counts: None,
+            out_counts: None,
+            prescale: 1.0,
+            postscale: 1.0,
+            strategy: None,
+            bucket: None,
+            step: None,
+            pull_only: false,
+            label: "",
+            notify: None,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A process that is a parameter server and nothing else: it takes part in what the workers begin.
+//!
+//! The first worker of a group tells the servers of each all-reduce that they add up. What arrives before the order waits,
+//! as fragments do that come before their operation.
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_transport::error::{Result, RunError};
+
+use crate::communicator::Communicator;
+use crate::job::Job;
+
+/// The groups a server has heard of, by the workers' name for them and their ranks.
+#[derive(Default)]
+pub struct Groups(HashMap<(String, Vec<u32>), Arc<Communicator>>);
+
+impl Job {
+    /// Serves for a while; whether the workers have all left.
+    ///
+    /// # Errors
+    /// This process is no server, or was told what makes no sense. What fails because of a worker is told by the workers.
+    pub fn serve(&self, groups: &mut Groups, timeout: Duration) -> Result<bool> {
+        let shared = &self.engine.shared;
+        if shared.rank < shared.workers() {
+            return Err(RunError::Usage(format!("rank {} is a worker, not a parameter server", shared.rank)));
+        }
+        let Some(orders) = shared.next_orders(timeout) else { return Ok(true) };
+        for order in orders {
+            let key = (order.group.clone(), order.workers.clone());
+            if !groups.0.contains_key(&key) {
+                if order.workers.iter().any(|&rank| rank >= shared.workers()) {
+                    return Err(RunError::Failed(format!("the workers' order makes no sense: {order:?}")));
+                }
+                let group = Communicator::served(shared, &order.workers, &order.group)?;
+                groups.0.insert(key.clone(), Arc::new(group));
+            }
+            // A group that has failed has told all its ranks so.
+            let _ = groups.0[&key].serve(&order);
+        }
+        Ok(false)
+    }
+}

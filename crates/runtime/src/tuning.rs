@@ -1,0 +1,166 @@
+//! What is fastest for each size of message, measured when a communicator is made.
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use paceline_engine::Submission;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_schedule::Topology;
+use paceline_transport::error::Result;
+use paceline_transport::sync::lock;
+use paceline_transport::tag::Call;
+
+use crate::communicator::{Communicator, Request};
+use crate::selection::{Choice, CutBytes, KIB, Plan, Planned};
+
+/// A size, the size up to which its winner is taken, and what is tried.
+type Trial = (u64, u64, Vec<Plan>);
+
+/// Sizes at which candidates are measured.
+const TRIALS: usize = 4;
+
+fn trials(ranks: u32, lends: bool) -> [Trial; TRIALS] {
+    let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
+    let halving = |cut| Plan::new("halving-doubling", Some(cut));
+    let ring = |cut| Plan::new("ring", Some(cut));
+    let copied = |plan| Plan { lends: false, ..plan };
+    let (whole, parts) = (CutBytes::Whole, |kib: u64| CutBytes::Bytes(kib * KIB));
+    let tiny = vec![doubling(whole), copied(halving(whole))];
+    let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(CutBytes::PerWorker)];
+    let mut large = vec![copied(halving(parts(64))), copied(halving(parts(128))), copied(ring(parts(64)))];
+    let mut huge = vec![copied(halving(parts(128))), copied(ring(parts(128)))];
+    if ranks == 2 {
+        // Whole vectors are exchanged: of two ranks that moves no more than halves do.
+        large.push(copied(doubling(parts(64))));
+    }
+    if lends {
+        large.extend([halving(parts(512)), ring(parts(512))]);
+        huge.extend([halving(parts(512)), halving(parts(1024)), ring(parts(512))]);
+    } else {
+        large.extend([copied(halving(parts(512))), copied(ring(parts(128)))]);
+        huge.extend([copied(halving(parts(512))), copied(ring(parts(64)))]);
+    }
+    [
+        (4 * KIB, 12 * KIB, tiny),
+        (64 * KIB, 192 * KIB, small),
+        (1024 * KIB, 2048 * KIB, large),
+        (4096 * KIB, u64::MAX, huge),
+    ]
+}
+
+/// Which candidates were fastest in communicators of a shape.
+#[derive(Default)]
+pub(crate) struct Tuned(Mutex<Vec<(Topology, [usize; TRIALS])>>);
+
+/// Measures the candidates for each size and has the communicator take what was fastest, unless a strategy was named. All
+/// of its ranks call this together.
+pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
+    if lock(world.choice()).settled || world.size() == 1 {
+        return Ok(());
+    }
+    let simple = Planned::new(Plan::new("recursive-doubling", Some(CutBytes::Whole)), world.topology())?;
+    let use_only = |planned: &Arc<Planned>| lock(world.choice()).table = vec![(u64::MAX, planned.clone())];
+    use_only(&simple);
+    // Whether any two can lend; and the first rank decides whether such a group has been measured before: ranks that did
+    // so in different groups have different results.
+    let mut told = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS + 1];
+    told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.lends[rank as usize])));
+    if world.rank() == 0
+        && let Some((_, known)) = lock(&tuned.0).iter().find(|(shape, _)| shape == world.topology())
+    {
+        told[..TRIALS].copy_from_slice(&known.map(|index| index as f32));
+    }
+    all_reduce(world, &mut told, ReduceOp::Max)?;
+    let lends = told[TRIALS] > 0.0;
+    let mut winners = [usize::MAX; TRIALS];
+    for (winner, told) in winners.iter_mut().zip(told).filter(|(_, told)| *told >= 0.0) {
+        *winner = told as usize;
+    }
+    let mut memory = Vec::new();
+    let mut table = Vec::new();
+    for ((bytes, most, plans), winner) in trials(world.size(), lends).into_iter().zip(&mut winners) {
+        let plans: Vec<_> =
+            plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
+        if *winner >= plans.len() {
+            memory.resize((bytes / 4) as usize, 0f32);
+            let times = measure(world, &mut memory, &plans, use_only)?;
+            // Lending gains more the larger the buffer is, and in huge pages: close to a tie it wins.
+            let cost = |index: &usize| times[*index] * if plans[*index].plan.lends { LENDING_BONUS } else { 1.0 };
+            *winner = (0..plans.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
+        }
+        table.push((most, plans[*winner].clone()));
+    }
+    let mut tuned = lock(&tuned.0);
+    tuned.retain(|(shape, _)| shape != world.topology());
+    tuned.push((world.topology().clone(), winners));
+    *lock(world.choice()) = Choice { table, settled: true };
+    Ok(())
+}
+
+/// A candidate is measured for so long, in so many turns: what disturbs the machine for a moment disturbs one of them.
+const LONG_ENOUGH_S: f32 = 0.010;
+const TURNS: usize = 5;
+/// What takes longer than this has its first time: the network is slow, and so would be the start.
+const SLOW_S: f32 = 0.02;
+/// By what the time of a plan that lends is multiplied.
+const LENDING_BONUS: f32 = 0.9;
+/// What took so many times as long as the fastest at first is not tried again.
+const HOPELESS: f32 = 3.0;
+
+/// The time of each plan on the slowest rank: the median of the turns' medians. All ranks see the same figures.
+fn measure(
+    world: &Communicator,
+    memory: &mut [f32],
+    plans: &[Arc<Planned>],
+    use_only: impl Fn(&Arc<Planned>),
+) -> Result<Vec<f32>> {
+    let once = |memory: &mut [f32]| {
+        let begin = Instant::now();
+        all_reduce(world, memory, ReduceOp::Sum).map(|()| begin.elapsed().as_secs_f32())
+    };
+    let agree = |times: &mut [f32]| {
+        // The same for all, whatever the plan.
+        use_only(&plans[0]);
+        all_reduce(world, times, ReduceOp::Max)
+    };
+    let mut first = Vec::with_capacity(plans.len());
+    for plan in plans {
+        use_only(plan);
+        let cold = once(memory)?;
+        first.push(cold.min(once(memory)?));
+    }
+    agree(&mut first)?;
+    let fastest = first.iter().copied().fold(f32::INFINITY, f32::min);
+    let mut turns: Vec<Vec<f32>> = first.iter().map(|_| Vec::new()).collect();
+    for _ in 0..TURNS {
+        for (index, plan) in plans.iter().enumerate() {
+            if first[index] > (HOPELESS * fastest).min(SLOW_S) {
+                continue;
+            }
+            use_only(plan);
+            let runs = (LONG_ENOUGH_S / TURNS as f32 / first[index].max(1e-7)).clamp(1.0, 100.0) as usize;
+            let mut times = (0..runs).map(|_| once(memory)).collect::<Result<Vec<_>>>()?;
+            turns[index].push(median(&mut times));
+        }
+    }
+    let mut times: Vec<f32> = first
+        .iter()
+        .zip(&mut turns)
+        .map(|(&first, turns)| if turns.is_empty() { first } else { median(turns) })
+        .collect();
+    agree(&mut times)?;
+    Ok(times)
+}
+
+fn median(times: &mut [f32]) -> f32 {
+    times.sort_unstable_by(f32::total_cmp);
+    times[times.len() / 2]
+}
+
+#[allow(unsafe_code, reason = "the memory is a slice that lives until the operation is over")]
+fn all_reduce(world: &Communicator, memory: &mut [f32], op: ReduceOp) -> Result<()> {
+    let inputs = [(memory.as_mut_ptr() as usize, memory.len() as u64)];
+    let request = Request { call: Call::AllReduce, dtype: Dtype::Float32, op, inputs: &inputs, ..Request::default() };
+    // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.
+    let handle = unsafe { world.submit(&request, None, Submission::default())? };
+    world.wait(&handle, None).map(drop)
+}

@@ -1,8 +1,0 @@
-//! The channel over gRPC, and those who call without being a rank, or are one and send what is no fragment.
-#[path = "grpc/channels.rs"]
-mod channels;
-#[path = "grpc/hostile.rs"]
-mod hostile;
-#[path = "grpc/strangers.rs"]
-mod strangers;
-mod world;

@@ -1,0 +1,21 @@
+//! What carries fragments of tensors between ranks.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`tag`] | the header of every fragment |
+//! | [`space`] | the memory of an operation |
+//! | [`channel`] | what a transport offers; [`shm`], [`tcp`] and [`loopback`] are transports |
+//! | [`multicast`] | one message to many ranks, copied by the network |
+//! | [`offload`] | collectives that the library underneath a transport does itself |
+//! | [`error`] | why something cannot be done |
+//! | [`sync`] | locks |
+pub mod channel;
+pub mod error;
+pub mod loopback;
+pub mod multicast;
+pub mod offload;
+pub mod shm;
+pub mod space;
+pub mod sync;
+pub mod tag;
+pub mod tcp;

@@ -1,0 +1,176 @@
+//! The sockets of a rank: one to send to the group, one to receive from it.
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::net::sockopt::{ip_mtu, set_socket_recv_buffer_size_force};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::datagram::OVERHEAD;
+use crate::error::{Result, RunError};
+
+/// Most payload of a datagram: it fits the 9000 bytes of jumbo frames.
+const MOST: usize = 8192;
+/// IP and UDP (RFC 791 without options, RFC 768).
+const HEADERS: usize = 28;
+/// Where the system does not say what the interface takes: what Ethernet does.
+const ETHERNET: usize = 1500;
+/// Asked for; the system grants `net.core.rmem_max`, and more to root.
+const RECEIVE_BUFFER: usize = 16 << 20;
+/// So little that who shapes the traffic of the interface paces us: the socket is full, and the window waits in our memory.
+const SEND_BUFFER: usize = 64 << 10;
+/// Most bytes that UDP takes in one call: a length of 16 bits, less the headers.
+const AT_ONCE: usize = u16::MAX as usize - HEADERS;
+/// Room for what it gives in one.
+pub(super) const COMES_AT_ONCE: usize = 1 << 16;
+
+/// A socket, and what its system can do: cut one call's bytes into datagrams, and hand several over as one.
+struct Side {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Side {
+    fn new(socket: UdpSocket) -> io::Result<Side> {
+        let state = UdpSocketState::new((&socket).into())?;
+        Ok(Side { socket, state })
+    }
+}
+
+/// The sockets.
+pub struct Port {
+    /// Connected to the group.
+    sender: Side,
+    /// Bound to the group; none where nothing is received.
+    receiver: Option<Side>,
+    /// Of the group.
+    pub(super) address: SocketAddrV4,
+    /// Payload that a datagram may have on this interface.
+    pub payload: usize,
+    /// Bytes that the system keeps until they are received.
+    pub buffer: usize,
+}
+
+impl Port {
+    /// Opens them on the interface with this address; `receives`: joins the group.
+    ///
+    /// # Errors
+    /// An address that is no group's, an interface without IPv4, or a system that does not let us.
+    pub fn open(address: SocketAddrV4, interface: IpAddr, receives: bool) -> Result<Port> {
+        let wrong = |what: String| RunError::Usage(format!("multicast {address}: {what}"));
+        if !address.ip().is_multicast() || address.port() == 0 {
+            return Err(wrong("is no group's address and port; write one such as 239.77.0.0:47700".into()));
+        }
+        let IpAddr::V4(interface) = interface.to_canonical() else {
+            return Err(wrong(format!(
+                "the interface {interface} has IPv6; choose one with IPv4 by PACELINE_INTERFACE"
+            )));
+        };
+        let refused = |e: io::Error| wrong(format!("cannot be used on {interface}: {e}"));
+        let sender = sender(address, interface).and_then(Side::new).map_err(refused)?;
+        let receiver = receives.then(|| receiver(address, interface)).transpose().map_err(refused)?;
+        let (receiver, buffer) = receiver.unzip();
+        let (receiver, buffer) = (receiver.map(Side::new).transpose().map_err(refused)?, buffer.unwrap_or(usize::MAX));
+        let mtu = ip_mtu(&sender.socket).map_or(ETHERNET, |bytes| bytes as usize);
+        let payload = mtu.saturating_sub(HEADERS + OVERHEAD).clamp(8, MOST) / 8 * 8;
+        Ok(Port { sender, receiver, address, payload, buffer })
+    }
+
+    /// Datagrams of this length that can be given to the system at once, as it is known today.
+    pub(super) fn at_once(&self, length: usize) -> usize {
+        self.sender.state.max_gso_segments().min(AT_ONCE / length).max(1)
+    }
+
+    /// Gives datagrams to the system, one behind the other, all of `length` bytes but the last, which may be shorter.
+    pub(super) fn send(&self, contents: &[u8], length: usize) -> io::Result<()> {
+        let segment_size = (contents.len() > length).then_some(length);
+        let (destination, ecn, src_ip) = (self.address.into(), None, None);
+        let Side { socket, state } = &self.sender;
+        state.try_send(socket.into(), &Transmit { destination, ecn, contents, segment_size, src_ip })
+    }
+
+    /// What becomes writable when the system takes datagrams again.
+    pub(super) fn sender(&self) -> &UdpSocket {
+        &self.sender.socket
+    }
+
+    /// What becomes readable when datagrams have come.
+    pub(super) fn receiver(&self) -> Option<&UdpSocket> {
+        self.receiver.as_ref().map(|side| &side.socket)
+    }
+
+    /// Receives into as many buffers as there is something for, in each one or more datagrams of one length, of which the
+    /// last may be shorter; how many buffers.
+    pub(super) fn receive(&self, buffers: &mut [IoSliceMut<'_>], found: &mut [RecvMeta]) -> io::Result<usize> {
+        let Some(side) = &self.receiver else { return Err(io::ErrorKind::WouldBlock.into()) };
+        side.state.recv((&side.socket).into(), buffers, found)
+    }
+
+    /// The descriptors.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        use std::os::fd::AsRawFd;
+        [Some(self.sender()), self.receiver()].into_iter().flatten().map(AsRawFd::as_raw_fd)
+    }
+}
+
+fn udp() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::DGRAM.cloexec().nonblocking(), Some(Protocol::UDP))
+}
+
+fn sender(address: SocketAddrV4, interface: Ipv4Addr) -> io::Result<UdpSocket> {
+    let socket = udp()?;
+    socket.set_multicast_if_v4(&interface)?;
+    // No router passes it on; other ranks of this host get it, too.
+    socket.set_multicast_ttl_v4(1)?;
+    socket.set_multicast_loop_v4(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(&SockAddr::from(SocketAddr::from((interface, 0))))?;
+    socket.connect(&SockAddr::from(address))?;
+    Ok(socket.into())
+}
+
+/// The socket, and the bytes that it holds.
+fn receiver(address: SocketAddrV4, interface: Ipv4Addr) -> io::Result<(UdpSocket, usize)> {
+    let socket = udp()?;
+    // Other ranks of this host receive from the same group.
+    socket.set_reuse_address(true)?;
+    // Only what is sent to the group we join, not to those that others join here.
+    socket.set_multicast_all_v4(false)?;
+    if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    }
+    socket.bind(&SockAddr::from(address))?;
+    socket.join_multicast_v4(address.ip(), &interface)?;
+    // Twice what can be used: the other half is for the system's own (socket(7)).
+    let buffer = socket.recv_buffer_size()? / 2;
+    Ok((socket.into(), buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(address: &str, interface: &str) -> String {
+        match Port::open(address.parse().unwrap(), interface.parse().unwrap(), true) {
+            Err(RunError::Usage(message)) => message,
+            other => panic!("{:?}", other.map(|port| port.payload)),
+        }
+    }
+
+    #[test]
+    fn datagrams_are_as_long_as_the_interface_takes() {
+        let port = Port::open("239.77.0.0:47700".parse().unwrap(), "127.0.0.1".parse().unwrap(), false).unwrap();
+        // The loopback takes 64 KiB.
+        assert_eq!(port.payload, MOST);
+        assert!(port.at_once(MOST + OVERHEAD) >= 1);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        assert!(message("10.0.0.1:47700", "127.0.0.1").contains("is no group's address"));
+        assert!(message("239.77.0.0:0", "127.0.0.1").contains("is no group's address"));
+        assert!(message("239.77.0.0:47700", "::1").contains("has IPv6"));
+        // TEST-NET-1 of RFC 5737: nobody's.
+        assert!(message("239.77.0.0:47700", "192.0.2.77").contains("cannot be used on 192.0.2.77"));
+    }
+}

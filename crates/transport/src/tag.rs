@@ -1,0 +1,211 @@
+//! What stands in front of every fragment: which operation, lane and slot it is for, and what its sender believes the
+//! operation to be, so that a mismatch is found by whoever receives the first message.
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+
+/// The operations of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Call {
+    /// Every rank ends with the combination of all.
+    AllReduce,
+    /// Every rank ends with the root's elements.
+    Broadcast,
+    /// The root ends with the combination.
+    Reduce,
+    /// Every rank ends with the elements of all.
+    AllGather,
+    /// The root ends with the elements of all.
+    Gather,
+    /// Every rank ends with its part of the root's elements.
+    Scatter,
+    /// Every rank ends with its part of the combination.
+    ReduceScatter,
+    /// Every rank ends with its part of everybody's elements.
+    AllToAll,
+    /// Nobody goes on before all have come.
+    Barrier,
+    /// From one rank to another. Send and receive are one call: they match each other.
+    Transfer,
+}
+
+impl Call {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Call; 10] = [
+        Call::AllReduce,
+        Call::Broadcast,
+        Call::Reduce,
+        Call::AllGather,
+        Call::Gather,
+        Call::Scatter,
+        Call::ReduceScatter,
+        Call::AllToAll,
+        Call::Barrier,
+        Call::Transfer,
+    ];
+
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::AllReduce => "all_reduce",
+            Call::Broadcast => "broadcast",
+            Call::Reduce => "reduce",
+            Call::AllGather => "all_gather",
+            Call::Gather => "gather",
+            Call::Scatter => "scatter",
+            Call::ReduceScatter => "reduce_scatter",
+            Call::AllToAll => "all_to_all",
+            Call::Barrier => "barrier",
+            Call::Transfer => "send/recv",
+        }
+    }
+
+    /// Whether elements are combined, so that the operation matters.
+    #[must_use]
+    pub fn reduces(self) -> bool {
+        matches!(self, Call::AllReduce | Call::Reduce | Call::ReduceScatter)
+    }
+
+    /// Whether there is a root.
+    #[must_use]
+    pub fn rooted(self) -> bool {
+        matches!(self, Call::Broadcast | Call::Reduce | Call::Gather | Call::Scatter)
+    }
+}
+
+/// What all ranks of an operation must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// Which operation.
+    pub call: Call,
+    /// Of the elements.
+    pub dtype: Dtype,
+    /// How they are combined.
+    pub op: ReduceOp,
+    /// The root, or 0.
+    pub root: u16,
+    /// Elements, where all ranks must have as many, else 0.
+    pub count: u64,
+    /// A digest of strategy and cutting.
+    pub plan: u32,
+}
+
+impl Signature {
+    /// For people: `all_reduce(float32, 1000 elements, sum)`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut parts = Vec::new();
+        if self.call != Call::Barrier {
+            parts.push(self.dtype.name().to_owned());
+            if self.count > 0 {
+                parts.push(format!("{} element{}", self.count, if self.count == 1 { "" } else { "s" }));
+            }
+        }
+        if self.call.reduces() {
+            parts.push(self.op.name().to_owned());
+        }
+        if self.call.rooted() {
+            parts.push(format!("root {}", self.root));
+        }
+        format!("{}({})", self.call.name(), parts.join(", "))
+    }
+}
+
+/// The receiver of a multicast: whoever gets it.
+pub const EVERYBODY: u16 = u16::MAX;
+
+/// Where a fragment belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// The communicator.
+    pub group: u32,
+    /// Number of the operation in it; of a transfer, its number between the two ranks under its tag.
+    pub seq: u32,
+    /// Of the program; of a transfer, the user's tag.
+    pub lane: u32,
+    /// Of the lane.
+    pub slot: u16,
+    /// Role of the sender.
+    pub from: u16,
+    /// Role of the receiver.
+    pub to: u16,
+    /// Bytes of the payload.
+    pub bytes: u32,
+    /// First element of the fragment in its message.
+    pub offset: u64,
+    /// What the sender takes the operation for.
+    pub signature: Signature,
+}
+
+/// Bytes of a tag on the wire.
+pub const TAG_BYTES: usize = 48;
+
+impl Tag {
+    /// On the wire: little endian, fields in the order below.
+    #[must_use]
+    pub fn encode(&self) -> [u8; TAG_BYTES] {
+        let mut out = [0; TAG_BYTES];
+        let s = &self.signature;
+        out[0..4].copy_from_slice(&self.group.to_le_bytes());
+        out[4..8].copy_from_slice(&self.seq.to_le_bytes());
+        out[8..12].copy_from_slice(&self.lane.to_le_bytes());
+        out[12..16].copy_from_slice(&self.bytes.to_le_bytes());
+        out[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        out[24..32].copy_from_slice(&s.count.to_le_bytes());
+        out[32..36].copy_from_slice(&s.plan.to_le_bytes());
+        out[36..38].copy_from_slice(&self.slot.to_le_bytes());
+        out[38..40].copy_from_slice(&self.from.to_le_bytes());
+        out[40..42].copy_from_slice(&self.to.to_le_bytes());
+        out[42..44].copy_from_slice(&s.root.to_le_bytes());
+        out[44] = s.call as u8;
+        out[45] = s.dtype as u8;
+        out[46] = s.op as u8;
+        out
+    }
+
+    /// The tag in these bytes; none if a peer speaks another language.
+    #[must_use]
+    pub fn decode(bytes: &[u8; TAG_BYTES]) -> Option<Tag> {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        Some(Tag {
+            group: u32_at(0),
+            seq: u32_at(4),
+            lane: u32_at(8),
+            bytes: u32_at(12),
+            offset: u64_at(16),
+            slot: u16_at(36),
+            from: u16_at(38),
+            to: u16_at(40),
+            signature: Signature {
+                count: u64_at(24),
+                plan: u32_at(32),
+                root: u16_at(42),
+                call: *Call::ALL.get(usize::from(bytes[44]))?,
+                dtype: Dtype::from_code(bytes[45])?,
+                op: ReduceOp::from_code(bytes[46])?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_come_back(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform16(any::<u8>())) {
+            let mut all = [0; TAG_BYTES];
+            all[..32].copy_from_slice(&bytes);
+            all[32..].copy_from_slice(&tail);
+            all[44..48].iter_mut().for_each(|b| *b %= 11);
+            all[47] = 0;
+            if let Some(tag) = Tag::decode(&all) {
+                prop_assert_eq!(tag.encode(), all);
+            }
+        }
+    }
+}
