@@ -185,10 +185,12 @@ pub struct Network {
     pub limits: Limits,
 }
 
+/// Begins an operation.
+pub type Begins = Box<dyn FnOnce(&mut Executor) -> Arc<Handle>>;
+
 /// What a rank does next.
 pub struct Task {
-    /// Begins an operation.
-    pub begin: Box<dyn FnOnce(&mut Executor) -> Arc<Handle>>,
+    pub begin: Begins,
     /// Not before nothing else happens anywhere.
     pub late: bool,
     /// The rank begins nothing more before it is over.
