@@ -350,8 +350,12 @@ impl Shared {
             self.monitor.connection_lost(lost.rank, &lost.reason);
         }
         if !notices.is_empty() {
+            let fresh = notices.len();
             lock(&self.notices).extend(notices);
-            self.noticed.notify_all();
+            // Several threads may wait for notices; each takes one.
+            for _ in 0..fresh {
+                self.noticed.notify_one();
+            }
         }
         if self.parked.load(Ordering::SeqCst) > 0 {
             let _turn = lock(&self.turn);
