@@ -1,6 +1,7 @@
-"""Plans: which all-reduces of a graph are fused, and in which order they start (docs/reference/coordinator-plan.md).
+"""Bucket plans: which all-reduces of a graph are fused, and in which order they start.
 
-Nothing heavy is imported before it is needed: TensorFlow only for its graphs.
+The method and the file format are described in docs/reference/coordinator-plan.md. TensorFlow is imported only for its
+own graphs.
 """
 
 from paceline._core import Graph
