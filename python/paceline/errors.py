@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from paceline._internal.lazy import public_names
+
+__all__ = ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"]
+
+__dir__ = public_names(__name__)
+
 
 class PacelineError(Exception):
     """Base class of every error that Paceline raises on purpose."""

@@ -1,4 +1,4 @@
-"""Lazily imported names of a package (PEP 562), which keep `import paceline` light."""
+"""What a package shows: names that are imported on first use (PEP 562), and a `dir()` without helpers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ def lazy(
         setattr(sys.modules[package], name, value)
         return value
 
-    def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package])["__all__"], "__doc__", "__file__", "__name__", "__path__"})
+    return __getattr__, public_names(package)
 
-    return __getattr__, __dir__
+
+def public_names(module: str) -> Callable[[], list[str]]:
+    """Return `__dir__` for a module: its `__all__` and the usual attributes, and nothing that it merely imports."""
+
+    def __dir__() -> list[str]:
+        names = vars(sys.modules[module])
+        usual = ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__")
+        return sorted({*names["__all__"], *(name for name in usual if name in names)})
+
+    return __dir__

@@ -79,7 +79,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
-    """Return the file that a word names, directly or as a built-in name; otherwise raise an error with the nearest name."""
+    """Return the file that a word names, directly or as a built-in name. Errors name the nearest."""
     path = Path(source)
     if isinstance(source, str) and not path.exists():
         names = _built_in(folder)

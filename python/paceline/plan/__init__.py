@@ -5,8 +5,11 @@ own graphs.
 """
 
 from paceline._core import Graph
+from paceline._internal.lazy import public_names
 from paceline.plan.result import Bucket, Plan, Tensor, plan_graph
 from paceline.plan.sources import TensorflowOptions, read_graph
 from paceline.plan.tensorflow_graph import plan_tensorflow
 
 __all__ = ["Bucket", "Graph", "Plan", "Tensor", "TensorflowOptions", "plan_graph", "plan_tensorflow", "read_graph"]
+
+__dir__ = public_names(__name__)

@@ -90,8 +90,9 @@ def plan_graph(
     Example:
         >>> from paceline.plan import Graph, plan_graph
         >>> node = '{"name": "%s", "all_reduce": {"dtype": "float32", "bytes": 1000}}'
-        >>> text = '{"format": "paceline-graph", "version": 1, "name": "two", "nodes": [%s, %s]}' % (node % "a", node % "b")
-        >>> plan_graph(Graph.from_json(text.encode(), "example"), ["a", "b"], "64MB").names()
+        >>> text = '{"format": "paceline-graph", "version": 1, "name": "two", "nodes": [%s, %s]}'
+        >>> graph = Graph.from_json((text % (node % "a", node % "b")).encode(), "example")
+        >>> plan_graph(graph, ["a", "b"], "64MB").names()
         [['a', 'b']]
     """
     wanted = list(graph.fetches if fetches is None else fetches)
