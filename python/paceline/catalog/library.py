@@ -39,7 +39,7 @@ def cluster_names() -> list[str]:
 
     Example:
         >>> "flat" in paceline.cluster_names()
-        False
+        True
     """
     return list(_built_in(_CLUSTERS))
 
@@ -65,8 +65,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
     Example:
         >>> trace = paceline.load_trace("resnet50")
-        >>> len(trace.buckets())
-        4
+        >>> len(trace.buckets())  # one for each of its gradients
+        161
     """
     if isinstance(source, Trace):
         return source

@@ -114,7 +114,7 @@ class Cluster:
         limit_s: float = float("inf"),
         **settings: Any,  # noqa: ANN401
     ) -> int:
-        """Run ranks of a command on all workers, as `paceline emulate run` does. Only in the main thread, which gets signals.
+        """Run ranks of a command on all workers, as `paceline emulate run` does; in the main thread only.
 
         Args:
             command: The command and its arguments.
@@ -223,7 +223,7 @@ def cluster(
 def bring_up(
     hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None
 ) -> tuple[subprocess.Popen[bytes], State]:
-    """Return the holder of a new cluster, and its state. Raises InvalidArgumentError, CannotEmulateError, ClusterError."""
+    """Return the holder of a new cluster, and its state. Raises what `cluster` raises."""
     shape(bandwidth_bps)
     check_machine()
     token = secrets.token_hex(8)

@@ -368,11 +368,11 @@ class Collectives(GroupBase):
             JobError: The receiver has gone, or expects another number of elements.
 
         Example:
-            >>> sent = job.send(np.arange(2), to=0, tag=7, async_=True)
-            >>> inbox = np.empty(2, "int64")
-            >>> job.recv(inbox, source=0, tag=7), inbox
-            (0, array([0, 1]))
-            >>> sent.wait()
+            >>> if job.size > 1:  # a rank cannot send to itself
+            ...     if job.rank == 0:
+            ...         job.send(np.arange(2), to=1, tag=7)
+            ...     elif job.rank == 1:
+            ...         sender = job.recv(np.empty(2, "int64"), source=0, tag=7)
         """
         self._other("to", to)
         given = memory(array, "array", dtype=dtype)

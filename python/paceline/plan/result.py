@@ -90,7 +90,7 @@ def plan_graph(
     Example:
         >>> from paceline.plan import Graph, plan_graph
         >>> node = '{"name": "%s", "all_reduce": {"dtype": "float32", "bytes": 1000}}'
-        >>> text = '{"format": "paceline-graph", "version": 1, "name": "two", "nodes": [%s, %s]}'
+        >>> text = '{"format": "paceline-graph", "version": 1, "name": "two", "edges": [], "nodes": [%s, %s]}'
         >>> graph = Graph.from_json((text % (node % "a", node % "b")).encode(), "example")
         >>> plan_graph(graph, ["a", "b"], "64MB").names()
         [['a', 'b']]

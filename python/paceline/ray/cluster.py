@@ -1,4 +1,4 @@
-"""Which Ray cluster is used: that of this process, that of RAY_ADDRESS, or one that is started here and stopped again."""
+"""Which Ray cluster is used: that of this process, that of RAY_ADDRESS, or one started here."""
 
 from __future__ import annotations
 

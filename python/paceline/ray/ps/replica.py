@@ -193,7 +193,7 @@ class Shard(Actor):
         self._workers = workers
 
     def mean(self, *pieces: np.ndarray) -> np.ndarray:
-        """Return the mean over all workers of the pieces, float32[shard] each, that the nodes' roots send in node order."""
+        """Return the mean over all workers of the nodes' sums, float32[shard] each, in the order of the nodes."""
         total = pieces[0].copy()  # what comes from the object store is read-only
         for piece in pieces[1:]:
             total += piece

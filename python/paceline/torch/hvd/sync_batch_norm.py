@@ -138,10 +138,10 @@ class _Normalise(torch.autograd.Function):
 
 
 def _joined(input: Tensor, process_set: ProcessSet) -> tuple[int, Tensor, Tensor]:
-    """Values per channel of all ranks, their mean and their biased variance, in float64.
+    """Return the number of values per channel over all ranks, their mean and their biased variance, in float64.
 
-    Means and variances are joined as Chan, Golub and LeVeque do (1979, "Updating formulae and a pairwise algorithm for
-    computing sample variances"), for sums of squares cancel.
+    Means and variances are merged as in Chan, Golub and LeVeque (1979, "Updating formulae and a pairwise algorithm for
+    computing sample variances"), since differences of sums of squares lose digits.
     """
     count = input.numel() // input.shape[1]
     own = torch.zeros(1, 1 + 2 * input.shape[1], dtype=torch.float64, device=input.device)

@@ -90,7 +90,7 @@ class CudaClock(Clock):
         return event
 
     def seconds(self, marks: Sequence[Mark]) -> list[float]:
-        """Wait for the device, and return the time of every event in seconds since the first one.
+        """Return the time of every event in seconds since the first one, after waiting for the device.
 
         Args:
             marks: What `mark` returned, at least one.

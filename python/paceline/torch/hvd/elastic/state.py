@@ -168,16 +168,19 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0.
+        """Copy the objects of rank 0 to all ranks.
 
-        Raises InvalidArgumentError naming an attribute that pickle cannot take.
+        Raises:
+            InvalidArgumentError: An attribute cannot be pickled; the message names it.
+            JobError: A rank is gone.
         """
         if self._names:
             own = {name: getattr(self, name) for name in self._names}
             try:
                 objects = broadcast_object(own, 0, "hvd.elastic.objects")
             except _PICKLES as error:
-                raise _no_pickle(own, error) from error
+                named = _no_pickle(own, error)
+                raise named from error
             for name, value in objects.items():
                 setattr(self, name, value)
 
@@ -246,6 +249,9 @@ def check() -> None:
     """Let ranks join or leave: raise HostsUpdatedInterrupt on all ranks or on none. All ranks call this together.
 
     Since the ranks wait for each other here, their commits are at most one apart.
+
+    Raises:
+        HostsUpdatedInterrupt: Ranks are to join or leave.
     """
     member = membership()
     updated = member is not None and member.updated()
