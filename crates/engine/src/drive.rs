@@ -266,6 +266,10 @@ impl Shared {
                     idle = 0;
                     continue;
                 }
+                if stuck > FORCE_ASIDE && core.put_streams_aside() {
+                    (idle, core.stuck_since) = (0, Some(now));
+                    continue;
+                }
                 let nap = until.map_or(NAP, |until| (until - now).min(NAP));
                 if self.sleep(&mut core, nap, &over) {
                     return;
@@ -346,8 +350,12 @@ impl Shared {
             self.monitor.connection_lost(lost.rank, &lost.reason);
         }
         if !notices.is_empty() {
+            let fresh = notices.len();
             lock(&self.notices).extend(notices);
-            self.noticed.notify_all();
+            // Several threads may wait for notices; each takes one.
+            for _ in 0..fresh {
+                self.noticed.notify_one();
+            }
         }
         if self.parked.load(Ordering::SeqCst) > 0 {
             let _turn = lock(&self.turn);

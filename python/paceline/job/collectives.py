@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 from paceline._core import Communicator, Operation
 from paceline.errors import InvalidArgumentError, JobError
-from paceline.job.arrays import FLOATS, Array, Memory, check_apart, memory, new_array
+from paceline.job.arrays import Array, Memory, check_apart, memory, new_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,10 +147,9 @@ class GroupBase:
             raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
-        if dtype not in FLOATS:
+        if dtype == "uint8":
             raise InvalidArgumentError(
-                f"{call}: the average of {dtype} has fractions; take op='sum' and divide, or convert: "
-                "array.astype('float64')"
+                f"{call}: the sum of uint8 wraps before it is divided; convert it: array.astype('int32')"
             )
         return "sum", 1.0 / self.size
 
@@ -203,7 +202,7 @@ class Collectives(GroupBase):
             array: Contiguous, writable array of any shape, or a list of arrays of one dtype that are reduced as if they
                 were one. The dtype is float16, bfloat16, float32, float64, int32, int64 or uint8. All ranks give the
                 same number of elements.
-            op: The reduction. Integers wrap around on overflow and cannot be averaged.
+            op: The reduction. Integers wrap around on overflow; their average is rounded toward zero.
             strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or what measured
                 fastest for this message size.
             dtype: Element type where the array cannot express it: `"bfloat16"` for an array of uint16.

@@ -34,7 +34,7 @@ def allreduce(
 ) -> Tensor:
     """Reduce the tensors of all ranks; differentiable.
 
-    Averages of integers are rounded down, as Horovod does.
+    Averages and multiples of integers are rounded toward zero.
 
     Args:
         tensor: Dense or sparse (COO) tensor of any shape and device, with the same shape and dtype on all ranks.

@@ -168,7 +168,7 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Copy the objects of rank 0 to all ranks.
+        """Copy the objects of rank 0 to all ranks, and keep them: `restore` brings them back.
 
         Raises:
             InvalidArgumentError: An attribute cannot be pickled; the message names it.
@@ -183,6 +183,7 @@ class ObjectState(State):
                 raise named from error
             for name, value in objects.items():
                 setattr(self, name, value)
+        self._commits.synchronized(self._snapshot())
 
     def _snapshot(self) -> Any:  # noqa: ANN401 - see Commits
         return {name: copy.deepcopy(getattr(self, name)) for name in self._names}
@@ -204,6 +205,7 @@ class Commits:
     def __init__(self) -> None:
         """Start without any."""
         self._held: dict[int, Snapshot] = {}
+        self._synchronized: list[Snapshot] = []
 
     @property
     def numbers(self) -> list[int]:
@@ -212,19 +214,31 @@ class Commits:
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a commit, and keep the one before it."""
+        self._synchronized.clear()
         number = self.numbers[-1] + 1 if self._held else 0
         self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
 
     def adopt(self, number: int, snapshot: Snapshot) -> None:
         """Make this the only commit; all ranks have it."""
+        self._synchronized.clear()
         self._held = {number: snapshot}
 
+    def synchronized(self, snapshot: Snapshot) -> None:
+        """Keep what `sync` has left, until there is a later commit.
+
+        It has no number, so that no rank is asked to go back to it: others may have failed before they had it.
+        """
+        self._synchronized = [snapshot]
+
     def last(self) -> Snapshot | None:
-        """Return the last snapshot, if there is one."""
+        """Return the last snapshot, or the one that `sync` has left since; None if there is none."""
+        if self._synchronized:
+            return self._synchronized[0]
         return self._held[self.numbers[-1]] if self._held else None
 
     def back_to(self, number: int) -> bool:
         """Forget later commits. If this one is not held, return False and forget all."""
+        self._synchronized.clear()
         if number not in self._held:
             self._held = {}
             return False

@@ -63,7 +63,7 @@ class TorchState(ObjectState):
         kinds[name] = kind
 
     def sync(self) -> None:
-        """Copy the state of rank 0 to all ranks.
+        """Copy the state of rank 0 to all ranks, and keep it: `restore` brings it back.
 
         Raises:
             JobError: A rank is gone.
