@@ -1,4 +1,4 @@
-"""The exceptions that Paceline raises; `PacelineError` is the base of all of them."""
+"""The exceptions that Paceline raises; `PacelineError` is the base class of all of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline._internal.lazy import public_names
+
+__all__ = ["InternalError", "InvalidArgumentError", "JobError", "PacelineError", "Source"]
+
+__dir__ = public_names(__name__)
+
 
 class PacelineError(Exception):
-    """Base of all errors that Paceline raises on purpose."""
+    """Base class of every error that Paceline raises on purpose."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +35,23 @@ class Source:
 
 
 class InvalidArgumentError(PacelineError, ValueError):
-    """The request cannot be carried out as given; the message names the argument, file or field, and the remedy.
+    """A request cannot be carried out as given; the message names the argument, file or field, and the remedy.
 
-    Raised for unknown names, values out of range, malformed files, and options that have no effect.
+    Raised for unknown names, values out of range, malformed files, and options that would have no effect. It is a
+    `ValueError`, so code that knows nothing of Paceline can catch it.
 
     Args:
         reason: What is wrong and what to do about it, without the name of the setting.
         setting: The setting's name in `paceline.settings.table`, if the error is about one.
         source: Where its value came from. Without it, messages name the setting itself.
+
+    Example:
+        >>> import paceline
+        >>> try:
+        ...     paceline.load_trace("resnet5")
+        ... except paceline.InvalidArgumentError as error:
+        ...     print(error)  # doctest: +ELLIPSIS
+        unknown trace 'resnet5' (did you mean 'resnet-50'?)...
     """
 
     def __init__(self, reason: str, *, setting: str | None = None, source: Source | None = None) -> None:
@@ -86,4 +101,4 @@ class JobError(PacelineError, RuntimeError):
 
 
 class InternalError(PacelineError):
-    """A defect of Paceline itself: please report it."""
+    """A defect in Paceline itself. Please report it."""
