@@ -67,7 +67,15 @@ class InvalidArgumentError(PacelineError, ValueError):
         return str(self.args[0])
 
     def at(self, setting: str, source: Source | None = None) -> InvalidArgumentError:
-        """Make this error one about `setting`, whose value came from `source`; what it is about already stays."""
+        """Say which setting this error is about, unless that is known already.
+
+        Args:
+            setting: The setting's name.
+            source: Where its value came from.
+
+        Returns:
+            The error itself.
+        """
         if self.setting is None:
             self.setting = setting
         if self.source is None and self.setting == setting:
@@ -75,7 +83,14 @@ class InvalidArgumentError(PacelineError, ValueError):
         return self
 
     def within(self, context: str) -> InvalidArgumentError:
-        """Put `context` before the message, such as the scenario of a sweep that is at fault."""
+        """Put words before the message.
+
+        Args:
+            context: What the error happened in, such as the scenario of a sweep.
+
+        Returns:
+            The error itself.
+        """
         self.context = (context, *self.context)
         return self
 

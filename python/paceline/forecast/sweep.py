@@ -97,11 +97,29 @@ def sweep(
 ) -> list[Result]:
     """Forecast the product of all values given, on all cores.
 
-    Results are ordered by workers, bandwidth, compute speed-up, strategy and servers. `strategies="all"`: those that
-    the cluster's switch can do. `bandwidth`, `servers` and `compute_speedup` are values or lists of them; other
-    keywords are fields of the cluster. options: any other option of `paceline.simulate`, by its name; it reaches the
-    strategies that use it. progress is called with the number of runs done and of all.
-    executor: local or ray. Raises InvalidArgumentError.
+    Args:
+        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
+        cluster: A file, a built-in name, or a `Cluster`; by default `flat`.
+        strategies: One or several strategies; `"all"` are those that the cluster's switch can do.
+        workers: Numbers of ranks that train.
+        progress: Called with the number of scenarios done and of all, now and then.
+        executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
+        options: Other settings of a forecast by name (docs/reference/settings.md); each reaches the strategies that
+            use it.
+        **fields: `bandwidth`, `servers` and `compute_speedup`, each a value or a list of values to sweep; and fields of
+            the cluster, such as `latency="10us"`.
+
+    Returns:
+        A result for each scenario, ordered by workers, bandwidth, compute speed-up, strategy and servers.
+
+    Raises:
+        InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on any of the strategies.
+        JobError: The Ray cluster failed.
+
+    Example:
+        >>> results = paceline.sweep("resnet-50", strategies=["ring", "ps"], workers=[2, 4], servers=2)
+        >>> [(result.workers, result.strategy) for result in results]
+        [(2, 'ring'), (2, 'ps'), (4, 'ring'), (4, 'ps')]
     """
     if "strategy" in fields:
         raise InvalidArgumentError("sweep(strategy=): it takes several; write strategies=")
