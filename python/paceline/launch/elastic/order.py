@@ -8,7 +8,7 @@ from paceline.launch.elastic.roster import Place, Slot, Worker
 
 
 def agreed(workers: Sequence[Worker]) -> int | None:
-    """Return the commit to which all return: the last one of the worker that has committed least. None if there is none.
+    """Return the commit to which all return, the last of the worker that committed least; None if there is none.
 
     Ranks commit together, but one may be killed, or learn of a failure, between another's commit and its own. As every
     commit waits until all have made it, ranks are at most one apart, and each holds two. A worker that does not hold
