@@ -42,7 +42,8 @@ def test_the_example_under_torchrun():
 def test_torch_learns_its_rank_from_other_launchers(environ, told):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     clean = {name: value for name, value in os.environ.items() if name not in names}
-    code = f"import os, paceline.torch.backend.register as b; b.register(); print(*(os.environ.get(n, '-') for n in {names}))"
+    code = "import os; from paceline.torch.backend.register import register; register(); "
+    code += f"print(*(os.environ.get(name, '-') for name in {names}))"
     done = subprocess.run([sys.executable, "-c", code], env=clean | environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
 
