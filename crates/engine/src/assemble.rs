@@ -1,8 +1,10 @@
 //! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex};
+
+use parking_lot::{Condvar, Mutex};
 
 use socket2::Socket;
 

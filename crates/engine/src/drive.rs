@@ -1,6 +1,7 @@
 //! Driving the executor: progress, then spinning, then giving up the core, then sleep.
+use parking_lot::MutexGuard;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +11,6 @@ use super::{News, Notice, STUCK, Shared};
 use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_transport::error::RunError;
-use paceline_transport::sync::lock;
 
 /// How a thread waits that finds nothing to do.
 #[derive(Clone, Copy)]
@@ -71,14 +71,13 @@ impl Shared {
                 return handle.done();
             }
             match self.core.try_lock() {
-                Ok(core) => {
+                Some(core) => {
                     let over = || handle.done() || self.closing.load(Ordering::Relaxed);
                     self.drive(core, patience, until, over);
                     self.placement.leave();
                     self.hand_over();
                 }
-                Err(TryLockError::Poisoned(_)) => return handle.done(),
-                Err(TryLockError::WouldBlock) => {
+                None => {
                     self.park(handle, until);
                     if handle.done() {
                         // Whoever drove may have handed over to us, who have nothing more to wait for.
@@ -107,11 +106,11 @@ impl Shared {
                 return handle.done();
             }
             self.wake_progress_thread();
-            let mut turn = lock(&self.turn);
+            let mut turn = self.turn.lock();
             self.parked.fetch_add(1, Ordering::SeqCst);
             if !handle.done() {
                 let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
-                turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+                self.changed.wait_for(&mut turn, left);
             }
             self.parked.fetch_sub(1, Ordering::SeqCst);
             drop(turn);
@@ -121,7 +120,7 @@ impl Shared {
     /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
     /// other way to make a communicator): what has failed, fails here.
     fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
-        let book = lock(&self.book);
+        let book = self.book.lock();
         let has = |group: &&GroupBook| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
         if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
             handle.fail(error);
@@ -144,13 +143,13 @@ impl Shared {
 
     /// Sleeps while another thread drives.
     fn park(&self, handle: &Handle, until: Option<Instant>) {
-        let mut turn = lock(&self.turn);
+        let mut turn = self.turn.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
         // Whoever drives notifies under this lock after it has let go of the core, or ended an operation.
-        let free = self.core.try_lock().is_ok();
+        let free = !self.core.is_locked();
         if !free && !handle.done() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
-            turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut turn, left);
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
         drop(turn);
@@ -158,13 +157,13 @@ impl Shared {
 
     /// Whether somebody is to drive. The last fragment of an operation may wait for room when the operation is over.
     fn busy(&self) -> bool {
-        self.unflushed.load(Ordering::SeqCst) || lock(&self.book).in_flight()
+        self.unflushed.load(Ordering::SeqCst) || self.book.lock().in_flight()
     }
 
     /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
     fn hand_over(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
-            let _turn = lock(&self.turn);
+            let _turn = self.turn.lock();
             self.changed.notify_all();
         } else if self.busy() {
             self.wake_progress_thread();
@@ -172,7 +171,7 @@ impl Shared {
     }
 
     pub(super) fn wake_progress_thread(&self) {
-        let mut wanted = lock(&self.wanted);
+        let mut wanted = self.wanted.lock();
         if !*wanted {
             *wanted = true;
             self.kick.notify_one();
@@ -184,22 +183,22 @@ impl Shared {
         self.progress_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         loop {
             {
-                let mut wanted = lock(&self.wanted);
+                let mut wanted = self.wanted.lock();
                 while !*wanted && !self.closing.load(Ordering::SeqCst) {
-                    wanted = self.kick.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+                    self.kick.wait(&mut wanted);
                 }
                 *wanted = false;
             }
             if self.closing.load(Ordering::SeqCst) {
                 if self.funneled {
                     self.leave();
-                    *lock(&self.left) = true;
+                    *self.left.lock() = true;
                     self.gone.notify_all();
                 }
                 return;
             }
             // If a caller drives, it hands over when it leaves.
-            if let Ok(core) = self.core.try_lock() {
+            if let Some(core) = self.core.try_lock() {
                 let over = || self.closing.load(Ordering::Relaxed) || !self.busy();
                 self.drive(core, self.in_background(), None, over);
                 self.placement.leave();
@@ -299,7 +298,7 @@ impl Shared {
 
     fn read_book(&self, core: &mut Executor) {
         let (inbox, alarms) = {
-            let mut book = lock(&self.book);
+            let mut book = self.book.lock();
             (std::mem::take(&mut book.inbox), std::mem::take(&mut book.alarms))
         };
         for command in inbox {
@@ -318,7 +317,7 @@ impl Shared {
     fn write_book(&self, core: &mut Executor) {
         let mut notices = Vec::new();
         {
-            let mut book = lock(&self.book);
+            let mut book = self.book.lock();
             for over in core.over.drain(..) {
                 self.timeline.end(over.handle.number.load(Ordering::Relaxed));
                 if let Some(group) = book.groups.get_mut(&over.group) {
@@ -328,7 +327,7 @@ impl Shared {
                     notices.push(Notice { number, error: over.handle.result().err() });
                 }
                 if let Some(keep) = over.keep {
-                    lock(&self.graveyard).push(keep);
+                    self.graveyard.lock().push(keep);
                 }
             }
             book.troubled |= !core.failures.is_empty();
@@ -338,7 +337,7 @@ impl Shared {
                 {
                     group.failed = Some(failure.error.clone());
                     self.monitor.tell_failed(failure.group, &group.ranks, &failure.error);
-                    lock(&self.listeners).tell(failure.group, &News::Failed(failure.error.clone()));
+                    self.listeners.lock().tell(failure.group, &News::Failed(failure.error.clone()));
                 }
             }
         }
@@ -346,11 +345,11 @@ impl Shared {
             self.monitor.connection_lost(lost.rank, &lost.reason);
         }
         if !notices.is_empty() {
-            lock(&self.notices).extend(notices);
+            self.notices.lock().extend(notices);
             self.noticed.notify_all();
         }
         if self.parked.load(Ordering::SeqCst) > 0 {
-            let _turn = lock(&self.turn);
+            let _turn = self.turn.lock();
             self.changed.notify_all();
         }
     }
@@ -381,29 +380,28 @@ impl Shared {
         self.announce();
         self.wake_progress_thread();
         if self.funneled {
-            let left = lock(&self.left);
-            let waits = |left: &mut bool| !*left;
-            drop(self.gone.wait_timeout_while(left, LEAVING + STUCK, waits).unwrap_or_else(PoisonError::into_inner));
+            let mut left = self.left.lock();
+            let _ = self.gone.wait_while_for(&mut left, |left| !*left, LEAVING + STUCK);
         } else {
             self.leave();
         }
         self.monitor.leave();
         let left = RunError::Failed("the job was left: the engine is closed".into());
-        lock(&self.listeners).tell_all(&News::Failed(left));
+        self.listeners.lock().tell_all(&News::Failed(left));
         // Whoever looks for notices has seen `closing`, or sleeps and is woken.
-        drop(lock(&self.notices));
+        drop(self.notices.lock());
         self.noticed.notify_all();
-        let _turn = lock(&self.turn);
+        let _turn = self.turn.lock();
         self.changed.notify_all();
     }
 
     /// Ends what is in flight and the connections, on a thread that may drive.
     fn leave(&self) {
         // Whoever drives sees `closing` and lets go.
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         self.read_book(&mut core);
         let until = Instant::now() + LEAVING;
-        while core.wires().unflushed() && Instant::now() < until && !lock(&self.book).troubled {
+        while core.wires().unflushed() && Instant::now() < until && !self.book.lock().troubled {
             if !core.progress() && core.wires().must_look() {
                 std::thread::yield_now();
             }
@@ -411,7 +409,7 @@ impl Shared {
         core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
         self.write_book(&mut core);
         // Connections and shared memory end here, not when the last reference to the engine does.
-        let whole = !lock(&self.book).troubled;
+        let whole = !self.book.lock().troubled;
         if core.wires().disconnect(whole) && self.library.is_some() && whole {
             paceline_mpi::left();
         }

@@ -37,9 +37,10 @@ mod placement;
 pub mod settings;
 mod start;
 
+use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 pub use introduction::Exchange;
@@ -61,7 +62,6 @@ use paceline_grpc as grpc;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
 use paceline_transport::shm::Bell;
-use paceline_transport::sync::lock;
 use placement::Placement;
 
 /// Shared by all threads.
@@ -196,7 +196,7 @@ impl Engine {
     #[must_use]
     pub fn next_notice(&self, timeout: Duration) -> Option<Notice> {
         let until = Instant::now() + timeout;
-        let mut notices = lock(&self.shared.notices);
+        let mut notices = self.shared.notices.lock();
         loop {
             if !notices.is_empty() {
                 return Some(notices.remove(0));
@@ -205,7 +205,7 @@ impl Engine {
             if left.is_zero() || self.shared.closing.load(Ordering::SeqCst) {
                 return None;
             }
-            notices = self.shared.noticed.wait_timeout(notices, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.noticed.wait_for(&mut notices, left);
         }
     }
 
@@ -213,17 +213,17 @@ impl Engine {
     /// engine's threads must not take.
     #[must_use]
     pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
-        std::mem::take(&mut lock(&self.shared.graveyard))
+        std::mem::take(&mut self.shared.graveyard.lock())
     }
 
     /// For people and tests, as JSON.
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
         let (transports, bytes, multicast) = {
-            let mut core = lock(&self.shared.core);
+            let mut core = self.shared.core.lock();
             (core.wires().names(), core.wires().bytes, core.wires().multicast().map(Multicast::status))
         };
-        let book = lock(&self.shared.book);
+        let book = self.shared.book.lock();
         let in_flight: Vec<_> = book.groups.values().flat_map(|g| g.live.iter().map(Waiting::describe)).collect();
         serde_json::json!({
             "rank": self.shared.rank,
@@ -250,14 +250,14 @@ impl Engine {
             return;
         }
         self.shared.close();
-        let threads = std::mem::take(&mut *lock(&self.threads));
+        let threads = std::mem::take(&mut *self.threads.lock());
         for end in threads {
             match end {
                 End::Thread(thread) => drop(thread.join()),
                 End::Work(work) => drop(work.recv_timeout(STUCK)),
             }
         }
-        if let Some(thread) = lock(&self.grpc).take() {
+        if let Some(thread) = self.grpc.lock().take() {
             thread.close();
         }
         if let Err(error) = self.stop_timeline() {
@@ -271,7 +271,7 @@ impl Engine {
         self.shared.forked.store(true, Ordering::SeqCst);
         crate::fork::release(&self.shared.sockets);
         // Not even the lock may be waited for: who held it is not there any more.
-        if let Some(thread) = self.grpc.try_lock().ok().as_deref().and_then(Option::as_ref) {
+        if let Some(thread) = self.grpc.try_lock().as_deref().and_then(Option::as_ref) {
             crate::fork::release(&thread.descriptors());
         }
     }
@@ -291,7 +291,7 @@ impl Shared {
 
     /// What a group is called.
     pub fn name_of(&self, group: u32) -> String {
-        lock(&self.book).groups.get(&group).map_or_else(String::new, |group| group.name.clone())
+        self.book.lock().groups.get(&group).map_or_else(String::new, |group| group.name.clone())
     }
 
     /// Why nothing can be submitted any more.
@@ -315,7 +315,7 @@ impl Shared {
     /// The engine is closed, or the name is taken.
     pub fn add_group(&self, id: u32, name: &str, ranks: Vec<u32>, me: u32) -> Result<()> {
         self.usable()?;
-        let mut book = lock(&self.book);
+        let mut book = self.book.lock();
         if let Some(other) = book.groups.get(&id)
             && other.failed.is_none()
             && (other.ranks != ranks || other.name != name)
@@ -335,9 +335,9 @@ impl Shared {
     /// Fails a communicator here and everywhere, and waits until nothing of it is touched any more.
     pub fn abandon(&self, id: u32, error: &RunError) {
         let ranks = {
-            let mut book = lock(&self.book);
+            let mut book = self.book.lock();
             if book.fail(id, error) {
-                lock(&self.listeners).tell(id, &News::Failed(error.clone()));
+                self.listeners.lock().tell(id, &News::Failed(error.clone()));
             }
             book.groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default()
         };
@@ -347,18 +347,18 @@ impl Shared {
         // underneath may be stuck.
         let until = Instant::now() + STUCK;
         while !self.funneled || Instant::now() < until {
-            if let Ok(mut core) = self.core.try_lock() {
+            if let Some(mut core) = self.core.try_lock() {
                 core.fail_group(id, error);
                 return;
             }
-            if lock(&self.book).alarms.is_empty() && !self.news.load(Ordering::SeqCst) {
+            if self.book.lock().alarms.is_empty() && !self.news.load(Ordering::SeqCst) {
                 break;
             }
             std::thread::sleep(Duration::from_micros(200));
         }
         // It has taken the alarm; what it does with it ends before its next look.
         let looks = self.looks.load(Ordering::SeqCst);
-        while self.core.try_lock().is_err() && self.looks.load(Ordering::SeqCst) < looks + 2 {
+        while self.core.is_locked() && self.looks.load(Ordering::SeqCst) < looks + 2 {
             if self.funneled && Instant::now() > until {
                 return;
             }
@@ -369,23 +369,23 @@ impl Shared {
 
     /// From now on the listener hears what befalls the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
-        lock(&self.listeners).add(group, listener);
+        self.listeners.lock().add(group, listener);
         // What came before it listened.
-        let failed = lock(&self.book).groups.get(&group).and_then(|group| group.failed.clone());
+        let failed = self.book.lock().groups.get(&group).and_then(|group| group.failed.clone());
         if let Some(error) = failed {
-            lock(&self.listeners).tell(group, &News::Failed(error));
+            self.listeners.lock().tell(group, &News::Failed(error));
         }
     }
 
     /// A group of the same ranks as another takes over what the library underneath has for it.
     pub fn inherit(&self, from: u32, to: u32) {
-        lock(&self.book).inbox.push(Command::Inherit { from, to });
+        self.book.lock().inbox.push(Command::Inherit { from, to });
         self.announce();
     }
 
     /// The listener of the group hears no more.
     pub fn listen_no_more(&self, group: u32) {
-        lock(&self.listeners).remove(group);
+        self.listeners.lock().remove(group);
     }
 
     /// Tells the other ranks of a group that its coordinator has begun a cycle.
@@ -407,7 +407,7 @@ impl Shared {
 
     /// Destroys a communicator; what is in flight in it fails on all its ranks.
     pub fn remove_group(&self, id: u32) {
-        let mut book = lock(&self.book);
+        let mut book = self.book.lock();
         if let Some(group) = book.groups.get_mut(&id) {
             if group.failed.is_none() && !group.live.is_empty() {
                 let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
@@ -426,7 +426,7 @@ impl Shared {
     pub fn submit(&self, group: u32, begin: Begin, how: Submission) -> Result<Arc<Handle>> {
         self.usable()?;
         let handle = begin.handle.clone();
-        let mut book = lock(&self.book);
+        let mut book = self.book.lock();
         let Some(entry) = book.groups.get_mut(&group) else {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };

@@ -4,9 +4,9 @@
 //! goodbye first, with how many operations it has called, so that others know what will never come. One that is
 //! stopped, or whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called
 //! the operation yet. Nobody is asked anything while operations move.
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,6 @@ use super::orders::Order;
 use super::peers::{Peer, describe};
 use super::{News, Shared};
 use paceline_transport::error::RunError;
-use paceline_transport::sync::lock;
 
 /// How often the ledger is looked at while something is in flight, and how often a rank is asked.
 const TICK: Duration = Duration::from_millis(250);
@@ -52,7 +51,7 @@ impl Monitor {
     }
 
     fn post(&self, errands: impl IntoIterator<Item = Errand>) {
-        lock(&self.outbox).extend(errands);
+        self.outbox.lock().extend(errands);
         let _ = rustix::io::write(&self.bell.1, &[1]);
     }
 
@@ -112,7 +111,7 @@ impl Watch {
         let mut tick = IDLE;
         loop {
             self.wait(shared, tick);
-            let errands = std::mem::take(&mut *lock(&shared.monitor.outbox));
+            let errands = std::mem::take(&mut *shared.monitor.outbox.lock());
             for errand in errands {
                 match errand {
                     Errand::Send(rank, message) => self.send(rank, &message),
@@ -123,7 +122,7 @@ impl Watch {
             for rank in 0..self.controls.len() as u32 {
                 self.listen(rank, shared);
             }
-            tick = if lock(&shared.book).in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
+            tick = if shared.book.lock().in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
             self.inspect(shared);
         }
     }
@@ -149,7 +148,7 @@ impl Watch {
     }
 
     fn leave(mut self, shared: &Shared) {
-        let called = lock(&shared.book).groups.iter().map(|(&id, group)| (id, group.next)).collect();
+        let called = shared.book.lock().groups.iter().map(|(&id, group)| (id, group.next)).collect();
         let bye = Message::Bye { called, after: self.first.clone() };
         for rank in 0..self.controls.len() as u32 {
             self.send(rank, &bye);
@@ -196,18 +195,18 @@ impl Watch {
                 self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
                 shared.gone(rank);
                 let with: Vec<(u32, Vec<u32>)> = {
-                    let book = lock(&shared.book);
+                    let book = shared.book.lock();
                     let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
                     with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
                 for (group, ranks) in with {
                     let news = News::Left(self.departure(rank, &ranks, &shared.peers));
-                    lock(&shared.listeners).tell(group, &news);
+                    shared.listeners.lock().tell(group, &news);
                 }
             }
             Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
-                let (answer, failed) = lock(&shared.book).answer(group, seq, rank);
+                let (answer, failed) = shared.book.lock().answer(group, seq, rank);
                 // Who asks has not been told, perhaps because it made the group after it had failed here.
                 let reply = match (answer, failed) {
                     (Answer::Later(..) | Answer::Live(..), Some(error)) => {
@@ -218,14 +217,14 @@ impl Watch {
                 self.send(rank, &reply);
             }
             Message::Tell { group, seq, answer } => {
-                if let Some(group) = lock(&shared.book).groups.get_mut(&group)
+                if let Some(group) = shared.book.lock().groups.get_mut(&group)
                     && let Some(waiting) = group.live.iter_mut().find(|w| w.seq == Some(seq))
                 {
                     waiting.answers.insert(rank, answer);
                 }
             }
             Message::Serve(order) => shared.take_order(order),
-            Message::Invite { group, cycle } => lock(&shared.listeners).invited(group, cycle),
+            Message::Invite { group, cycle } => shared.listeners.lock().invited(group, cycle),
             Message::Ping => self.send(rank, &Message::Pong),
             Message::Pong => {}
         }
@@ -235,7 +234,7 @@ impl Watch {
     fn bury(&self, rank: u32, shared: &Shared) {
         let Fate::Dead(how) = &self.fates[rank as usize] else { return };
         let failures: Vec<_> = {
-            let book = lock(&shared.book);
+            let book = shared.book.lock();
             let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
                 let waited = group.oldest().map_or(String::new(), |w| format!("; {} waited for it", w.describe()));
@@ -253,7 +252,7 @@ impl Watch {
         let now = Instant::now();
         let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         {
-            let mut book = lock(&shared.book);
+            let mut book = shared.book.lock();
             let Book { groups, .. } = &mut *book;
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
                 let ranks = group.ranks.clone();
@@ -288,7 +287,7 @@ impl Watch {
             eprintln!("paceline: {text}");
         }
         for (id, error) in failures {
-            let ranks = lock(&shared.book).groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
+            let ranks = shared.book.lock().groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
             shared.monitor.tell_failed(id, &ranks, &error);
             fail(shared, id, &error);
         }
@@ -430,8 +429,8 @@ enum Finding {
 
 /// A group cannot go on: whoever drives ends its operations.
 fn fail(shared: &Shared, group: u32, error: &RunError) {
-    if lock(&shared.book).fail(group, error) {
-        lock(&shared.listeners).tell(group, &News::Failed(error.clone()));
+    if shared.book.lock().fail(group, error) {
+        shared.listeners.lock().tell(group, &News::Failed(error.clone()));
         shared.announce();
         // Nobody may drive at the moment, and somebody sleep until it ends.
         shared.wake_progress_thread();

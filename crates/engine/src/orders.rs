@@ -1,14 +1,14 @@
 //! What the workers of a group tell a parameter server that is a process of its own: over the control connection, and
 //! therefore in order.
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use paceline_executor::InStep;
-use paceline_transport::sync::lock;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
 
 /// An all-reduce that the workers have begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,9 +20,9 @@ pub struct Order {
     /// As users type it.
     pub strategy: String,
     /// Of the elements.
-    pub dtype: String,
+    pub dtype: Dtype,
     /// How they are combined.
-    pub op: String,
+    pub op: ReduceOp,
     /// Elements.
     pub count: u64,
     /// What sums are multiplied by.
@@ -56,15 +56,15 @@ struct State {
 
 impl Orders {
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.state));
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
     /// All orders, as soon as there are any or the time is over; none when all `workers` are gone and nothing is left.
     fn next(&self, workers: u32, timeout: Duration) -> Option<VecDeque<Order>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.queue.is_empty() && state.gone < workers {
-            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, timeout);
         }
         (!state.queue.is_empty() || state.gone < workers).then(|| std::mem::take(&mut state.queue))
     }

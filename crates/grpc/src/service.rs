@@ -1,6 +1,7 @@
 //! The end of a call that is called: who may, and which streams it is given.
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -75,7 +76,7 @@ impl Hosted {
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock()
     }
 }
 
