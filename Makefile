@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-all bench lint format clean study wheels
+.PHONY: setup demo test test-all bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -59,6 +59,7 @@ test-all: setup
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
 	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
+	@$(UV) --quiet --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
 	$(BIN)/python -m pytest -q
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
@@ -75,6 +76,12 @@ bench: setup
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator
+
+# The documentation site, without the network; with PACELINE_DOCS_ONLINE=1 it links to Python's, numpy's and torch's.
+docs: setup
+	$(UV) --quiet --requirements pyproject.toml --group docs
+	$(BIN)/sphinx-build -W --keep-going -q -j auto -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 lint: setup $(VENV)/.lint
 	cargo fmt --check
@@ -113,4 +120,4 @@ wheels: $(WHEELS)/.installed
 	$(PYTHON) scripts/check_wheels.py $(DIST)
 
 clean:
-	rm -rf target $(VENV) $(WHEELS) $(OUT) $(DIST)
+	rm -rf target $(VENV) $(WHEELS) $(OUT) $(DIST) docs/_build

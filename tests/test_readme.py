@@ -1,24 +1,78 @@
-"""The README's sessions print what the README says, and its Python runs."""
+"""The README's and the documentation's sessions print what they say, their Python runs, and their links lead somewhere.
+
+`python tests/test_readme.py --write` renews the sessions.
+"""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from test_examples import run
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-SESSIONS = re.findall(r"```\n\$ (paceline [^\n]*)\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[!_]*/**/*.md"))]
+SESSION = re.compile(r"```(?:console)?\n\$ (paceline [^\n]*)\n(.*?)```", re.DOTALL)
+# Output of a command that measures: another at each run.
+MEASURES = (
+    "paceline record",
+    "paceline probe",
+    "paceline bench",
+    "paceline validate",
+    "paceline run",
+    "paceline emulate",
+)
+SESSIONS = [
+    (page, command, output)
+    for page in PAGES
+    for command, output in SESSION.findall(page.read_text(encoding="utf-8"))
+    if not command.startswith(MEASURES)
+]
+PYTHON = re.compile(r"```python\n((?:import numpy as np\n)?import paceline\n.*?)```", re.DOTALL)
+SNIPPETS = [(page, code) for page in PAGES for code in PYTHON.findall(page.read_text(encoding="utf-8"))]
+
+
+def name(value: object) -> str:
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else str(value).split("\n")[0][:60]
 
 
 def test_there_are_sessions():
-    assert len(SESSIONS) >= 3
+    assert len(SESSIONS) >= 5
+    assert SNIPPETS
 
 
-@pytest.mark.parametrize(("command", "output"), SESSIONS, ids=lambda text: text.split("\n")[0][:60])
-def test_session(command: str, output: str):
+@pytest.mark.parametrize(("page", "command", "output"), SESSIONS, ids=name)
+def test_session(page: Path, command: str, output: str):
     assert run(command) == output
 
 
-def test_python():
-    *_, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize(("page", "code"), SNIPPETS, ids=name)
+def test_python(page: Path, code: str):
     exec(code, {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links(page: Path):
+    """Of files in this repository; `make docs` checks anchors."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], "usage: python tests/test_readme.py --write"
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        renewed = SESSION.sub(
+            lambda found: (
+                found[0] if found[1].startswith(MEASURES) else f"```console\n$ {found[1]}\n{run(found[1])}```"
+            ),
+            text,
+        )
+        if renewed != text:
+            page.write_text(renewed, encoding="utf-8")
