@@ -4,11 +4,11 @@
 //! costs two changes of threads (110 us instead of 4 for 4 KiB). MPI binds ranks to cores; we do not, because what a
 //! rank starts, data loaders for example, would be bound with it. Instead every rank that waits says on which core it
 //! does, and one that finds a peer on its own core moves once, after which it may run anywhere again.
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use paceline_transport::shm::Segment;

@@ -5,13 +5,13 @@
 //! `write` knows the format.
 mod write;
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use paceline_transport::error::{Result, RunError};
+use parking_lot::Mutex;
 
 /// Most spans that are kept: beyond, they are counted.
 const MOST: usize = 4_000_000;

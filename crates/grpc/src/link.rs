@@ -2,13 +2,13 @@
 //!
 //! Nothing is lost between looking and sleeping: who is about to sleep first says so, then looks at the queues once more;
 //! the other side changes the queues first and then asks whether to ring.
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::generated::Fragment;

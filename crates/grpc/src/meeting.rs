@@ -1,9 +1,9 @@
 //! What a rank knows of the others while they connect, and what is told of it.
-use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::door::Offer;

@@ -1,8 +1,8 @@
 //! The end of a call that is called: who may, and which streams it is given.
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

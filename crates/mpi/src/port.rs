@@ -3,10 +3,11 @@
 //! A message is a fragment with its tag in front. Sends are synchronous (`MPI_Issend`): one is over when a receive has
 //! taken it. So a rank that is slow holds back those who send to it, and nothing piles up in the library's memory, as it
 //! would with small messages that are sent eagerly; and when all sends are over, all has arrived.
-use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::abi::Handle;
 use super::calls::Mpi;

@@ -1,11 +1,12 @@
 //! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
-use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::abi::Abi;
 use super::calls::{Mpi, Owner, claim_thread, version};

@@ -1,6 +1,5 @@
 //! The runtime for Python: engine, communicator, operation.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
-use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +11,7 @@ use paceline_engine::Submission;
 use paceline_engine::settings::{Settings, seconds};
 use paceline_executor::InStep;
 use paceline_executor::handle::Handle;
+use parking_lot::Mutex;
 
 use paceline_kernels::names::{UnknownName, find};
 use paceline_runtime::communicator::{Communicator, Request};

@@ -1,7 +1,6 @@
 //! A group of ranks and the operations between them.
 mod lowering;
 mod request;
-use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline_schedule::{Bucket, Topology};
+use parking_lot::Mutex;
 pub use request::{Memory, Request};
 
 use crate::digest::digest;
@@ -116,7 +116,7 @@ impl Communicator {
             handle,
             keep: None,
         };
-        let handle = self.shared.submit(self.id, begin, Submission::default())?;
+        let handle = self.shared.submit(self.id, begin, &Submission::default())?;
         self.wait(&handle, None).map(drop)
     }
 
@@ -294,7 +294,7 @@ impl Communicator {
         if let Some(plan) = ordered {
             self.order(request, &plan.plan, bucket, how.timeout);
         }
-        self.shared.submit(self.id, begin, how)
+        self.shared.submit(self.id, begin, &how)
     }
 
     /// Tells the servers what the workers have begun.

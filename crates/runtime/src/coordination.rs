@@ -24,7 +24,6 @@ mod planned;
 mod steps;
 mod thread;
 
-use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -32,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
 pub use paceline_coordinator::{Kind, Limits, Settings};
+use parking_lot::{Condvar, Mutex};
 
 use crate::communicator::Communicator;
 use crate::job::Job;

@@ -1,5 +1,4 @@
 //! What is fastest for each size of message, measured when a communicator is made.
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +7,7 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{ChunkBytes, Topology};
 use paceline_transport::error::Result;
 use paceline_transport::tag::Call;
+use parking_lot::Mutex;
 
 use crate::communicator::{Communicator, Request};
 use crate::selection::{Choice, KIB, Plan, Planned};

@@ -1,11 +1,11 @@
 //! An operation on a named tensor, and how one waits for it.
-use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Request, Terms};
+use parking_lot::{Condvar, Mutex};
 
 use super::marks::Marks;
 use super::output::Output;

@@ -1,13 +1,13 @@
 //! The steps of optimizers under the policy `graph`: tensors go into the slots of a plan, and buckets begin as they are
 //! complete, on the thread that brings the last tensor. No thread is woken and no rank is asked.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Agreed, Bucket, Graph, Issue, Limits, Place, Proposal, Request, Seen, can_be_planned};
+use parking_lot::Mutex;
 
 use super::begin;
 use super::marks::Marks;

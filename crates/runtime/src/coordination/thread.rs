@@ -1,9 +1,9 @@
 //! What has come and was not looked at yet, and the thread that looks if nobody else does.
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
+use parking_lot::{Condvar, Mutex};
 
 use super::machine::Machine;
 use super::named::Named;
