@@ -1,7 +1,7 @@
 """Horovod's operations on tensors, in real processes. What the ranks do stands in `hvd_workers`."""
 
 import pytest
-from hvd_workers import derivatives, movements, reductions
+from hvd_workers import derivatives, elastic_state, movements, reductions
 from hvd_workers.launch import run
 
 
@@ -22,3 +22,7 @@ def test_gradients_are_those_of_horovod(ranks):
 
 def test_four_ranks_over_tcp_without_a_strategy():
     run(4, movements.everything, env={"PACELINE_STRATEGY": "", "PACELINE_TRANSPORT": "tcp"})
+
+
+def test_an_elastic_state_keeps_what_it_synchronizes():
+    run(2, elastic_state.everything)

@@ -9,7 +9,7 @@ import sys
 
 import paceline
 
-from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, holdings, said, tell, values
+from job_workers.values import DTYPES, NO_AVERAGE, OPS, Digest, check_combined, holdings, said, tell, values
 
 STRATEGIES = [entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys]
 
@@ -22,7 +22,7 @@ def everything(job, lengths, in_flight, digest):
         for length in lengths:
             for dtype in DTYPES:
                 for number, op in enumerate(OPS):
-                    if op == "average" and dtype not in FLOATS:
+                    if op == "average" and dtype in NO_AVERAGE:
                         continue
                     seeds = [(rank, number) for rank in range(job.size)]
                     array = values(dtype, length, job.rank, number)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import paceline
 
-from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, holdings, said, stored, tell, values
+from job_workers.values import DTYPES, NO_AVERAGE, OPS, Digest, check_combined, holdings, said, stored, tell, values
 
 LENGTHS = [0, 1, 3, 1000, 70_001]
 
@@ -26,7 +26,7 @@ def in_place(job, dtype, length, how):
         assert job.broadcast(mine, root, **how) is mine
         same(mine, every[root])
         for number, op in enumerate(OPS):
-            if op == "average" and dtype not in FLOATS:
+            if op == "average" and dtype in NO_AVERAGE:
                 continue
             seeds, mine = [(rank, number) for rank in range(job.size)], values(dtype, length, job.rank, number)
             job.reduce(mine, op, root, **how)
@@ -38,7 +38,7 @@ def in_place(job, dtype, length, how):
 
 def reduce_scatter(job, dtype, length, how, digest):
     for number, op in enumerate(OPS):
-        if op == "average" and dtype not in FLOATS:
+        if op == "average" and dtype in NO_AVERAGE:
             continue
         whole = values(dtype, job.size * length, job.rank, number)
         part = job.reduce_scatter(whole, op, **how)

@@ -9,7 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 import paceline
 
-from job_workers.values import DTYPES, FLOATS, OPS, Digest, check_combined, narrow, said, stored, tell, values, wide
+from job_workers.values import (
+    DTYPES,
+    NO_AVERAGE,
+    OPS,
+    Digest,
+    average,
+    check_combined,
+    narrow,
+    said,
+    stored,
+    tell,
+    values,
+    wide,
+)
 
 STRATEGIES = [None, *(entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys)]
 CALLS = ["all_reduce"] * 5 + ["broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"]
@@ -41,7 +54,7 @@ def plan(seed, size, count):
         group = int(draw.integers(len(groups)))
         members = len(groups[group])
         call, dtype = str(draw.choice(CALLS)), str(draw.choice(DTYPES))
-        op = str(draw.choice(OPS if dtype in FLOATS else [op for op in OPS if op != "average"]))
+        op = str(draw.choice(OPS if dtype not in NO_AVERAGE else [op for op in OPS if op != "average"]))
         length = int(draw.choice([0, 1, 7, 100, 5_000, 40_000])) + int(draw.integers(3))
         root, other = (int(rank) for rank in draw.integers(members, size=2))
         strategy = STRATEGIES[int(draw.integers(len(STRATEGIES)))]
@@ -116,7 +129,7 @@ def exact(arrays, op, dtype):
     if op in ("min", "max"):
         return narrow(every.min(0) if op == "min" else every.max(0), dtype)
     result = (np.prod if op == "product" else np.sum)(every, axis=0, dtype=every.dtype)
-    return narrow(result / len(arrays) if op == "average" else result, dtype)
+    return narrow(average(result, len(arrays)) if op == "average" else result, dtype)
 
 
 def main(seed, count, transport):

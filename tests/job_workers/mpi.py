@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import paceline
 
-from job_workers.values import DTYPES, FLOATS, LENGTHS, LONG, OPS, Digest, check_combined, said, tell, values
+from job_workers.values import DTYPES, LENGTHS, LONG, NO_AVERAGE, OPS, Digest, check_combined, said, tell, values
 
 LENGTH = 1000
 
@@ -27,7 +27,7 @@ def native():
             for length in [*LENGTHS, LONG]:
                 for dtype in DTYPES:
                     for number, op in enumerate(OPS):
-                        if op == "average" and dtype not in FLOATS:
+                        if op == "average" and dtype in NO_AVERAGE:
                             continue
                         seeds = [(rank, number) for rank in range(job.size)]
                         array = values(dtype, length, job.rank, number)

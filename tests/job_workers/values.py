@@ -10,6 +10,7 @@ import numpy as np
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"]
 FLOATS = DTYPES[:4]
+NO_AVERAGE = ["uint8"]
 OPS = ["sum", "average", "min", "max", "product"]
 # The distance from 1 to the next number. Sums of n numbers above 0 are within n roundings of the exact one; so are
 # products, and an average has one more.
@@ -49,13 +50,13 @@ def _values(dtype, length, seed):
     if dtype in FLOATS:
         made = narrow(draw.uniform(0.5, 2, length), dtype)
     else:
-        made = draw.integers(0, 255, length, dtype=stored(dtype), endpoint=True)
+        made = draw.integers(0 if dtype == "uint8" else -255, 255, length, dtype=stored(dtype), endpoint=True)
     made.flags.writeable = False
     return made
 
 
 def values(dtype, length, *seed):
-    """What the seed's rank gives: floats between 0.5 and 2, integers between 0 and 255. A fresh copy."""
+    """What the seed's rank gives: floats between 0.5 and 2, integers between 0 (or -255) and 255. A fresh copy."""
     return _values(dtype, length, seed).copy()
 
 
@@ -66,7 +67,12 @@ def _combined(op, dtype, length, seeds):
         return every.min(0) if op == "min" else every.max(0)
     function = np.prod if op == "product" else np.sum
     result = function(every, axis=0, dtype=every.dtype)
-    return result / len(seeds) if op == "average" else result
+    return average(result, len(seeds)) if op == "average" else result
+
+
+def average(total, ranks):
+    """Integers are rounded toward zero."""
+    return total / ranks if total.dtype.kind == "f" else np.sign(total) * (np.abs(total) // ranks)
 
 
 def check_combined(got, op, dtype, seeds, what=""):

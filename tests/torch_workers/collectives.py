@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from torch_workers.checks import BACKENDS, run_all
 from torch_workers.values import MOVED, OPS, REDUCED, WIDENED, assert_reduced, assert_same_everywhere, same, tensor
@@ -13,7 +14,7 @@ def reductions(rank, size):
     """all_reduce, reduce and reduce_scatter of every operator and dtype that has them."""
     for dtype in [*REDUCED, *WIDENED, torch.bool]:
         for number, (name, op) in enumerate(OPS.items()):
-            if name == "avg" and not dtype.is_floating_point:
+            if name == "avg" and dtype is torch.bool:
                 continue
             parts = [tensor(dtype, SHAPE, source, number) for source in range(size)]
             own = parts[rank].clone()
@@ -50,11 +51,39 @@ def special_reductions(rank, size):
     own = parts[rank].clone()
     dist.all_reduce(own, dist._make_nccl_premul_sum(0.25))
     torch.testing.assert_close(own, torch.stack(parts).sum(0) * 0.25)
+    for dtype in (torch.int32, torch.int64, torch.int8):
+        parts = [tensor(dtype, SHAPE, source) for source in range(size)]
+        own = parts[rank].clone()
+        dist.all_reduce(own, dist._make_nccl_premul_sum(0.3))
+        assert torch.equal(own, sum((part.double() * 0.3).trunc().to(dtype) for part in parts)), dtype
     flags = [tensor(torch.bool, (64,), source) for source in range(size)]
     for op, want in ((dist.ReduceOp.BAND, torch.stack(flags).all(0)), (dist.ReduceOp.BOR, torch.stack(flags).any(0))):
         own = flags[rank].clone()
         dist.all_reduce(own, op)
         assert torch.equal(own, want)
+
+
+def integer_averages(rank, size):
+    """Toward zero and exact, in every call that has AVG: Lightning averages its batch counter."""
+    negative = torch.tensor([-3, -7, 5, -37, 1 << 60, -(1 << 60) + 1]) - 2 * rank
+    whole = sum(negative + 2 * rank - 2 * source for source in range(size))
+    want = whole.div(size, rounding_mode="trunc")
+    own = negative.clone()
+    dist.all_reduce(own, dist.ReduceOp.AVG)
+    assert torch.equal(own, want), (own, want)
+    assert torch.equal(functional.all_reduce(negative, "avg", dist.group.WORLD), want)
+    rows = functional.reduce_scatter_tensor(negative.repeat(size), "avg", 0, dist.group.WORLD)
+    assert torch.equal(rows, want)
+    own = negative.clone()
+    with dist._coalescing_manager(async_ops=True) as handles:
+        dist.all_reduce(own, dist.ReduceOp.AVG)
+    handles.wait()
+    assert torch.equal(own, want), own
+    # 49 / 49 is 1, although 49 * (1 / 49) is less in binary; so it is for any number of ranks that a test can have.
+    for dtype in (torch.uint8, torch.int8):
+        largest = torch.full((3,), torch.iinfo(dtype).max, dtype=dtype)
+        dist.all_reduce(largest, dist.ReduceOp.AVG)
+        assert largest.tolist() == [torch.iinfo(dtype).max] * 3
 
 
 def moves(rank, size):
@@ -212,7 +241,8 @@ def objects(rank, size):
         dist.monitored_barrier()
 
 
-ALL = [reductions, special_reductions, moves, single_gather, all_to_all, uneven_lists, layouts, coalesced, objects]
+ALL = [reductions, special_reductions, integer_averages, moves, single_gather, all_to_all, uneven_lists, layouts]
+ALL += [coalesced, objects]
 
 
 def everything(rank, size):

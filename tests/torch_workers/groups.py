@@ -10,11 +10,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from paceline.errors import JobError
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from torch_workers.checks import BACKENDS, run_all
 from torch_workers.handles import raises
 from torch_workers.values import assert_same_everywhere
+from torch_workers.versions import Replicate, Shard, distribute_tensor
 
 
 def _sum(group, value):

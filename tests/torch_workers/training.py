@@ -6,13 +6,13 @@ from paceline.errors import InvalidArgumentError
 from paceline.torch import strategy_hook
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_workers.checks import run_all
 from torch_workers.handles import raises
 from torch_workers.values import assert_same_everywhere
+from torch_workers.versions import fully_shard
 
 BATCH = 4
 

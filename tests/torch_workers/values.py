@@ -25,16 +25,23 @@ def tensor(dtype, shape, *seed):
         return torch.view_as_complex(parts).to(dtype)
     if dtype.is_floating_point:
         return torch.from_numpy(draw.uniform(0.5, 2, shape)).to(dtype)
-    return torch.from_numpy(draw.integers(0, 2 if dtype is torch.bool else 100, shape)).to(dtype)
+    least = -100 if dtype.is_signed else 0
+    return torch.from_numpy(draw.integers(least, 2 if dtype is torch.bool else 100, shape)).to(dtype)
 
 
 def reduced(op, tensors):
-    """The reduction in numpy: integers wrap as they do in the dtype; floating-point numbers in float64."""
+    """The reduction in numpy: floating-point numbers in float64; integers wrap as they do in the dtype.
+
+    Their averages do not, and are rounded toward zero.
+    """
     dtype = tensors[0].dtype
     if dtype is torch.bool:
         every = np.stack([part.numpy() for part in tensors])
         return torch.from_numpy(every.all(0) if op in ("product", "min") else every.any(0))
     wide = np.float64 if dtype.is_floating_point else np.dtype(str(dtype).removeprefix("torch."))
+    if op == "avg" and not dtype.is_floating_point:
+        whole = torch.stack([part.long() for part in tensors]).sum(0)
+        return whole.div(len(tensors), rounding_mode="trunc").to(dtype)
     every = np.stack([part.to(torch.float64).numpy() if dtype.is_floating_point else part.numpy() for part in tensors])
     with np.errstate(over="ignore"):
         function = {"sum": np.sum, "avg": np.sum, "min": np.min, "max": np.max, "product": np.prod}[op]

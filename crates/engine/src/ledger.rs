@@ -320,9 +320,13 @@ impl Ledger {
                 }
             }
         }
-        if !notices.is_empty() {
+        let fresh = notices.len();
+        if fresh > 0 {
             self.notices.lock().extend(notices);
-            self.noticed.notify_all();
+        }
+        // Several threads may wait for notices; each takes one.
+        for _ in 0..fresh {
+            self.noticed.notify_one();
         }
         failed
     }

@@ -105,7 +105,7 @@ def bench(
         return _only_logs(read, plot=plot, as_json=as_json, output=output)
     for name in ("torch", "torchvision", "numpy"):
         if importlib.util.find_spec(name) is None:
-            raise InvalidArgumentError(f"paceline bench needs {name}: pip install 'paceline[torch]'")
+            raise InvalidArgumentError(f"paceline bench needs {name}: pip install 'paceline[bench]'")
     from paceline.bench import session
 
     with session.opened(options, quiet=as_json) as opened:

@@ -109,6 +109,7 @@ output = together(
     click.option("--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."),
     click.option("--record-steps", type=_STEPS, help="Steps to take the median of.  [default: 10]"),
     click.option("--record-warmup", type=_WARMUP, help="Steps before the recorded ones.  [default: 3]"),
+    click.option("--as-gloo", is_flag=True, help='Process groups of "gloo" are Paceline\'s: for trainers that insist.'),
     click.option("--verbose", is_flag=True, help="Say what runs where."),
 )
 
@@ -126,6 +127,7 @@ def request(
     record: Path | None,
     record_steps: int | None,
     record_warmup: int | None,
+    as_gloo: bool,
     verbose: bool,
     switch: bool,
     elastic: Callable[[Settings], Elastic] | None = None,
@@ -148,6 +150,7 @@ def request(
         record=record,
         record_steps=record_steps,
         record_warmup=record_warmup,
+        as_gloo=as_gloo,
         verbose=verbose,
         switch=switch,
         elastic=elastic,

@@ -25,7 +25,6 @@ Region = tuple[int, int]
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
 """What can be reduced, and the bytes of an element."""
-FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 # As __array_interface__ and as the buffer protocol write them; there, `l` and `q` have the size that comes with them.
 _KINDS = {"f4": "float32", "f8": "float64", "f2": "float16", "i4": "int32", "i8": "int64", "u1": "uint8"}
 _CODES = {"f": "f4", "d": "f8", "e": "f2", "B": "u1", "c": "S1", "b": "i1", "?": "b1"}

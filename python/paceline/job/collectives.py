@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, 
 
 from paceline._core import Communicator, Operation
 from paceline.errors import InvalidArgumentError, JobError
-from paceline.job.arrays import FLOATS, Array, Memory, check_apart, memory, new_array
+from paceline.job.arrays import Array, Memory, check_apart, memory, new_array
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
@@ -116,10 +116,9 @@ class GroupBase:
             raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
-        if dtype not in FLOATS:
+        if dtype == "uint8":
             raise InvalidArgumentError(
-                f"{call}: the average of {dtype} has fractions; take op='sum' and divide, or convert: "
-                "array.astype('float64')"
+                f"{call}: the sum of uint8 wraps before it is divided; convert it: array.astype('int32')"
             )
         return "sum", 1.0 / self.size
 
@@ -169,8 +168,8 @@ class Collectives(GroupBase):
         """Combine the arrays of all ranks, element by element; `array` becomes the result, the same bits on all ranks.
 
         `strategy` is one of `paceline strategies`; without it and PACELINE_STRATEGY, what measured fastest for the
-        size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap, and have no
-        average. Server `bucket` modulo their number adds it up; without it, servers take turns.
+        size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap; their
+        average is rounded toward zero. Server `bucket` modulo their number adds it up; without it, servers take turns.
         """
         given = memory(array, "array", dtype=dtype, writable=True)
         if bucket is not None and not 0 <= bucket < 1 << 32:

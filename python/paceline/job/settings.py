@@ -76,7 +76,7 @@ VARIABLES = {
 }
 # Variables that other parts read: those of `paceline run`, `record` and `emulate`.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
-OTHER_VARIABLES = frozenset({"PACELINE_EMULATED"})
+OTHER_VARIABLES = frozenset({"PACELINE_EMULATED", "PACELINE_AS_GLOO"})
 
 
 @dataclass(frozen=True, kw_only=True)

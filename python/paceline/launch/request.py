@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline._internal.files import check_writable
+from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 from paceline.job.settings import OVER_MPI, Settings, check_timeline
@@ -38,6 +39,8 @@ class Request:
     record: Path | None = None
     record_steps: int | None = None
     record_warmup: int | None = None
+    as_gloo: bool = False
+    """Process groups that ask for gloo are Paceline's."""
     verbose: bool = False
     switch: bool = False
     """A process of its own adds up in the switch's place."""
@@ -51,6 +54,8 @@ class Request:
         given = {f"PACELINE_{name.upper()}": _text(value) for name, value in self.settings.items() if value is not None}
         if self.timeline is not None:
             given["PACELINE_TIMELINE"] = check_timeline(self.timeline, "--timeline")
+        if self.as_gloo:
+            given[AS_GLOO] = "1"
         if self.verbose:
             given["PACELINE_VERBOSE"] = "1"
         named = variables.named(self.names, os.environ)

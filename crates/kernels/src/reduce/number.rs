@@ -66,10 +66,30 @@ macro_rules! float {
     };
 }
 
+/// What an integer is multiplied by.
+#[derive(Clone, Copy)]
+pub enum Multiple {
+    Times(f64),
+    Over(i64),
+}
+
+impl Multiple {
+    /// The `f64` nearest to 1/n stands for a division by n: 49 times that of 1/49 is less than 1.
+    #[inline(always)]
+    fn new(factor: f64) -> Self {
+        let whole = (1.0 / factor).round();
+        if (2.0..=f64::from(u32::MAX)).contains(&whole) && (1.0 / whole).to_bits() == factor.to_bits() {
+            return Self::Over(whole as i64);
+        }
+        Self::Times(factor)
+    }
+}
+
+/// `$over` divides by a whole number, toward zero.
 macro_rules! integer {
-    ($integer:ty) => {
+    ($integer:ty, $over:expr) => {
         impl Number for $integer {
-            type Factor = f64;
+            type Factor = Multiple;
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -92,13 +112,16 @@ macro_rules! integer {
             }
 
             #[inline(always)]
-            fn factor(factor: f64) -> f64 {
-                factor
+            fn factor(factor: f64) -> Multiple {
+                Multiple::new(factor)
             }
 
             #[inline(always)]
-            fn scale(self, factor: f64) -> Self {
-                (self as f64 * factor) as $integer
+            fn scale(self, factor: Multiple) -> Self {
+                match factor {
+                    Multiple::Times(factor) => (self as f64 * factor) as $integer,
+                    Multiple::Over(whole) => $over(self, whole),
+                }
             }
         }
     };
@@ -106,6 +129,7 @@ macro_rules! integer {
 
 float!(f32);
 float!(f64);
-integer!(i32);
-integer!(i64);
-integer!(u8);
+// A quotient of 32-bit numbers that is rounded to an f64 never reaches the next whole number.
+integer!(i32, |value, whole| (f64::from(value) / whole as f64) as i32);
+integer!(i64, |value: i64, whole: i64| value / whole);
+integer!(u8, |value, whole| (f64::from(value) / whole as f64) as u8);

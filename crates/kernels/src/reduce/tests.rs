@@ -6,6 +6,7 @@ use super::avx2::Avx2;
 use super::narrow::{narrow_bfloat16_pair, narrow_float16, widen_bfloat16_pair, widen_float16};
 use super::path::{self, Kernels};
 use super::portable::Portable;
+use super::scale;
 use crate::dtype::{Dtype, ReduceOp};
 
 /// Random bits; every fourth byte pair is that of a NaN, an infinity or a zero in some type.
@@ -30,7 +31,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_way_gives_the_same_bits(count in 0..300usize, offset in 0..40usize, seed: u64, factor: f64) {
+    fn every_way_gives_the_same_bits(
+        count in 0..300usize,
+        offset in 0..40usize,
+        seed: u64,
+        factor in prop_oneof![any::<f64>(), (1..100u32).prop_map(|whole| 1.0 / f64::from(whole))],
+    ) {
         let Some(avx2) = Avx2::detect() else { return Ok(()) };
         for dtype in Dtype::ALL {
             let len = offset + count * dtype.size();
@@ -46,6 +52,40 @@ proptest! {
             path::scale(&Portable, dtype)(&mut portable, factor);
             prop_assert_eq!(wide, portable);
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_average_of_integers_is_the_quotient_toward_zero(
+        // Quotients that are whole, and their neighbours, as well as any.
+        values in prop::collection::vec((any::<i64>(), -1..=1i64, any::<bool>()), 1..40),
+        ranks in prop_oneof![2..5000i64, Just(i64::from(u32::MAX))],
+    ) {
+        let values = values.into_iter().map(|(value, near, whole)| {
+            if whole { (value / ranks * ranks).saturating_add(near) } else { value }
+        });
+        let factor = 1.0 / ranks as f64;
+        for value in values {
+            let mut wide = value.to_ne_bytes();
+            scale(Dtype::Int64, &mut wide, factor);
+            prop_assert_eq!(i64::from_ne_bytes(wide), value / ranks);
+            let mut narrow = (value as i32).to_ne_bytes();
+            scale(Dtype::Int32, &mut narrow, factor);
+            prop_assert_eq!(i64::from(i32::from_ne_bytes(narrow)), i64::from(value as i32) / ranks);
+            let mut byte = [value as u8];
+            scale(Dtype::Uint8, &mut byte, factor);
+            prop_assert_eq!(i64::from(byte[0]), i64::from(value as u8) / ranks);
+        }
+    }
+
+    #[test]
+    fn a_multiple_of_integers_is_cut_toward_zero(value: i32, factor in -4.0..4.0f64) {
+        let mut scaled = value.to_ne_bytes();
+        scale(Dtype::Int32, &mut scaled, factor);
+        // As Horovod's `ScaleBufferCPUImpl`: the product as a double, converted; out of range it is undefined there.
+        let expected = (f64::from(value) * factor).trunc().clamp(f64::from(i32::MIN), f64::from(i32::MAX));
+        prop_assert!((f64::from(i32::from_ne_bytes(scaled)) - expected).abs() < 0.5);
     }
 }
 

@@ -70,6 +70,8 @@ class Collectives(Group):
         operator = AT_ONCE.get(opts.reduceOp.op)
         if operator is None or not is_dense(tensor) or self._job.broken is not None:
             return False
+        if self._job.completion.wanted:
+            self._job.completion.begin(self._name)
         self._comm.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, operator)
         return True
 

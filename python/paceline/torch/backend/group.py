@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paceline._core import Communicator
 from paceline.torch.backend.buffers import Memory, Region, name_of
+from paceline.torch.backend.completion import Lineage
 from paceline.torch.backend.job import Job
 from paceline.torch.backend.work import CoalescedWork, Work
 
@@ -65,10 +66,14 @@ class Group:
         label = self._label(call, memory.named)
         # Whoever does not want a handle waits at once, and moves the bytes while it waits.
         background = getattr(options, "asyncOp", True) or self._gathered is not None
-        token = job.token() if background and job.futures_wanted else None
+        completion, number, lineage = job.completion, None, None
+        if completion.wanted:
+            number, lineage = completion.begin(self._name)
+        token = number if background else None
         what |= {"label": label, "timeout_s": self._limit_s(options), "keep": memory.keep, "notify": token}
         operation = self._comm.submit(call, background=background, **what)
-        work = Work(job, operation, label, memory, token)
+        lineage = lineage or Lineage(self._name, number)
+        work = Work(completion, operation, label, memory, token=token, lineage=lineage)
         if self._gathered is not None:
             self._gathered.append(work)
         return work

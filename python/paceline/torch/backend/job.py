@@ -1,14 +1,11 @@
-"""A job as this process sees it: the native engine, the thread that completes futures, and the end of both."""
+"""A job as this process sees it: the native engine, what completes its futures, and the end of both."""
 
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
-import threading
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
 
@@ -19,18 +16,14 @@ from paceline.job.bootstrap import share_secret
 from paceline.job.elastic_member import ADDRESS
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
+from paceline.torch.backend.completion import Completion
 from paceline.torch.backend.store_exchange import StoreExchange
 from paceline.torch.recorder.marks import Marks
-
-if TYPE_CHECKING:
-    from paceline.torch.backend.work import Work
 
 NOT_ELASTIC = (
     "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run instead of init_process_group "
     "(docs/how-to/elastic.md), or leave --elastic out"
 )
-NOTICE_WAIT_S = 1.0
-"""How long the completer sleeps at most; the end of the engine wakes it."""
 
 
 class Job:
@@ -45,13 +38,8 @@ class Job:
         self.timeline: str | None = None
         """Where what is recorded goes."""
         self.marks: Marks | None = None
-        self.futures_wanted = False
-        """Whether somebody has asked for a future: from then on asynchronous operations send notices."""
-        self._tokens = itertools.count(1)
-        self._expected: dict[int, Work] = {}
-        self._completer: threading.Thread | None = None
+        self.completion = Completion(engine)
         self._names: dict[str, int] = {}
-        self._lock = threading.Lock()
         _jobs.add(self)
 
     @classmethod
@@ -101,56 +89,6 @@ class Job:
         if self.broken is not None:
             raise JobError(self.broken)
 
-    # Futures.
-
-    def token(self) -> int:
-        """A number for the notice of the next operation."""
-        return next(self._tokens)
-
-    def expect(self, token: int, work: Work) -> None:
-        """The notice `token` is for `work`."""
-        self._expected[token] = work
-
-    def forget(self, token: int) -> None:
-        """Nobody needs the notice `token`."""
-        self._expected.pop(token, None)
-
-    def start_completer(self) -> None:
-        """Begin to complete futures, if that has not begun."""
-        self.futures_wanted = True
-        if self._completer is None:
-            with self._lock:
-                if self._completer is None:
-                    self._completer = threading.Thread(target=self._complete, name="paceline-completer", daemon=True)
-                    self._completer.start()
-
-    def complete_later(self, work: Work) -> None:
-        """Complete the future of an operation that sends no notice, for it began before any future was asked for."""
-        self.start_completer()
-
-        def wait() -> None:
-            work.exception_after_wait()
-            work.settle()
-
-        threading.Thread(target=wait, name="paceline-first-future", daemon=True).start()
-
-    def _complete(self) -> None:
-        while True:
-            notice = self.engine.next_notice(NOTICE_WAIT_S)
-            if notice is None:
-                if self.broken is not None:
-                    break
-                continue
-            self._settle(notice[0])
-        for token in list(self._expected):
-            self._settle(token)
-
-    def _settle(self, token: int) -> None:
-        # In a function of its own: the completer holds no tensor while it waits for the next notice.
-        work = self._expected.pop(token, None)
-        if work is not None:
-            work.settle()
-
     # The end.
 
     def close(self) -> None:
@@ -158,14 +96,13 @@ class Job:
         if self.broken is not None:
             return
         self.broken = "the process group has been destroyed; call init_process_group again"
+        self.completion.close()
         self.engine.close()
         if self.marks is not None:
             self.marks.remove()
         if self.timeline is not None:
             timeline_files.finish(self.engine, self.timeline)
-        completer = self._completer
-        if completer is not None and completer is not threading.current_thread():
-            completer.join(5 * NOTICE_WAIT_S)
+        self.completion.finish()
 
     def forked(self) -> None:
         """Called in a forked child: the engine's threads and connections are the parent's."""
@@ -173,6 +110,7 @@ class Job:
             f"this process was forked from rank {self.rank} after init_process_group, and the connections are its "
             "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
         )
+        self.completion.forked()
         self.engine.forget_after_fork()
 
 

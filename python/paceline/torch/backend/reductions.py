@@ -2,12 +2,17 @@
 
 | dtype | how |
 | --- | --- |
-| float32, float64, float16, bfloat16, int32, int64, uint8 | as they are |
+| float32, float64, float16, bfloat16, int32, int64 | as they are |
+| uint8 | as it is; averages and multiples in int32, and back |
 | int8, int16, uint16 | in int32, and back: sums and products wrap as they do in the dtype itself |
 | uint32 | in int64, and back |
 | bool | as uint8: sum and maximum are "or", product and minimum are "and", as in torch and Gloo |
 | complex | sum and average, of the real and imaginary parts |
 | float8 and others | refused: their sums lose too much; convert to bfloat16 |
+
+Averages of integers are the sum divided by the number of ranks, rounded toward zero; a factor of integers (PREMUL_SUM,
+Horovod's `prescale_factor` and `postscale_factor`) gives a product in float64, rounded toward zero. Both are Horovod's.
+Sums of int32 and int64 wrap before they are divided; narrower integers are added up in int32, so that they do not.
 
 BAND, BOR and BXOR are known for bool (BXOR not); for integers no: gather and combine.
 """
@@ -43,6 +48,8 @@ _WIDER: dict[torch.dtype, torch.dtype] = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
 }
+WIDER_IN_PRODUCTS = {**_WIDER, torch.uint8: torch.int32}
+"""In which dtype integers are averaged, or multiplied by a factor, where it is not their own."""
 _BOOL = {"sum": "max", "max": "max", "bor": "max", "product": "min", "min": "min", "band": "min"}
 
 
@@ -122,6 +129,9 @@ def _plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reductio
     if op in ("sum", "avg", "premul_sum") and real.is_floating_point and real in REDUCIBLE:
         factor = _factor(operator) if op == "premul_sum" else 1.0
         return Reduction("sum", real, factor, 1.0 / size if op == "avg" else 1.0)
+    if op in ("avg", "premul_sum") and (dtype in REDUCIBLE or dtype in _WIDER) and not dtype.is_floating_point:
+        factor = _factor(operator) if op == "premul_sum" else 1.0
+        return Reduction("sum", WIDER_IN_PRODUCTS.get(dtype, dtype), factor, 1.0 / size if op == "avg" else 1.0)
     if op in ("sum", "min", "max", "product") and dtype in REDUCIBLE:
         return Reduction(op, dtype)
     if op in ("sum", "min", "max", "product") and dtype in _WIDER:
@@ -144,6 +154,6 @@ def _remedy(op: str, dtype: torch.dtype) -> str:
         return "sum and average are"
     if dtype.is_floating_point:
         return "convert to bfloat16, float16 or float32 first"
-    if op in ("avg", "premul_sum"):
-        return "its result has fractions: take SUM and divide, or convert to a floating-point dtype first"
+    if dtype is torch.bool:
+        return "convert to int32, int64 or a floating-point dtype first"
     return "convert to int32, int64 or a floating-point dtype first"

@@ -1,7 +1,8 @@
 """Tells torch.distributed that there is a backend "paceline", and makes its process groups.
 
 torch 2.15 finds the backend by an entry point when it is asked for, without `import paceline.torch`; before, the import
-is needed. `torch.backends`, the other group of entry points, would load Paceline at every `import torch`: not used.
+is needed. `torch.backends`, the other group of entry points, which torch loads whenever it is imported, is used for
+`paceline.as_gloo` alone.
 """
 
 from __future__ import annotations
@@ -134,6 +135,15 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
     return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
 
 
+def create_as_gloo(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
+    """As `_create`, for a group that has asked for gloo (see `paceline.as_gloo`), of which torch says that it is."""
+    if options.group_rank == 0 and not dist.is_initialized():
+        print("paceline: PACELINE_AS_GLOO is set: process groups of 'gloo' are Paceline's", file=sys.stderr)
+    register()
+    # Gloo has no options of its own that matter here; those that torch hands down are its class's.
+    return _create(options, None)
+
+
 def world_choices() -> list[tuple[int, str]]:
     """Bytes up to which all-reduces of the default group take a strategy, and which; nothing if it is not ours."""
     job = _default() if _default is not None else None
@@ -153,7 +163,7 @@ def alone(group: dist.ProcessGroup | None) -> bool:
     """
     if not BACKENDS_CAN_BE_SUBCLASSED:
         return True
-    if group is None or group._get_backend_name() != "custom":
+    if group is None or group._get_backend_name() not in ("custom", "gloo"):
         return False
     accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return not group._device_types and (accelerator is None or accelerator.type in ("cuda", "xpu", "mps"))

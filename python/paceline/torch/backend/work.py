@@ -14,32 +14,42 @@ from torch.futures import Future
 
 from paceline.errors import JobError
 from paceline.torch.backend.buffers import Memory
+from paceline.torch.backend.completion import Lineage, callbacks
 
 if TYPE_CHECKING:
     from paceline._core import Operation
-    from paceline.torch.backend.job import Job
+    from paceline.torch.backend.completion import Completion
 
 
 class Work(C10dWork):
     """One operation of the runtime. May be dropped without being waited for: the runtime holds the memory."""
 
-    def __init__(self, job: Job, operation: Operation, label: str, memory: Memory, token: int | None) -> None:
-        """`token` if the operation sends a notice when it has finished."""
+    def __init__(
+        self,
+        completion: Completion,
+        operation: Operation,
+        label: str,
+        memory: Memory,
+        *,
+        token: int | None,
+        lineage: Lineage,
+    ) -> None:
+        """`token` if the operation sends a notice when it has finished; what its callbacks begin joins `lineage`."""
         super().__init__()
-        self._job = job
+        self.token, self.lineage = token, lineage
+        self._completion = completion
         self._operation = operation
         self._label = label
         self._value = memory.value
         self._memory = memory if memory.back else None
-        self._token = token
         self._lock = threading.Lock()
         self._future: Future[list[Tensor] | Tensor] | None = None
         self._over: Future[JobError | None] | None = None
         self._settled = False
         if token is not None:
-            job.expect(token, self)
+            completion.expect(token, self)
             if operation.done():  # the notice may have come before it was expected
-                job.forget(token)
+                completion.forget(token)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end; True. Raises JobError if the operation failed or the time is over (0: no limit)."""
@@ -92,7 +102,12 @@ class Work(C10dWork):
     _source_rank = source_rank
 
     def get_future(self) -> Future[list[Tensor] | Tensor]:
-        """A future of the output tensors. Its callbacks run on the completer thread, so they must not block long."""
+        """A future of the output tensors.
+
+        Its callbacks run in a thread of `completion`, or at once if the operation has ended; they may wait for others.
+        """
+        if callbacks.in_order:
+            self.exception_after_wait()
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -100,15 +115,21 @@ class Work(C10dWork):
             # A callback that raises is the only way from Python to an error that torch's C++ understands: the result of
             # `set_exception` is a value to it, and DDP takes it for a tensor and crashes.
             self._future = future = self._over.then(self._outcome)
-        if self._operation.done():
+        completion = self._completion
+        if not (self._operation.done() or completion.ended):
+            if self.token is None:
+                completion.later(self)
+                return future
+            completion.start()
+        # The notice may have come before there was a future; without listeners none comes.
+        if self._operation.done() or completion.ended:
             self._be_settled(future)
-        elif self._token is None:
-            self._job.complete_later(self)
-        else:
-            self._job.start_completer()
-            if self._operation.done():  # the notice may have come before there was a future
-                self._be_settled(future)
         return future
+
+    def has_future(self) -> bool:
+        """Whether somebody has asked for a future."""
+        with self._lock:
+            return self._over is not None
 
     def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
         """The operation is over, and then so is the future, even if another thread is completing it just now."""

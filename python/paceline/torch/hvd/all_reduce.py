@@ -35,8 +35,8 @@ def allreduce(
     """Combine the tensors of all ranks: a new tensor of the same shape and dtype. Differentiable.
 
     `op` is Average (the default), Sum, Min, Max or Product; `average` is its older form. All ranks give the same shape
-    and dtype; any device, layout in memory, and dtype that `paceline.torch.backend.reductions` lists. Averages of
-    integers are rounded down. The factors multiply each tensor before and the result after.
+    and dtype; any device, layout in memory, and dtype that `paceline.torch.backend.reductions` lists. Averages
+    and multiples of integers are rounded toward zero. The factors multiply each tensor before and the result after.
 
     Raises JobError (`hvd.HorovodInternalError`) naming tensor and ranks if they differ, or if a rank is gone; TypeError
     for a dtype that has no such reduction; ValueError for an unknown `op` or at a rank outside of `process_set`.

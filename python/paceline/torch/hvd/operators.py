@@ -1,7 +1,7 @@
 """Horovod's reductions, and what the runtime is asked for in their place.
 
-An average of floating-point numbers is a sum that the runtime divides by the number of ranks. Integers have no factors
-there: their sum is divided afterwards, and rounded down.
+An average is a sum that the runtime divides by the number of ranks; those of integers are rounded toward zero, as are
+their multiples (`prescale_factor`, `postscale_factor`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import enum
 import functools
 import warnings
-from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 from torch.distributed import ReduceOp
 
 from paceline.torch.backend.buffers import name_of
-from paceline.torch.backend.reductions import Reduction, plan
+from paceline.torch.backend.reductions import WIDER_IN_PRODUCTS, Reduction, plan
 
 
 class Operator(enum.IntEnum):
@@ -67,37 +65,9 @@ def operator_of(op: int | None, average: bool | None = None) -> Operator:
     return operator
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """What the runtime does to a tensor, and what is left to do for integers before and after."""
-
-    reduction: Reduction
-    before: float = 1.0
-    after: float = 1.0
-    divisor: int = 1
-
-    def prepare(self, tensor: Tensor) -> None:
-        """Multiply integers, in place: what the runtime gets."""
-        if self.before != 1.0:
-            _scale(tensor, self.before)
-
-    def finish(self, tensor: Tensor) -> None:
-        """Divide and multiply integers, in place, rounded down: what came back from the runtime."""
-        if self.after != 1.0:
-            _scale(tensor, self.after / self.divisor)
-        elif self.divisor != 1:
-            with torch.no_grad():
-                tensor.floor_divide_(self.divisor)
-
-
-def _scale(tensor: Tensor, factor: float) -> None:
-    with torch.no_grad():
-        tensor.copy_(tensor.double().mul_(factor).floor_())
-
-
 def combination(
     what: str, op: Operator, dtype: torch.dtype, size: int, *, prescale: float = 1.0, postscale: float = 1.0
-) -> Combination:
+) -> Reduction:
     """How the tensors of `size` ranks are combined. `what` names the tensor in a message.
 
     Raises TypeError with the remedy for a reduction or factors that a dtype has not.
@@ -109,14 +79,11 @@ def combination(
 
 
 @functools.lru_cache(256)
-def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Combination:
-    whole = not dtype.is_floating_point and not dtype.is_complex
-    divided = op is Operator.Average and whole and dtype is not torch.bool
-    found = plan(op.name, ReduceOp.SUM if divided else _KNOWN[op], dtype, size)
-    prescale, postscale = factors
-    if not whole:
-        scaled = replace(found, prescale=found.prescale * prescale, postscale=found.postscale * postscale)
-        return Combination(scaled)
+def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Reduction:
     if dtype is torch.bool and factors != (1.0, 1.0):
         raise TypeError(f"{name_of(dtype)} has no multiples; leave prescale_factor and postscale_factor out")
-    return Combination(found, prescale, postscale, size if divided else 1)
+    found, (prescale, postscale) = plan(op.name, _KNOWN[op], dtype, size), factors
+    if factors == (1.0, 1.0):
+        return found
+    multiplied = WIDER_IN_PRODUCTS.get(dtype, found.dtype)
+    return Reduction(found.op, multiplied, found.prescale * prescale, found.postscale * postscale)

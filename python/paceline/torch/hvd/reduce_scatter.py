@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
-from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, region
 from paceline.torch.hvd.all_gather import allgather, grouped_allgather
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.handles import Handle, Part
@@ -57,18 +57,16 @@ class _Terms:
             raise ValueError(f"{what}: has no dimension to scatter; use allreduce")
         how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
         memory = Memory([tensor], [])
-        host = on_host(tensor)
-        dense = how.reduction.read(memory, dense_copy(host) if how.before != 1.0 and host is tensor else host)
-        how.prepare(dense)
+        dense = how.read(memory, on_host(tensor))
         operation = members.coordinator.request(
             "reduce_scatter",
             full,
             inputs=[region(dense)],
             dtype=REDUCIBLE[dense.dtype],
             shape=list(dense.shape),
-            op=how.reduction.op,
-            prescale=how.reduction.prescale,
-            postscale=how.reduction.postscale,
+            op=how.op,
+            prescale=how.prescale,
+            postscale=how.postscale,
             keep=memory.keep,
         )
         each, more = divmod(tensor.shape[0], members.size)
@@ -76,7 +74,6 @@ class _Terms:
 
         def finish(operation: NamedOperation) -> Tensor:
             own = tensor_of(operation.data(), dense.dtype, [rows, *dense.shape[1:]])
-            how.finish(own)
             if tensor.is_complex():
                 own = torch.view_as_complex(own)
             return own.to(dtype=tensor.dtype, device=tensor.device)

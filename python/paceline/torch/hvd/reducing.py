@@ -72,22 +72,20 @@ class ReduceArgs:
             host = dense_copy(tensor)
         how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
         memory = Memory([tensor], tensor)
-        dense = how.reduction.update(memory, host)
-        how.prepare(dense)
+        dense = how.update(memory, host)
         operation = members.coordinator.request(
             "all_reduce",
             full,
             inputs=[region(dense)],
             dtype=REDUCIBLE[dense.dtype],
             shape=list(dense.shape),
-            op=how.reduction.op,
-            prescale=how.reduction.prescale,
-            postscale=how.reduction.postscale,
+            op=how.op,
+            prescale=how.prescale,
+            postscale=how.postscale,
             keep=memory.keep,
         )
 
         def finish(_: NamedOperation) -> Tensor:
-            how.finish(dense)
             if memory.back:
                 memory.copy_back()
             if not in_place:

@@ -56,9 +56,9 @@ def sparse_allreduce(
         found = values.finish(values.operation).tensor
         whole = not (found.is_floating_point() or found.is_complex())
         if factor != 1.0:
-            found = (found * factor).floor().to(found.dtype) if whole else found.mul_(factor)
+            found = (found.double() * factor).to(found.dtype) if whole else found.mul_(factor)
         if op is Operator.Average:
-            found = found.floor_divide_(members.size) if whole else found.div_(members.size)
+            found = found.div_(members.size, rounding_mode="trunc" if whole else None)
         try:
             # Shapes are not compared before, and torch reads outside of its memory for an index that is too large.
             result = torch.sparse_coo_tensor(rows.transpose(0, 1), found, tensor.shape, check_invariants=True)

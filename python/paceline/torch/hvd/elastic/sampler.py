@@ -32,6 +32,11 @@ class ElasticSampler(Sampler[int]):
         """What is left for this rank."""
         self.reset()
 
+    @property
+    def processed_num(self) -> int:
+        """How many of this epoch have been processed, by all ranks."""
+        return len(self.processed_indices)
+
     def set_epoch(self, epoch: int) -> None:
         """A new epoch: nothing of it has been processed."""
         self.epoch = epoch

@@ -140,7 +140,7 @@ class ObjectState(State):
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0.
+        """Give all ranks the objects of rank 0, and keep them: `restore` brings them back.
 
         Raises InvalidArgumentError naming an attribute that pickle cannot take.
         """
@@ -152,6 +152,7 @@ class ObjectState(State):
                 raise _no_pickle(own, error) from error
             for name, value in objects.items():
                 setattr(self, name, value)
+        self._commits.synchronized(self._snapshot())
 
     def _snapshot(self) -> Any:  # noqa: ANN401 - see Commits
         return {name: copy.deepcopy(getattr(self, name)) for name in self._names}
@@ -180,6 +181,7 @@ class Commits:
     def __init__(self) -> None:
         """There is none."""
         self._held: dict[int, Snapshot] = {}
+        self._synchronized: list[Snapshot] = []
 
     @property
     def numbers(self) -> list[int]:
@@ -188,19 +190,31 @@ class Commits:
 
     def add(self, snapshot: Snapshot) -> None:
         """A new commit; of those before, one is kept."""
+        self._synchronized.clear()
         number = self.numbers[-1] + 1 if self._held else 0
         self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
 
     def adopt(self, number: int, snapshot: Snapshot) -> None:
         """From now on this is the only one, and all ranks have it."""
+        self._synchronized.clear()
         self._held = {number: snapshot}
 
+    def synchronized(self, snapshot: Snapshot) -> None:
+        """Keep what `sync` has left, until there is a later commit.
+
+        It has no number, so that no rank is asked to go back to it: others may have failed before they had it.
+        """
+        self._synchronized = [snapshot]
+
     def last(self) -> Snapshot | None:
-        """The last one."""
+        """The last one, or what `sync` has left since."""
+        if self._synchronized:
+            return self._synchronized[0]
         return self._held[self.numbers[-1]] if self._held else None
 
     def back_to(self, number: int) -> bool:
         """Forget later ones. False if this one is not held; then nothing is."""
+        self._synchronized.clear()
         if number not in self._held:
             self._held = {}
             return False

@@ -49,7 +49,7 @@ class TorchState(ObjectState):
         kinds[name] = kind
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has."""
+        """Give all ranks what rank 0 has, and keep it: `restore` brings it back."""
         for name, kind in self._kinds.items():
             kind.sync(f"hvd.elastic.{name}")
         super().sync()

@@ -1,0 +1,58 @@
+"""Gives programs that insist on "gloo" Paceline's process groups: `PACELINE_AS_GLOO=1`, `paceline run --as-gloo`.
+
+Some trainers compare the backend's name with those that they know, and refuse every other. torch loads this module at
+the end of each `import torch` (entry point `torch.backends`), whoever started the process; without the variable it does
+nothing. With it, a group of backend "gloo" is Paceline's, and goes on to say that it is "gloo".
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import _DistributedBackendOptions
+
+VARIABLE = "PACELINE_AS_GLOO"
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+def asked() -> bool:
+    """Whether the variable says so. Raises InvalidArgumentError for what is neither yes nor no."""
+    value = os.environ.get(VARIABLE, "").lower()
+    if value not in (*_YES, *_NO):
+        from paceline.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(f"{VARIABLE}: '{value[:40]}' is neither 1 nor 0")
+    return value in _YES
+
+
+def load() -> None:
+    """Called by torch when it has been imported."""
+    if not asked():
+        return
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    try:
+        # torch 2.15 makes groups of gloo by a function that is found by name, as it does those of others.
+        dist.Backend.register_backend(
+            dist.Backend.GLOO,
+            _create,
+            extended_api=True,
+            devices=dist.Backend.backend_capability[dist.Backend.GLOO],
+            _backend_type=dist.ProcessGroup.BackendType.GLOO,
+        )
+    except (TypeError, RuntimeError) as error:
+        from paceline.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(
+            f"{VARIABLE} needs torch 2.15 or newer ({error}); take init_process_group('paceline') in the script"
+        ) from error
+
+
+def _create(options: _DistributedBackendOptions, backend_options: object) -> Any:  # noqa: ANN401 - torch is not imported
+    from paceline.torch.backend.register import create_as_gloo
+
+    return create_as_gloo(options, backend_options)

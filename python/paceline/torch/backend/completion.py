@@ -1,0 +1,241 @@
+"""Completes the futures of a job's operations, and runs what hangs on them.
+
+torch runs a future's callbacks in the thread that completes it, and they may wait for other operations' futures: those
+of PowerSGD and quantization do. One thread completes futures as long as callbacks wait for nothing, which costs least.
+Once a callback asks for a future, or does not come back, there is always another thread that listens for operations
+that have ended, however many are in callbacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from paceline._core import Engine
+from paceline.errors import JobError
+
+if TYPE_CHECKING:
+    from paceline.torch.backend.work import Work
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NOTICE_WAIT_S = 1.0
+"""How long a listener sleeps at most; the end of the engine wakes it."""
+SPARE = 1
+"""Listeners that are kept beside the one that is needed, once callbacks wait."""
+PATIENCE_S = 0.1
+"""After so long a callback is taken to wait for something. Twice the time, at most, is lost once in a job."""
+
+
+class Lineage:
+    """An operation, and those of its group that its callbacks and theirs begin."""
+
+    __slots__ = ("group", "last")
+
+    def __init__(self, group: str, last: int | None) -> None:
+        """`group` is the group's name."""
+        self.group = group
+        self.last = last
+        """The number of the one that was begun last."""
+
+
+class _Callbacks(threading.local):
+    """What this thread knows of the callbacks that it runs."""
+
+    lineage: Lineage | None = None
+    in_order: int = 0
+    """How many functions made by `in_order` are running."""
+
+
+callbacks = _Callbacks()
+
+
+def in_order(hook: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a DDP communication hook whose callbacks begin collective operations, so that all ranks begin them alike.
+
+    >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
+
+    Such callbacks run in a thread of their own when a bucket has been reduced, while backward begins to reduce the next
+    bucket; which comes first may differ by rank. Here each bucket is finished, callbacks and all, before the hook
+    returns: in the same order on every rank, without overlap of communication and backward. With one bucket
+    (`bucket_cap_mb`) there is nothing to order.
+    """
+
+    @functools.wraps(hook)
+    def ordered(*args: P.args, **kwargs: P.kwargs) -> R:
+        callbacks.in_order += 1
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            callbacks.in_order -= 1
+
+    return ordered
+
+
+class Completion:
+    """The threads that complete futures."""
+
+    def __init__(self, engine: Engine) -> None:
+        """There is none until somebody asks for a future."""
+        self.wanted = False
+        """Whether somebody has: from then on asynchronous operations send notices."""
+        self.ended = False
+        """Whether nothing is completed any more, other than by an error."""
+        self._engine = engine
+        self._numbers = itertools.count(1)
+        self._expected: dict[int, Work] = {}
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._listening = 0
+        self._callbacks_wait = False
+        self._busy_since: float | None = None
+        """Since when the only listener has been in callbacks, if it is."""
+        self._end = threading.Event()
+        self._last: dict[str, int] = {}
+        """Of each group, the operation that was begun last, while anybody wants futures."""
+
+    def expect(self, token: int, work: Work) -> None:
+        """The notice `token` is for `work`."""
+        self._expected[token] = work
+
+    def forget(self, token: int) -> None:
+        """Nobody needs the notice `token`."""
+        self._expected.pop(token, None)
+
+    def start(self) -> None:
+        """Begin to complete futures, if that has not begun.
+
+        Raises JobError if nobody is left to complete any: then a wait for one would have no end.
+        """
+        self.wanted = True
+        if callbacks.lineage is not None:
+            self._callbacks_wait = True
+        if self._threads and not self._callbacks_wait:
+            return
+        with self._lock:
+            if self.ended:
+                return
+            try:
+                if not self._threads:
+                    self._thread(self._watch)
+                self._listen()
+            except RuntimeError as error:
+                raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
+
+    def later(self, work: Work) -> None:
+        """Complete the future of an operation that sends no notice, for it began before any future was asked for."""
+        self.start()
+
+        def wait() -> None:
+            work.exception_after_wait()
+            self._settle(work)
+
+        threading.Thread(target=wait, name="paceline-first-future", daemon=True).start()
+
+    def begin(self, group: str) -> tuple[int, Lineage | None]:
+        """The number of an operation that is about to begin in a group, and to whose lineage it belongs if to any.
+
+        Raises JobError in a callback, if another thread has begun an operation of the group since the one on which the
+        callback hangs: on other ranks it may be the other way round, and what does not belong together be added up.
+        """
+        lineage = callbacks.lineage
+        if lineage is not None and lineage.group != group:
+            lineage = None
+        if lineage is not None and self._last.get(group) != lineage.last:
+            raise JobError(
+                "a future's callback begins an operation, and another thread has begun one of the same group since: "
+                "other ranks may do so in another order. If this is a DDP communication hook (PowerSGD, quantization) "
+                "with more than one bucket, wrap it, paceline.torch.in_order(hook), or raise bucket_cap_mb"
+            )
+        number = self._last[group] = next(self._numbers)
+        if lineage is not None:
+            lineage.last = number
+        return number, lineage
+
+    def close(self) -> None:
+        """The engine is about to end, and listeners with it."""
+        self.ended = True
+        self._end.set()
+
+    def finish(self) -> None:
+        """The engine has ended: complete what is left, by an error where it has not finished."""
+        # Before the threads are waited for, as some may be waiting for what is left.
+        self._settle_all()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(5 * NOTICE_WAIT_S)
+        self._settle_all()
+
+    def forked(self) -> None:
+        """In a forked child, where these threads are not, and no operation of the parent comes to an end."""
+        self.ended, self._lock, self._threads = True, threading.Lock(), set()
+
+    def _listen(self) -> None:
+        """See to it that somebody listens. The lock is held."""
+        if self._listening == 0:
+            self._thread(self._complete)
+            self._listening += 1
+
+    def _thread(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"paceline{target.__name__}", daemon=True)
+        thread.start()
+        self._threads.add(thread)
+
+    def _watch(self) -> None:
+        """Until callbacks are known to wait: look whether one does."""
+        while not (self._callbacks_wait or self._end.wait(PATIENCE_S)):
+            since = self._busy_since
+            if since is not None and time.monotonic() - since > PATIENCE_S:
+                self._callbacks_wait = True
+                with self._lock, contextlib.suppress(RuntimeError):  # as in `_complete`
+                    self._listen()
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+    def _complete(self) -> None:
+        while True:
+            notice = self._engine.next_notice(NOTICE_WAIT_S)
+            if notice is None:
+                if self.ended:
+                    break
+                continue
+            work = self._expected.pop(notice[0], None)
+            if work is None or not work.has_future():
+                continue
+            with self._lock:
+                self._listening -= 1
+                self._busy_since = time.monotonic()
+                if self._callbacks_wait:
+                    # Without another thread, callbacks that ask for futures learn from `start` that there is none.
+                    with contextlib.suppress(RuntimeError):
+                        self._listen()
+            self._settle(work)
+            del work  # a listener holds no tensor
+            with self._lock:
+                self._busy_since = None
+                if self._listening > SPARE:
+                    break
+                self._listening += 1
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+    def _settle(self, work: Work) -> None:
+        callbacks.lineage = work.lineage
+        try:
+            work.settle()
+        finally:
+            callbacks.lineage = None
+
+    def _settle_all(self) -> None:
+        for token in list(self._expected):
+            work = self._expected.pop(token, None)
+            if work is not None:
+                work.settle()

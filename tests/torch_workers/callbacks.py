@@ -1,0 +1,191 @@
+"""Futures whose callbacks wait for other operations, as those of DDP's PowerSGD and quantization hooks do."""
+
+import threading
+import time
+
+import paceline.torch
+import torch
+import torch.distributed as dist
+from paceline import JobError
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as quantization
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_workers.checks import run_all
+from torch_workers.handles import raises
+
+SOON_S = 30
+WIDTH = 32
+
+
+def _power_sgd(rank, wrap=lambda hook: hook):
+    def register(model):
+        state = power_sgd.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+        model.register_comm_hook(state, wrap(power_sgd.powerSGD_hook))
+
+    return register
+
+
+HOOKS = {
+    "PowerSGD of rank 1": _power_sgd(1),
+    "PowerSGD of rank 2": _power_sgd(2),
+    "quantization of tensors": lambda model: model.register_comm_hook(None, quantization.quantization_pertensor_hook),
+    "quantization of channels": lambda model: model.register_comm_hook(None, quantization.quantization_perchannel_hook),
+}
+
+
+def _train(register, rank, bucket_mb=25.0):
+    """The weights after some steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
+    parallel = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    register(parallel)
+    optimizer = torch.optim.SGD(parallel.parameters(), 0.05)
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(8):
+        optimizer.zero_grad()
+        parallel(torch.randn(16, WIDTH, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def hooks_as_with_gloo(store, rank, size):
+    """Every hook gives the bits that it gives with gloo."""
+    weights = {}
+    for backend in ("gloo", "paceline"):
+        dist.init_process_group(backend, store=dist.PrefixStore(backend, store), rank=rank, world_size=size)
+        weights[backend] = {name: _train(register, rank) for name, register in HOOKS.items()}
+        dist.destroy_process_group()
+    for name in HOOKS:
+        for got, want in zip(weights["paceline"][name], weights["gloo"][name], strict=True):
+            assert torch.equal(got, want), name
+
+
+def several_buckets(rank, size):
+    """In order, a hook that begins operations in callbacks gives the same on all ranks; a bucket for each layer."""
+    for weight in _train(_power_sgd(1, paceline.torch.in_order), rank, bucket_mb=0.001):
+        every = [torch.empty_like(weight) for _ in range(size)]
+        dist.all_gather(every, weight)
+        assert all(torch.equal(other, weight) for other in every)
+
+
+def _reduced(value=1.0):
+    return dist.all_reduce(torch.full((3,), value), async_op=True).get_future()
+
+
+def nested(rank, size):
+    """Callbacks that wait for what they begin, in depth."""
+
+    def deeper(future, depth):
+        total = future.value()[0][0].item()
+        return total if depth == 0 else total + deeper(_waited(_reduced(depth)), depth - 1)
+
+    def _waited(future):
+        future.wait()
+        return future
+
+    got = _reduced(0.0).then(lambda future: deeper(future, 8)).wait()
+    assert got == size * sum(range(1, 9)), got
+
+
+def one_in_the_other(rank, size):
+    """A callback within a callback begins operations, and then the outer one does."""
+
+    def outer(future):
+        inner = _reduced(2.0).then(lambda _: _reduced(3.0).wait()[0][0].item()).wait()
+        return inner + _reduced(4.0).wait()[0][0].item()
+
+    assert _reduced().then(outer).wait() == size * 7.0
+
+
+def made_elsewhere(rank, size):
+    """Callbacks that wait for futures that others made: nothing tells before that they will wait."""
+    gate = threading.Event()  # opens when all futures are made
+    groups = [dist.new_group(range(size)) for _ in range(4)]
+    firsts = [dist.all_reduce(torch.ones(2), async_op=True, group=group).get_future() for group in groups]
+    seconds = []
+
+    def wait_for(number):
+        def callback(future):
+            gate.wait(SOON_S)
+            return future.value()[0][0].item() + seconds[number].wait()[0][0].item()
+
+        return callback
+
+    results = [first.then(wait_for(number)) for number, first in enumerate(firsts)] if rank == 0 else []
+    # The others are late, so that rank 0's callbacks wait before these end.
+    if rank != 0:
+        time.sleep(0.5)
+    for number, group in enumerate(groups):
+        seconds.append(dist.all_reduce(torch.full((2,), 10.0 + number), async_op=True, group=group).get_future())
+    gate.set()
+    for number, result in enumerate(results):
+        assert result.wait() == size + size * (10.0 + number)
+    for second in seconds:
+        second.wait()
+
+
+def errors(rank, size):
+    """What a callback raises comes out of the wait for its future, and of what hangs on that; others go on."""
+
+    def fails(_):
+        raise ValueError("no luck")
+
+    failed = _reduced().then(fails)
+    after = failed.then(lambda future: future.value())
+    raises(Exception, "no luck", failed.wait)
+    raises(Exception, "no luck", after.wait)
+    assert (
+        _reduced().then(lambda future: future.value()[0]).then(lambda future: future.value() * 2).wait()[0] == 2 * size
+    )
+
+
+def out_of_order(rank, size):
+    """A callback that begins an operation after another thread has is told, so that ranks do not mix their tensors."""
+    begun, told = threading.Event(), []
+
+    def late(future):
+        begun.wait(SOON_S)
+        try:
+            _reduced()
+        except JobError as error:
+            told.append(str(error))
+
+    if rank != 0:  # rank 0's callback is not run at once, by the thread that asks for it
+        time.sleep(0.3)
+    first = _reduced().then(late if rank == 0 else lambda future: None)
+    second = _reduced(5.0)
+    begun.set()
+    assert second.wait()[0][0] == 5.0 * size
+    first.wait()
+    assert rank != 0 or (len(told) == 1 and "in_order" in told[0]), told
+
+
+def everything(rank, size):
+    run_all([nested, one_in_the_other, made_elsewhere, errors, out_of_order, several_buckets], rank, size)
+
+
+def the_end(store, rank, size):
+    """Whoever waits in a callback when the job ends is told so, and whoever asks for a future afterwards."""
+    dist.init_process_group("paceline", store=store, rank=rank, world_size=size)
+    told = []
+    never = dist.irecv(torch.empty(1), 1 - rank)
+
+    def waits(future):
+        try:
+            never.get_future().wait()
+        except Exception as error:
+            told.append(str(error))
+
+    if rank != 0:  # as above
+        time.sleep(0.3)
+    result = _reduced().then(waits if rank == 0 else lambda future: None)
+    dist.barrier()
+    time.sleep(0.3)
+    started = time.monotonic()
+    dist.destroy_process_group()
+    result.wait()
+    raises(Exception, "the job was left", never.get_future().wait)
+    assert len(told) == (rank == 0), told
+    assert time.monotonic() - started < 5
