@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from job_workers.launch import TESTS, clean
+from job_workers.launch import run as run_ranks
 from paceline._core import Engine
 from paceline.errors import JobError
 from paceline.job.settings import Settings
@@ -81,6 +82,21 @@ def test_a_switch_adds_up_streams_in_little_memory(transport):
     said, _ = run("-np", 3, *options, "--", *WORKER, "stream")
     # 80 MB pass through it twice from each of three; Python itself takes some 30 MB.
     assert all(one["peak"] < 75_000 for one in said), said
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (2, ["tcp", "ps-aggregation", "whole", 4 << 20, 1.5]),
+        (2, ["auto", "ps-aggregation", "whole", 10_000_000, 0]),
+        (4, ["tcp", "ps-aggregation", "whole", 4 << 20, 1.5]),
+        (2, ["shm", "ps-aggregation", "1MiB", 10_000_000, 1.5]),
+        (2, ["tcp", "ps-multicast-aggregation", "whole", 4 << 20, 1.5]),
+    ],
+)
+def test_ranks_may_be_worker_server_and_switch_at_once(tmp_path, ranks, words):
+    said = run_ranks(tmp_path, ranks, "roles", *words)
+    assert all(one["right"] == [True, True] for one in said)
 
 
 def test_the_switch_that_dies_is_named():

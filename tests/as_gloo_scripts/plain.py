@@ -24,8 +24,8 @@ world, size = dist.group.WORLD, dist.get_world_size()
 groups = [world, dist.new_group(backend="gloo"), dist.new_group([0, 1]), init_device_mesh("cpu", (size,)).get_group()]
 for group in groups:
     assert reduced(group) == [sum(range(1, size + 1))] * 3
-assert dist.get_backend() == dist.get_backend(groups[1]) == "gloo"
-assert dist.get_backend(world) == dist.Backend.GLOO
+assert dist.get_backend(groups[1]) == "gloo"
+assert sys.argv[1] != "gloo" or dist.get_backend() == dist.Backend.GLOO
 dist.monitored_barrier()
 every = [None] * size
 dist.all_gather_object(every, dist.get_rank())

@@ -99,11 +99,23 @@ def one_in_the_other(rank, size):
     assert _reduced().then(outer).wait() == size * 7.0
 
 
+def _after_rank_0(signal, begin, rank):
+    """What `begin()` gives, called on rank 0 first: its operations cannot end before their callbacks are set.
+
+    Otherwise the callbacks would run at once, in the thread that sets them.
+    """
+    if rank != 0:
+        dist.barrier(signal)
+    begun = begin()
+    if rank == 0:
+        dist.barrier(signal)
+    return begun
+
+
 def made_elsewhere(rank, size):
     """Callbacks that wait for futures that others made: nothing tells before that they will wait."""
     gate = threading.Event()  # opens when all futures are made
-    groups = [dist.new_group(range(size)) for _ in range(4)]
-    firsts = [dist.all_reduce(torch.ones(2), async_op=True, group=group).get_future() for group in groups]
+    signal, *groups = [dist.new_group(range(size)) for _ in range(5)]
     seconds = []
 
     def wait_for(number):
@@ -113,9 +125,12 @@ def made_elsewhere(rank, size):
 
         return callback
 
-    results = [first.then(wait_for(number)) for number, first in enumerate(firsts)] if rank == 0 else []
-    # The others are late, so that rank 0's callbacks wait before these end.
-    if rank != 0:
+    def begin():
+        firsts = [dist.all_reduce(torch.ones(2), async_op=True, group=group).get_future() for group in groups]
+        return [first.then(wait_for(number)) for number, first in enumerate(firsts)] if rank == 0 else []
+
+    results = _after_rank_0(signal, begin, rank)
+    if rank != 0:  # so that rank 0's callbacks wait before these end
         time.sleep(0.5)
     for number, group in enumerate(groups):
         seconds.append(dist.all_reduce(torch.full((2,), 10.0 + number), async_op=True, group=group).get_future())
@@ -152,11 +167,13 @@ def out_of_order(rank, size):
         except JobError as error:
             told.append(str(error))
 
-    if rank != 0:  # rank 0's callback is not run at once, by the thread that asks for it
-        time.sleep(0.3)
-    first = _reduced().then(late if rank == 0 else lambda future: None)
-    second = _reduced(5.0)
-    begun.set()
+    def begin():
+        first = _reduced().then(late if rank == 0 else lambda future: None)
+        second = _reduced(5.0)
+        begun.set()
+        return first, second
+
+    first, second = _after_rank_0(dist.new_group(range(size)), begin, rank)
     assert second.wait()[0][0] == 5.0 * size
     first.wait()
     assert rank != 0 or (len(told) == 1 and "in_order" in told[0]), told
@@ -178,9 +195,8 @@ def the_end(store, rank, size):
         except Exception as error:
             told.append(str(error))
 
-    if rank != 0:  # as above
-        time.sleep(0.3)
-    result = _reduced().then(waits if rank == 0 else lambda future: None)
+    callback = waits if rank == 0 else lambda future: None
+    result = _after_rank_0(dist.new_group(range(size)), lambda: _reduced().then(callback), rank)
     dist.barrier()
     time.sleep(0.3)
     started = time.monotonic()

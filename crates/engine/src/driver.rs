@@ -384,6 +384,10 @@ impl Driver {
                     idle = 0;
                     continue;
                 }
+                if stuck > FORCE_ASIDE && core.put_streams_aside() {
+                    (idle, core.stuck_since) = (0, Some(now));
+                    continue;
+                }
                 let nap = until.map_or(NAP, |until| (until - now).min(NAP));
                 if self.sleep(&mut core, nap, &over) {
                     return;

@@ -1,12 +1,8 @@
 //! Fragments that came before anybody wants them, copied out of their channel so that they block none behind them.
 use std::collections::{HashMap, VecDeque};
 
+use super::Limits;
 use paceline_transport::tag::{Call, Tag};
-
-/// Bytes of a rank above which it is left alone unless nothing else helps.
-const LIMIT: usize = 64 << 20;
-/// The same of what streams through this process: it need not come faster than it goes on.
-const LIMIT_OF_STREAMS: usize = 4 << 20;
 
 /// Where a message belongs: group, operation, lane, slot, roles, and whether it is a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,38 +25,52 @@ impl Key {
 
 struct Fragment {
     tag: Tag,
-    rank: u32,
+    wire: u32,
     payload: Vec<u8>,
 }
 
 /// All of them.
-#[derive(Default)]
 pub(super) struct Aside {
+    limits: Limits,
+    /// Bytes of a wire's streams above which it is left alone, at the moment.
+    streams: usize,
     messages: HashMap<Key, VecDeque<Fragment>>,
+    /// Bytes by wire.
     held: HashMap<u32, usize>,
     /// Fragments so far.
     pub puts: u64,
 }
 
 impl Aside {
+    pub fn new(limits: Limits) -> Aside {
+        let (messages, held) = Default::default();
+        Aside { limits, streams: limits.aside_streams, messages, held, puts: 0 }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Whether so much of this rank is held that it should wait.
-    pub fn full(&self, rank: u32, streams: bool, force: bool) -> bool {
+    /// Whether so much of this wire is held that it should wait.
+    pub fn full(&self, wire: u32, streams: bool, force: bool) -> bool {
         let limit = match (force, streams) {
             (true, _) => usize::MAX,
-            (false, true) => LIMIT_OF_STREAMS,
-            (false, false) => LIMIT,
+            (false, true) => self.streams,
+            (false, false) => self.limits.aside,
         };
-        self.held.get(&rank).is_some_and(|&bytes| bytes > limit)
+        self.held.get(&wire).is_some_and(|&bytes| bytes > limit)
     }
 
-    pub fn put(&mut self, rank: u32, tag: &Tag, payload: Vec<u8>) {
+    /// More of what streams is put aside from now on than is held of this wire, until nothing is held.
+    pub fn widen(&mut self, wire: u32) {
+        let held = self.held.get(&wire).copied().unwrap_or(0);
+        self.streams = self.streams.max(held).saturating_add(self.limits.aside_streams);
+    }
+
+    pub fn put(&mut self, wire: u32, tag: &Tag, payload: Vec<u8>) {
         self.puts += 1;
-        *self.held.entry(rank).or_default() += payload.len();
-        self.messages.entry(Key::of(tag)).or_default().push_back(Fragment { tag: *tag, rank, payload });
+        *self.held.entry(wire).or_default() += payload.len();
+        self.messages.entry(Key::of(tag)).or_default().push_back(Fragment { tag: *tag, wire, payload });
     }
 
     /// The first fragment of a message.
@@ -68,13 +78,21 @@ impl Aside {
         self.messages.get(key)?.front().map(|fragment| &fragment.tag)
     }
 
-    pub fn pop(&mut self, key: &Key) -> Option<Vec<u8>> {
+    /// The payload of a message's first fragment, or as much of it as these elements, of so many bytes each; the rest of
+    /// it is then the first.
+    pub fn pop(&mut self, key: &Key, elements: u64, element: usize) -> Option<Vec<u8>> {
         let queue = self.messages.get_mut(key)?;
-        let fragment = queue.pop_front()?;
-        if queue.is_empty() {
+        let mut fragment = queue.pop_front()?;
+        let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(element);
+        if bytes < fragment.payload.len() {
+            let rest = fragment.payload.split_off(bytes);
+            let tag = Tag { offset: fragment.tag.offset + elements, bytes: rest.len() as u32, ..fragment.tag };
+            queue.push_front(Fragment { tag, wire: fragment.wire, payload: rest });
+        } else if queue.is_empty() {
             self.messages.remove(key);
+            self.narrow();
         }
-        if let Some(held) = self.held.get_mut(&fragment.rank) {
+        if let Some(held) = self.held.get_mut(&fragment.wire) {
             *held -= fragment.payload.len();
         }
         Some(fragment.payload)
@@ -92,12 +110,19 @@ impl Aside {
         self.messages.retain(|key, fragments| {
             if key.group == group {
                 for fragment in fragments.iter() {
-                    if let Some(held) = held.get_mut(&fragment.rank) {
+                    if let Some(held) = held.get_mut(&fragment.wire) {
                         *held -= fragment.payload.len();
                     }
                 }
             }
             key.group != group
         });
+        self.narrow();
+    }
+
+    fn narrow(&mut self) {
+        if self.is_empty() {
+            self.streams = self.limits.aside_streams;
+        }
     }
 }

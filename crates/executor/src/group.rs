@@ -12,9 +12,6 @@ use crate::program::Transfer;
 use paceline_transport::error::RunError;
 use paceline_transport::tag::{Call, Tag};
 
-/// Bytes of operations that may begin before the oldest is over: what peers put aside is bounded by it.
-const AHEAD: u64 = 16 << 20;
-
 /// What a fragment is to this group.
 pub(super) enum Found {
     /// Its operation is over or has failed.
@@ -59,14 +56,16 @@ pub(super) struct Group {
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
     depth: Depth,
+    /// Bytes of operations that may begin before the oldest is over.
+    ahead: u64,
     /// Operations have been in steps: only then is anybody looked for who meets at the end of one.
     steps: bool,
 }
 
 impl Group {
-    pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth) -> Group {
+    pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
         let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        Group { id, ranks, me, base, ops, transfers, counters, broken, depth, steps: false }
+        Group { id, ranks, me, base, ops, transfers, counters, broken, depth, ahead, steps: false }
     }
 
     pub fn busy(&self) -> bool {
@@ -216,7 +215,7 @@ impl Group {
             }
             let Some(live) = live else { continue };
             // What waits for a step's other operations must not keep them from beginning.
-            if !*opened && live.step.is_none() && (lanes >= self.depth.lanes || ahead > AHEAD) {
+            if !*opened && live.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
                 break;
             }
             *opened = true;

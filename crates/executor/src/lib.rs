@@ -7,6 +7,7 @@
 //! | `step` | a lane's steps, and receiving their fragments |
 //! | `send` | sending the fragments of a step |
 //! | `aside` | fragments that came before anybody wants them |
+//! | `limits` | how much is held and begun ahead |
 //! | `group` | the operations of a communicator in their order |
 //! | `underneath` | operations that the library of the transport does |
 //! | `wires` | the channels by rank, and which of them are lost |
@@ -17,6 +18,7 @@ mod aside;
 mod group;
 pub mod handle;
 mod lane;
+mod limits;
 mod live;
 pub mod program;
 mod send;
@@ -30,6 +32,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use limits::Limits;
 pub use live::{Begin, Between, Finish, InStep};
 pub use wires::Wires;
 
@@ -38,6 +41,7 @@ use aside::Aside;
 use group::{Found, Group, Opened};
 use live::Depth;
 use paceline_transport::error::RunError;
+use paceline_transport::tag::Tag;
 
 /// A group that cannot go on.
 #[derive(Debug)]
@@ -63,6 +67,7 @@ pub struct Over {
 /// All groups of this process, and the channels they share.
 pub struct Executor {
     wires: Wires,
+    limits: Limits,
     groups: Vec<Group>,
     /// Communicators that were dropped.
     gone: HashSet<u32>,
@@ -79,8 +84,15 @@ impl Executor {
     /// Over these channels.
     #[must_use]
     pub fn new(wires: Wires) -> Executor {
-        let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::default());
-        Executor { wires, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
+        Executor::with_limits(wires, Limits::default())
+    }
+
+    /// The same, within these limits.
+    #[must_use]
+    pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
+        wires.limit(&limits);
+        let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::new(limits));
+        Executor { wires, limits, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
     }
 
     /// The channels.
@@ -91,7 +103,7 @@ impl Executor {
     /// Adds a communicator of these ranks, `me` being this process's place in it.
     pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
         let depth = if self.wires.near(&ranks) { Depth::NEAR } else { Depth::far(ranks.len()) };
-        self.groups.push(Group::new(id, ranks, me, depth));
+        self.groups.push(Group::new(id, ranks, me, depth.within(&self.limits), self.limits.ahead));
     }
 
     /// Begins an operation.
@@ -106,8 +118,10 @@ impl Executor {
     /// Does what can be done now; whether anything was.
     pub fn progress(&mut self) -> bool {
         let mut any = self.wires.look();
-        for wire in 0..self.wires.sources() {
+        let mut at = 0;
+        while let Some(wire) = self.wires.source(at) {
             any |= self.receive(wire);
+            at += 1;
         }
         for group in &mut self.groups {
             match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
@@ -120,10 +134,10 @@ impl Executor {
         any | self.wires.flush()
     }
 
-    /// Takes fragments from a rank as long as they are wanted.
-    fn receive(&mut self, rank: u32) -> bool {
+    /// Takes fragments from a wire as long as they are wanted.
+    fn receive(&mut self, wire: u32) -> bool {
         let mut any = false;
-        while let Some(tag) = self.wires.front(rank) {
+        while let Some(tag) = self.wires.front(wire) {
             let mut group = self.groups.iter_mut().find(|g| g.id == tag.group);
             let found = match &mut group {
                 Some(group) => group.find(&tag),
@@ -132,7 +146,7 @@ impl Executor {
             };
             match (found, group) {
                 (Found::Live(place), Some(group)) => {
-                    let taken = match group.deliver(place, &tag, rank, &mut self.wires) {
+                    let taken = match group.deliver(place, &tag, wire, &mut self.wires) {
                         Ok(false) => break,
                         Ok(true) => {
                             any = true;
@@ -145,7 +159,7 @@ impl Executor {
                     }
                 }
                 (Found::Past, _) => {
-                    if !self.wires.discard(rank) {
+                    if !self.wires.discard(wire) {
                         break;
                     }
                     any = true;
@@ -160,17 +174,38 @@ impl Executor {
     /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already, but for sums that stream
     /// through this process: those are wanted when others have sent theirs.
     pub fn put_aside(&mut self, force: bool) -> bool {
-        let mut any = false;
-        for rank in 0..self.wires.sources() {
-            let Some(tag) = self.wires.front(rank) else { continue };
-            let streams = self.groups.iter().find(|group| group.id == tag.group).and_then(|group| group.streams(&tag));
+        let (mut any, mut at) = (false, 0);
+        while let Some(wire) = self.wires.source(at) {
+            at += 1;
+            let Some(tag) = self.wires.front(wire) else { continue };
+            let streams = self.streams(&tag);
             // What waits for an operation that may not begin here may block the end of those that have begun.
-            if self.aside.full(rank, streams.is_some(), force && streams != Some(Opened::Yes)) {
+            if self.aside.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
                 continue;
             }
-            any |= self.wires.take_aside(rank, &tag, &mut self.aside);
+            any |= self.wires.take_aside(wire, &tag, &mut self.aside);
         }
         any
+    }
+
+    /// Allows more of the sums that stream through this process to be put aside, if they are in the way, and does so;
+    /// whether any was. Called when forcing did not help: mostly a rank is late, and what was put aside is only memory.
+    /// But a rank may wait for what stands behind them, so that they would wait for it forever.
+    pub fn put_streams_aside(&mut self) -> bool {
+        let mut at = 0;
+        while let Some(wire) = self.wires.source(at) {
+            at += 1;
+            if self.wires.front(wire).is_some_and(|tag| self.streams(&tag) == Some(Opened::Yes)) {
+                self.aside.widen(wire);
+                return self.put_aside(true);
+            }
+        }
+        false
+    }
+
+    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    fn streams(&self, tag: &Tag) -> Option<Opened> {
+        self.groups.iter().find(|group| group.id == tag.group).and_then(|group| group.streams(tag))
     }
 
     /// Ends all operations of a group with an error; later ones fail at once.

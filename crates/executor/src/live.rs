@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Limits;
 use super::lane::{Lane, Lent, State};
 use super::underneath::Stage;
 use crate::handle::Handle;
@@ -31,6 +32,11 @@ impl Depth {
     /// for every hop up and down one or more.
     pub fn far(ranks: usize) -> Depth {
         Depth { window: (ranks as u32).max(64), lanes: (2 * ranks).max(256) }
+    }
+
+    /// No deeper than the limits.
+    pub fn within(self, limits: &Limits) -> Depth {
+        Depth { window: self.window.min(limits.window).max(1), lanes: self.lanes.min(limits.lanes) }
     }
 }
 

@@ -43,6 +43,11 @@ pub trait Program: Send {
         0..0
     }
 
+    /// Whether sums stream through this role in little memory: it takes lanes one after the other.
+    fn streams(&self, _role: u32) -> bool {
+        false
+    }
+
     /// What the library underneath is asked for when all lanes are over.
     fn underneath(&self) -> Option<Underneath> {
         None
@@ -82,6 +87,10 @@ impl Program for Scheduled {
     fn servers(&self) -> Range<u32> {
         let roles = self.schedule.roles();
         roles.workers..roles.workers + roles.servers
+    }
+
+    fn streams(&self, role: u32) -> bool {
+        role >= self.servers().end
     }
 
     /// Who combines last receives nothing of it later. A switch's sum goes to a server that combines once more.

@@ -7,9 +7,6 @@ use super::step::{Place, Shown};
 use super::wires::Wires;
 use paceline_transport::tag::{EVERYBODY, Tag};
 
-/// Least bytes that are lent: below, finding the pages costs more than copying once more.
-const LEAST_LENT: usize = 128 << 10;
-
 /// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
 /// itself, two ranks that lend each other theirs would both wait.
 fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
@@ -66,6 +63,10 @@ pub(super) fn send(
     let element = signature.dtype.size();
     let (shown_as, bytes) = (live.number, piece.len * element as u64);
     let own = live.parts[part].role;
+    let stream = (to.count == 1 && live.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
+    if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
+        return (false, false);
+    }
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
     let mut any = false;
     let lane = &mut live.parts[part].lanes[at];
@@ -93,7 +94,7 @@ pub(super) fn send(
         while sent < upto || (sent == 0 && piece.len == 0) {
             let lent = if lends { wires.lends(rank) } else { 0 };
             let run = space.run(piece.off + sent, (upto - sent).min((most.max(lent) / element) as u64));
-            let lent = lent > 0 && run.len() >= LEAST_LENT;
+            let lent = lent > 0 && run.len() >= wires.least_lent();
             let length = if lent { run.len() } else { run.len().min(most / element * element) };
             let run = &mut run[..length];
             let tag = Tag {
@@ -128,5 +129,9 @@ pub(super) fn send(
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }
     }
-    (any, lane.sent.complete() == copies.count())
+    let complete = lane.sent.complete() == copies.count();
+    if let Some(stream) = stream.filter(|_| complete) {
+        wires.leave(stream);
+    }
+    (any, complete)
 }

@@ -87,6 +87,8 @@ struct Wanted {
     /// What the result is multiplied by, where this contribution completes it.
     factor: Option<f64>,
     got: u64,
+    /// Elements that may be combined now, the others when more has come of others or has gone on.
+    room: u64,
     /// Elements of the piece that may be written.
     limit: u64,
 }
@@ -138,7 +140,6 @@ fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, tag: &Tag) -> Opti
     if got != tag.offset {
         return None;
     }
-    let elements = u64::from(tag.bytes) / live.signature.dtype.size() as u64;
     // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
     // came first.
     let ahead = match (peer, part.space.window()) {
@@ -146,13 +147,11 @@ fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, tag: &Tag) -> Opti
         (0, None) => limit,
         _ => lane.got.get(peer - 1).min(limit),
     };
-    if ahead != ALL && got + elements > ahead {
-        return None;
-    }
+    let room = if ahead == ALL { ALL } else { ahead.saturating_sub(got) };
     let assign = op == Op::Assign || (op == Op::AssignThenReduce && peer == 0);
     let last = peer + 1 == from.count;
     let factor = live.factor.filter(|_| last && live.program.completes(role, number, pc));
-    Some(Wanted { peer, piece, assign, factor, got, limit: piece.len })
+    Some(Wanted { peer, piece, assign, factor, got, room, limit: piece.len })
 }
 
 /// Elements of a piece that streams through which have gone on.
@@ -247,6 +246,9 @@ pub(super) fn deliver(
     }
     let Some(wanted) = wanted(live, &live.parts[part], number, lane, tag) else { return Ok(false) };
     let elements = fits(&wanted, tag, &live.signature)?;
+    if elements > wanted.room {
+        return Ok(false);
+    }
     let how = Combine::new(live, &wanted, tag);
     let began = Shown::begins(&wires.timeline, tag.offset);
     let space = &mut live.parts[part].space;
@@ -279,7 +281,7 @@ pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside
     for kind in [Note::Arrived, Note::Release] {
         for from in 0..live.program.roles() as u16 {
             let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
-            while aside.pop(&Key { group, seq, lane, slot, from, to, transfer: false }).is_some() {
+            while aside.pop(&Key { group, seq, lane, slot, from, to, transfer: false }, 0, 0).is_some() {
                 any |= note(live, part, lane);
             }
         }
@@ -421,9 +423,15 @@ fn take_aside(
             }
             let (here, lane) = (&live.parts[part], &live.parts[part].lanes[at]);
             let Some(wanted) = wanted(live, here, number, lane, tag) else { break };
-            let (elements, how) = (fits(&wanted, tag, &live.signature)?, Combine::new(live, &wanted, tag));
+            // Senders cut their messages in different places: a fragment may fit only in part until it has partly gone on.
+            let all = fits(&wanted, tag, &live.signature)?;
+            let elements = all.min(wanted.room);
+            if elements == 0 && all > 0 {
+                break;
+            }
+            let how = Combine::new(live, &wanted, tag);
             let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
-            let Some(payload) = aside.pop(&key) else { break };
+            let Some(payload) = aside.pop(&key, elements, live.signature.dtype.size()) else { break };
             how.part(&mut live.parts[part].space, 0, &payload);
             let lane = &mut live.parts[part].lanes[at];
             count(lane, &wanted, elements);

@@ -1,12 +1,14 @@
 //! The channels by rank, and which of them are lost.
 //!
 //! A *wire* is a rank's channel, or behind these the stream of a multicast: those that are sent are numbered by
-//! themselves, and so are those that are received.
+//! themselves, and so are those that are received. What a process sends to itself comes from a wire for each pair of roles.
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_schedule::Peers;
 
+use super::Limits;
 use super::aside::Aside;
 use crate::timeline::Timeline;
 use paceline_transport::channel::{Channel, Sink, Ticket};
@@ -24,8 +26,15 @@ pub struct Lost {
     pub reason: String,
 }
 
+/// Queues of the loopback are numbered from here.
+const LOOPBACK: u32 = 1 << 31;
+
 /// A channel for each rank of the job.
 pub struct Wires {
+    me: u32,
+    loopback: Loopback,
+    least_lent: usize,
+    /// By rank; none to itself.
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
     /// By rank: a network is between.
@@ -39,6 +48,9 @@ pub struct Wires {
     refused: Vec<bool>,
     /// Ranks whose front fragment has partly gone to where it is wanted.
     partial: Vec<bool>,
+    /// Streams (communicator, sender, receiver) with the message (operation, lane) that is on its way. The receiver takes
+    /// one message after the other: in their middle, others would stand before what it wants.
+    streams: HashMap<(u32, u32, u32), (u32, u32)>,
     /// Payload bytes sent and received.
     pub bytes: [u64; 2],
     /// Connections that were lost since the caller last looked.
@@ -51,13 +63,20 @@ impl Wires {
     /// `channels` by rank; to itself a rank talks by a loopback.
     #[must_use]
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
-        channels[me as usize] = Some(Box::new(Loopback::default()));
-        let names = channels.iter().map(|channel| channel.as_ref().map_or("none", |channel| channel.name())).collect();
+        channels[me as usize] = None;
+        let name = |channel: &Option<Box<dyn Channel>>| channel.as_ref().map_or("none", |channel| channel.name());
+        let mut names: Vec<_> = channels.iter().map(name).collect();
+        names[me as usize] = "self";
+        let Limits { loopback_fragment, loopback_fragments, least_lent, .. } = Limits::default();
         let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
-        let (multicast, offload, any_unflushed, bytes, lost) = (None, None, false, [0; 2], Vec::new());
+        let (multicast, offload, any_unflushed, streams, bytes, lost) =
+            (None, None, false, HashMap::new(), [0; 2], Vec::new());
         Wires {
+            me,
+            loopback: Loopback::new(loopback_fragment, loopback_fragments),
+            least_lent,
             channels,
             names,
             far,
@@ -67,10 +86,16 @@ impl Wires {
             any_unflushed,
             refused,
             partial,
+            streams,
             bytes,
             lost,
             timeline,
         }
+    }
+
+    pub(super) fn limit(&mut self, limits: &Limits) {
+        self.loopback = Loopback::new(limits.loopback_fragment, limits.loopback_fragments);
+        self.least_lent = limits.least_lent;
     }
 
     /// Has multicasts go out as such from now on.
@@ -104,9 +129,13 @@ impl Wires {
         self.channels.len() as u32
     }
 
-    /// Wires to receive from are numbered below this.
-    pub(super) fn sources(&self) -> u32 {
-        self.ranks() + self.multicast.as_ref().map_or(0, Multicast::streams)
+    /// The wires to receive from, one after the other.
+    pub(super) fn source(&self, at: u32) -> Option<u32> {
+        let others = self.ranks() + self.multicast.as_ref().map_or(0, Multicast::streams);
+        match at.checked_sub(others) {
+            None => Some(at),
+            Some(queue) => ((queue as usize) < self.loopback.queues()).then_some(LOOPBACK + queue),
+        }
     }
 
     /// The wire to these roles of a group, of which `host` says who plays them, and the one that this process plays
@@ -136,6 +165,7 @@ impl Wires {
     pub(super) fn fragment(&self, wire: u32) -> usize {
         match self.channels.get(wire as usize) {
             None => self.multicast.as_ref().map_or(4096, Multicast::fragment),
+            Some(None) if wire == self.me => self.loopback.fragment(),
             Some(channel) => channel.as_ref().map_or(4096, |c| c.fragment()),
         }
     }
@@ -151,7 +181,11 @@ impl Wires {
         if self.full(rank) {
             return false;
         }
-        let Some(channel) = &mut self.channels[rank as usize] else { return false };
+        let Some(channel) = &mut self.channels[rank as usize] else {
+            let taken = rank == self.me && self.loopback.send(tag, payload);
+            self.bytes[0] += payload.len() as u64 * u64::from(taken);
+            return taken;
+        };
         match channel.send(tag, payload) {
             Ok(taken) => {
                 self.refused[rank as usize] = !taken && self.far[rank as usize];
@@ -169,6 +203,15 @@ impl Wires {
         }
     }
 
+    /// Whether a message may be sent on a stream now; then none other may until this one has [left](Wires::leave).
+    pub(super) fn enter(&mut self, stream: (u32, u32, u32), message: (u32, u32)) -> bool {
+        *self.streams.entry(stream).or_insert(message) == message
+    }
+
+    pub(super) fn leave(&mut self, stream: (u32, u32, u32)) {
+        self.streams.remove(&stream);
+    }
+
     /// Whether this wire surely takes nothing now.
     pub(super) fn full(&self, wire: u32) -> bool {
         match wire.checked_sub(self.ranks()) {
@@ -180,6 +223,11 @@ impl Wires {
     /// Most bytes of a fragment that can be lent to this rank, or 0.
     pub(super) fn lends(&self, rank: u32) -> usize {
         self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())
+    }
+
+    /// Least bytes that are lent.
+    pub(super) fn least_lent(&self) -> usize {
+        self.least_lent
     }
 
     /// As [`Wires::send`]; the payload must not change until it has been returned.
@@ -221,55 +269,64 @@ impl Wires {
     }
 
     #[inline]
-    pub(super) fn front(&mut self, rank: u32) -> Option<Tag> {
-        if let Some(stream) = rank.checked_sub(self.ranks()) {
-            return self.multicast.as_ref()?.front(stream);
-        }
-        match self.channels[rank as usize].as_mut()?.front() {
+    pub(super) fn front(&mut self, wire: u32) -> Option<Tag> {
+        let Some(channel) = self.channels.get_mut(wire as usize) else { return self.front_of_others(wire) };
+        match channel.as_mut()?.front() {
             Ok(tag) => tag,
             Err(error) => {
-                self.lose(rank, &error);
+                self.lose(wire, &error);
                 None
             }
         }
     }
 
-    pub(super) fn take(&mut self, rank: u32, bytes: u32, sink: Sink<'_>) -> bool {
-        if let Some(stream) = rank.checked_sub(self.ranks()) {
-            let taken = self.multicast.as_mut().is_some_and(|all| all.take(stream, sink));
+    fn front_of_others(&self, wire: u32) -> Option<Tag> {
+        match wire.checked_sub(LOOPBACK) {
+            Some(queue) => self.loopback.front(queue as usize),
+            None => self.multicast.as_ref()?.front(wire - self.ranks()),
+        }
+    }
+
+    pub(super) fn take(&mut self, wire: u32, bytes: u32, sink: Sink<'_>) -> bool {
+        let Some(channel) = self.channels.get_mut(wire as usize) else {
+            let stream = wire - self.ranks();
+            let taken = match wire.checked_sub(LOOPBACK) {
+                Some(queue) => self.loopback.take(queue as usize, sink),
+                None => self.multicast.as_mut().is_some_and(|all| all.take(stream, sink)),
+            };
             self.bytes[1] += u64::from(bytes) * u64::from(taken);
             return taken;
-        }
-        let Some(channel) = &mut self.channels[rank as usize] else { return false };
+        };
+        let Some(channel) = channel else { return false };
         match channel.take(sink) {
             Ok(taken) => {
                 self.bytes[1] += u64::from(bytes) * u64::from(taken);
-                self.partial[rank as usize] = !taken;
+                self.partial[wire as usize] = !taken;
                 taken
             }
             Err(error) => {
-                self.lose(rank, &error);
+                self.lose(wire, &error);
                 false
             }
         }
     }
 
-    pub(super) fn discard(&mut self, rank: u32) -> bool {
-        self.take(rank, 0, Sink::Drop)
+    pub(super) fn discard(&mut self, wire: u32) -> bool {
+        self.take(wire, 0, Sink::Drop)
     }
 
-    pub(super) fn take_aside(&mut self, rank: u32, tag: &Tag, aside: &mut Aside) -> bool {
-        if self.partial.get(rank as usize) == Some(&true) {
+    pub(super) fn take_aside(&mut self, wire: u32, tag: &Tag, aside: &mut Aside) -> bool {
+        if self.partial.get(wire as usize) == Some(&true) {
             return false;
         }
         let mut copy = Vec::with_capacity(tag.bytes as usize);
-        let taken = self.take(rank, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
+        let taken = self.take(wire, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
-        if let Some(partial) = self.partial.get_mut(rank as usize) {
+        if let Some(partial) = self.partial.get_mut(wire as usize) {
             *partial = false;
         }
         if taken {
-            aside.put(rank, tag, copy);
+            aside.put(wire, tag, copy);
         }
         taken
     }
@@ -301,6 +358,8 @@ impl Wires {
 
     /// A group is gone, because it has `failed` or is not needed any more.
     pub(super) fn forget(&mut self, group: u32, failed: bool) {
+        self.loopback.forget(group);
+        self.streams.retain(|&(of, ..), _| of != group);
         if let Some(multicast) = &mut self.multicast {
             multicast.forget(group, failed);
         }

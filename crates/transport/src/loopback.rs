@@ -1,52 +1,105 @@
-//! The channel from a process to itself: a worker that is also a server talks to its own roles.
-use std::collections::VecDeque;
-use std::io;
+//! From a process to itself: a worker that is also a server or a switch talks to its own roles.
+//!
+//! Each pair of roles has a bounded queue of its own, as processes apart would have a channel each. In one queue for all,
+//! what a role sends would wait behind what another one may not take yet: a worker that fills the queue for a switch would
+//! keep the switch from passing on its sum, without which it takes nothing more.
+use std::collections::{HashMap, VecDeque};
 
-use crate::channel::{Channel, Sink};
+use crate::channel::Sink;
 use crate::tag::Tag;
 
-const FRAGMENT: usize = 64 * 1024;
-const SLOTS: usize = 8;
-
-/// A bounded queue of copies.
-#[derive(Default)]
+/// Bounded queues of copies.
 pub struct Loopback {
-    queue: VecDeque<(Tag, Vec<u8>)>,
+    /// Most payload bytes of a fragment.
+    fragment: usize,
+    /// Most fragments of a queue.
+    fragments: usize,
+    queues: Vec<VecDeque<(Tag, Vec<u8>)>>,
+    /// By communicator, sender and receiver.
+    numbers: HashMap<(u32, u16, u16), usize>,
+    /// Numbers of queues whose communicator is gone.
+    free: Vec<usize>,
+    /// Fragments of all queues.
+    held: usize,
     spare: Vec<Vec<u8>>,
 }
 
-impl Channel for Loopback {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        if self.queue.len() == SLOTS {
-            return Ok(false);
+impl Loopback {
+    /// No queues yet; `fragments` of at most `fragment` bytes from one role to another.
+    #[must_use]
+    pub fn new(fragment: usize, fragments: usize) -> Loopback {
+        let (queues, numbers, free, spare) = (Vec::new(), HashMap::new(), Vec::new(), Vec::new());
+        Loopback { fragment, fragments, queues, numbers, free, held: 0, spare }
+    }
+
+    fn queue(&mut self, tag: &Tag) -> &mut VecDeque<(Tag, Vec<u8>)> {
+        let (queues, free) = (&mut self.queues, &mut self.free);
+        let number = self.numbers.entry((tag.group, tag.from, tag.to)).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                queues.push(VecDeque::new());
+                queues.len() - 1
+            })
+        });
+        &mut self.queues[*number]
+    }
+
+    /// Takes a copy of the fragment, or refuses it because its queue is full (`false`).
+    pub fn send(&mut self, tag: &Tag, payload: &[u8]) -> bool {
+        let most = self.fragments;
+        if self.queue(tag).len() >= most {
+            return false;
         }
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(payload);
-        self.queue.push_back((*tag, copy));
-        Ok(true)
+        self.queue(tag).push_back((*tag, copy));
+        self.held += 1;
+        true
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
-        Ok(self.queue.front().map(|(tag, _)| *tag))
+    /// Queues that may hold something are numbered below this.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        if self.held == 0 { 0 } else { self.queues.len() }
     }
 
-    fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
-        let Some((_, payload)) = self.queue.pop_front() else { return Ok(false) };
+    /// The tag of a queue's next fragment.
+    #[must_use]
+    pub fn front(&self, queue: usize) -> Option<Tag> {
+        self.queues.get(queue)?.front().map(|(tag, _)| *tag)
+    }
+
+    /// Takes it.
+    pub fn take(&mut self, queue: usize, sink: Sink<'_>) -> bool {
+        let Some((_, payload)) = self.queues.get_mut(queue).and_then(VecDeque::pop_front) else { return false };
+        self.held -= 1;
         match sink {
             Sink::Into(to) => to.copy_from_slice(&payload),
             Sink::Show(show) => show(0, &payload),
             Sink::Drop => {}
         }
-        self.spare.push(payload);
-        Ok(true)
+        if self.spare.len() < self.fragments {
+            self.spare.push(payload);
+        }
+        true
     }
 
-    fn fragment(&self) -> usize {
-        FRAGMENT
+    /// A communicator is gone, and what was sent in it.
+    pub fn forget(&mut self, group: u32) {
+        let (queues, free, held) = (&mut self.queues, &mut self.free, &mut self.held);
+        self.numbers.retain(|&(of, ..), number| {
+            if of == group {
+                *held -= queues[*number].len();
+                queues[*number].clear();
+                free.push(*number);
+            }
+            of != group
+        });
     }
 
-    fn name(&self) -> &'static str {
-        "self"
+    /// Payload bytes of a fragment.
+    #[must_use]
+    pub fn fragment(&self) -> usize {
+        self.fragment
     }
 }
