@@ -34,6 +34,9 @@ exclude_patterns = ["_build", "jupyter_execute", "**.ipynb_checkpoints"]
 highlight_language = "none"
 # Docstrings quote code as Markdown does.
 default_role = "literal"
+# `--option` keeps its two hyphens.
+smartquotes = False
+maximum_signature_line_length = 88
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
@@ -125,6 +128,19 @@ def check_all_documented(app: Sphinx, env: object) -> None:
                 )
 
 
+def examples_as_code(app: Sphinx, ctx: object, lines: list[str]) -> None:
+    """Lines of a help text that are kept as they are show commands."""
+    text: list[str] = []
+    for line in lines:
+        if line.startswith("| "):
+            if not text or not text[-1].startswith("    "):
+                text += [".. code-block:: none", ""]
+            text.append(f"    {line[2:]}")
+        else:
+            text.append(line)
+    lines[:] = text
+
+
 def trim_code(app: Sphinx, ctx: object, lines: list[str]) -> None:
     """Code in a help text may end with a space (`[rank 3] `), a literal of reStructuredText may not."""
     lines[:] = [re.sub(r"`([^`\s][^`]*?)\s+`", r"`\1`", line) for line in lines]
@@ -132,6 +148,7 @@ def trim_code(app: Sphinx, ctx: object, lines: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("sphinx-click-process-description", examples_as_code)
     app.connect("sphinx-click-process-options", trim_code)
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("autodoc-process-docstring", after_napoleon, priority=600)
