@@ -45,7 +45,7 @@ $(VENV)/.lint: $(VENV)/.tools
 # Records real training steps of a real model on this machine, forecasts them on a cluster, draws what it says.
 demo: setup
 	@mkdir -p $(OUT)
-	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes half a minute."
+	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes about a minute."
 	$(BIN)/paceline record --model resnet18 --batch 16 --warmup 1 --steps 4 -o $(OUT)/resnet18.json
 	$(SAY) "2/3 Forecasting them on 2 to 32 devices of 500 images/s at 10 Gbit/s, with each strategy. Takes seconds."
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 2,4,8,16,32 --bandwidth 10Gbps \
