@@ -1,4 +1,4 @@
-"""Strategies and coordinators: what is registered, found by name, and which options each of them uses."""
+"""Strategies and coordinators: what is registered, lookup by name, and which options each of them uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy as the registry lists it: its names, and the knobs it looks at."""
+    """A registered strategy: its names, and the options (knobs) that it uses."""
 
     name: StrategyName
     aliases: tuple[str, ...]
@@ -27,13 +27,18 @@ class Strategy:
 
     @property
     def is_a_librarys(self) -> bool:
-        """Whether it is the all-reduce of a library underneath, which chooses by what its links carry."""
+        """Whether it is the all-reduce of an underlying library, which chooses by what its links carry."""
         return "rates" in self.knobs
 
 
 @lru_cache(maxsize=1)
 def all_strategies() -> tuple[Strategy, ...]:
-    """Every strategy that can be forecast, in the order of tables."""
+    """Return all strategies that can be forecast, in the order of tables.
+
+    Example:
+        >>> [strategy.name for strategy in paceline.all_strategies()][:2]
+        ['ps', 'ps-multicast']
+    """
     return tuple(
         Strategy(entry["name"], tuple(entry["aliases"]), entry["summary"], frozenset(entry["knobs"]))
         for entry in json.loads(strategies())
@@ -41,7 +46,7 @@ def all_strategies() -> tuple[Strategy, ...]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of this name or alias; raises InvalidArgumentError naming the nearest."""
+    """Return the strategy of this name or alias. Raises InvalidArgumentError naming the nearest."""
     for strategy in all_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
@@ -55,7 +60,7 @@ GRAPH = "graph"
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A way to agree on an order: its names."""
+    """A registered coordinator: its names."""
 
     name: CoordinatorName
     aliases: tuple[str, ...]
@@ -64,7 +69,7 @@ class Coordinator:
 
 @lru_cache(maxsize=1)
 def all_coordinators() -> tuple[Coordinator, ...]:
-    """Every policy, in the order of tables."""
+    """Return all coordinators, in the order of tables."""
     entries = json.loads(coordinators())
     return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
 
@@ -82,7 +87,7 @@ def find_coordinator(name: str) -> CoordinatorName:
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
-    """Say that there is no such thing, and which name is nearest."""
+    """Return a message that there is no such thing, with the nearest name."""
     near = nearest(name, names)
     return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 
@@ -100,7 +105,7 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
 
 
 def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:
-    """The strategies that the cluster's switch can serve, and the others."""
+    """Return the strategies that the cluster's switch supports, and the others."""
     switch = json.loads(cluster.to_json()).get("switch", {})
     able: list[Strategy] = []
     unable: list[Strategy] = []
