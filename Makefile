@@ -1,4 +1,4 @@
-# `make demo` runs the main job, `make test` the tests; both set up what they need in .venv, without sudo.
+# `make demo` runs the main job, `make test` the everyday tests; both set up what they need in .venv, without sudo.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-all bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,12 @@ $(VENV)/.installed: $(VENV)/.tools $(RUST)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/maturin develop --release --locked --uv
 	@touch $@
 
+# What `make test` would compile first; the demo does without.
+$(VENV)/.tests: $(VENV)/.tools $(RUST)
+	$(SAY) "Compiling the Rust tests. Takes 2 to 4 minutes on two cores the first time."
+	@cargo test --locked --quiet --no-run
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.tools
 	@$(UV) --quiet --requirements pyproject.toml --group lint
 	@touch $@
@@ -39,7 +45,7 @@ $(VENV)/.lint: $(VENV)/.tools
 # Records real training steps of a real model on this machine, forecasts them on a cluster, draws what it says.
 demo: setup
 	@mkdir -p $(OUT)
-	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes half a minute."
+	$(SAY) "1/3 Recording four training steps of ResNet-18 on this CPU. Takes about a minute."
 	$(BIN)/paceline record --model resnet18 --batch 16 --warmup 1 --steps 4 -o $(OUT)/resnet18.json
 	$(SAY) "2/3 Forecasting them on 2 to 32 devices of 500 images/s at 10 Gbit/s, with each strategy. Takes seconds."
 	$(BIN)/paceline simulate $(OUT)/resnet18.json --samples-per-s 500 --workers 2,4,8,16,32 --bandwidth 10Gbps \
@@ -50,9 +56,18 @@ demo: setup
 	$(SAY) "Done. The forecast is for a device of 500 images/s, not for this CPU."
 	@echo "Look at $(OUT)/resnet18.png, and open $(OUT)/resnet18-ring.json at https://ui.perfetto.dev"
 
-test: setup
-	cargo test --locked --quiet
-	$(BIN)/python -m pytest -q -m 'not slow'
+# A test is in one of three tiers, by its marker (pyproject.toml): everyday, minutes (neither marker); `process`, ranks of its own;
+# `slow`, everything else. CI runs the first two.
+PYTEST   := $(BIN)/python -m pytest -q
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+test: setup $(VENV)/.tests
+	PROPTEST_CASES=25 cargo test --locked --quiet
+	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
+
+# One after the other: the ranks of a test have the machine to themselves.
+test-process: setup
+	$(PYTEST) -m 'process and not slow'
 
 test-all: setup
 	cargo test --locked --quiet
@@ -61,7 +76,8 @@ test-all: setup
 	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
-	$(BIN)/python -m pytest -q
+	$(PYTEST) $(PARALLEL) -m 'not process' --hypothesis-profile full
+	$(PYTEST) -m process --hypothesis-profile full
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi

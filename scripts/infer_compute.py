@@ -35,7 +35,7 @@ def by_rate(name: str) -> float:
 
 
 def inferred(network: Network) -> float:
-    """ms after which the model's iteration is the inferred one."""
+    """Milliseconds after which the model's iteration is the inferred one."""
     wanted, compute = network.inferred_iteration_s(), network.compute_ms
     assert wanted is not None
     for _ in range(ROUNDS):

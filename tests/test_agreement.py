@@ -34,6 +34,7 @@ def simulated(policy, ranks, gradients, steps, **how):
     return json.loads(simulate_agreement(json.dumps(scenario)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ranks):
@@ -78,6 +79,7 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
         assert (forecast["votes"], forecast["reports"]) == (2 * steps, 2)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", POLICIES)
 def test_times_are_in_proportion(policy):
     """Gradients that come one after the other: steps are longer by as much as the simulation says."""

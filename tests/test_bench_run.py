@@ -39,6 +39,7 @@ def rows(done):
     return {row["engine"]: row for row in told["rows"]}, told
 
 
+@pytest.mark.process
 def test_engines_side_by_side_end_with_the_same_weights():
     engines = "paceline,ddp-gloo,ddp-nccl"
     done = bench(*SMALL, "--engine", engines, "--num-batches", "4", "--bandwidth", "10Gbps", "--json")
@@ -63,6 +64,7 @@ def test_engines_side_by_side_end_with_the_same_weights():
     assert not skipped["failed"]
 
 
+@pytest.mark.process
 def test_one_engine_prints_what_tf_cnn_benchmarks_prints(tmp_path):
     done = bench(*SMALL, "--engine", "paceline", "--strategy", "ps", "--num-batches", "5", "--display-every", "2")
     assert done.returncode == 0, done.stderr
@@ -107,6 +109,7 @@ def begun(*more):
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for ranks in /proc")
 def test_a_killed_rank_is_named_and_the_others_are_ended():
     process = begun("--json")

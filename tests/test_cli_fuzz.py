@@ -60,7 +60,7 @@ def check(words):
     return result
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(command_lines())
 def test_any_options_give_an_answer_or_one_line(words):
     result = check([*words, "--json"])
@@ -73,13 +73,13 @@ def refuse(name):
     raise AssertionError(f"{name} in JSON")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.text(max_size=12), max_size=4))
 def test_any_words_give_an_answer_or_one_line(words):
     check(["allreduce:1kB", "--workers", "2", "--strategy", "ring", *words])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(command_lines())
 def test_tables_never_fail_where_json_does_not(words):
     check(words)

@@ -7,7 +7,10 @@ import sys
 import pytest
 from job_workers.launch import Ranks, run
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 
 @pytest.mark.parametrize(("size", "threshold"), [(1, 1000), (2, 0), (3, 4000), (4, 1 << 30)])

@@ -170,7 +170,7 @@ def anything(draw):
     return ranks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(ranks=anything())
 def test_parts_add_up(tmp_path_factory, ranks):
     path = ranks.write(tmp_path_factory.getbasetemp() / "anything.json")

@@ -45,6 +45,7 @@ def doctor(*words):
     return result.stdout
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
 def test_a_real_run_with_a_slow_rank(tmp_path):
     pytest.importorskip("torch")

@@ -14,7 +14,7 @@ import pytest
 from elastic_workers import model
 from elastic_workers.launch import finish, run, start
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 # In a ring of three the order of additions depends on what is fused; the default's plan begins steps after a world.
 SAME_ORDER = ("--coordinator", "negotiate")

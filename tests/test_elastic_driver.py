@@ -117,7 +117,7 @@ class Job:
             assert all(len(contents) == 1 for contents in last.values()), last
 
 
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 @given(st.integers(2, 5), st.randoms(use_true_random=False), st.data())
 def test_no_commit_that_all_have_made_is_lost_whoever_dies_when(size, random, data):
     least = data.draw(st.integers(1, size))

@@ -63,6 +63,7 @@ def refused(*words):
     return result.stderr
 
 
+@pytest.mark.process
 def test_up_exec_down(folder, up):
     before = links()
     out = up("default", "--servers", 1, "--switch")
@@ -90,6 +91,7 @@ def test_up_exec_down(folder, up):
     assert_gone(cluster)
 
 
+@pytest.mark.process
 def test_hosts_reach_each_other_and_nothing_else(folder, up):
     up()
     connect = textwrap.dedent("""
@@ -127,6 +129,7 @@ def test_two_clusters_at_once(folder, up):
     assert alive(two.pid)
 
 
+@pytest.mark.process
 def test_down_ends_what_runs_on_hosts_and_says_so(folder, up):
     up()
     cluster = found(folder)
@@ -160,6 +163,7 @@ def manager(folder):
     process.wait()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_manager(manager, how):
     process, cluster, sleeper = manager
@@ -169,6 +173,7 @@ def test_nothing_outlives_the_manager(manager, how):
     assert not alive(sleeper)
 
 
+@pytest.mark.process
 def test_what_a_killed_holder_left_is_ended_by_down(folder, manager):
     process, cluster, sleeper = manager
     wait_until(lambda: Path(f"/proc/{sleeper}/cmdline").read_bytes().startswith(b"sleep"))
@@ -187,6 +192,7 @@ def test_what_a_killed_holder_left_is_ended_by_down(folder, manager):
     assert_gone(cluster)
 
 
+@pytest.mark.process
 def test_a_cluster_that_was_never_told_to_stay_does_not(folder):
     holder, state_of_it = bring_up(plan.plan(1, 0, switch=False), 1e8, realtime=True, name="early")
     let_go(holder)  # as if Ctrl-C had come during `up`
@@ -194,6 +200,7 @@ def test_a_cluster_that_was_never_told_to_stay_does_not(folder):
     assert_gone(state_of_it)
 
 
+@pytest.mark.process
 def test_a_killed_holder_is_named(folder):
     with pytest.raises(emulate.ClusterError, match="SIGKILL"), emulate.cluster(workers=1, bandwidth_bps=1e8) as cluster:
         left = cluster.popen("worker0", ["sleep", "600"])
@@ -203,6 +210,7 @@ def test_a_killed_holder_is_named(folder):
     assert not list((folder / "paceline-emulate").iterdir())
 
 
+@pytest.mark.process
 def test_ctrl_c_during_a_job(folder):
     words = ["run", "--workers", 2, "--bandwidth", "100Mbps", "--", "sh", "-c", "echo $$; exec sleep 600"]
     with start(folder, *words, process_group=0) as process:
@@ -229,6 +237,7 @@ def without_capabilities(kept=(31,)):
         libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run without root already")
 @pytest.mark.parametrize("user", [0, 65_534])
 def test_without_root(user):
@@ -252,6 +261,7 @@ def test_without_root(user):
         assert not list((Path(folder) / "paceline-emulate").iterdir())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes away from root what it needs")
 def test_where_nothing_is_permitted(folder):
     words = ["run", "--workers", 2, "--bandwidth", "100Mbps", "--", "true"]

@@ -10,6 +10,8 @@ from paceline import InvalidArgumentError, emulate
 from paceline.emulate.fidelity import Fidelity, Load, Pattern
 from paceline.emulate.shaping import MTU, shape
 
+pytestmark = pytest.mark.process
+
 GROUP, PORT = "239.1.2.3", "7001"
 # What others take from the cores makes transfers longer, never shorter.
 LEAST, MOST = -0.02, 0.1

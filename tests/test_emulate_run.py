@@ -10,6 +10,8 @@ import pytest
 from emulate_workers.here import call, prepare, skip_where_forbidden
 from paceline import InvalidArgumentError, emulate
 
+pytestmark = pytest.mark.process
+
 TRAIN = [sys.executable, "-m", "emulate_workers.train"]
 
 

@@ -15,7 +15,10 @@ import pytest
 from job_workers.launch import TESTS, Ranks, clean, left_over, run
 from job_workers.values import LENGTHS, LONG
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 HOST = re.escape(socket.gethostname())
 DEATH_S = 2.0

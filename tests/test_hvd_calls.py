@@ -4,6 +4,8 @@ import pytest
 from hvd_workers import derivatives, elastic_state, movements, reductions
 from hvd_workers.launch import run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_reductions_of_every_dtype_give_what_torch_gives(ranks):

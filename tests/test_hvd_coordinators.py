@@ -4,6 +4,8 @@ import pytest
 from hvd_workers import optimizers, plans, training
 from hvd_workers.launch import RankError, run
 
+pytestmark = pytest.mark.process
+
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 
 

@@ -85,6 +85,7 @@ def test_variables_of_horovods_build_and_launcher_are_let_be():
     assert Knobs.from_environment({f"HOROVOD_{name}": "1" for name in names}) == Knobs()
 
 
+@pytest.mark.process
 def test_ranks_heed_the_variables(tmp_path):
     run(2, movements.barriers, env={"HOROVOD_THREAD_AFFINITY": "0,1", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"})
     run(2, movements.barriers, env={"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "PACELINE_STRATEGY": ""})

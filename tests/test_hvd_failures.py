@@ -6,6 +6,8 @@ import pytest
 from hvd_workers import failures
 from hvd_workers.launch import RankError, run
 
+pytestmark = pytest.mark.process
+
 
 def test_ranks_that_ask_for_different_things_are_told_and_go_on():
     run(3, failures.mismatches)

@@ -9,6 +9,8 @@ from hvd_workers import pulling
 from hvd_workers.launch import RankError, run
 from job_workers.launch import TESTS, clean
 
+pytestmark = pytest.mark.process
+
 SERVERS = {"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}
 
 

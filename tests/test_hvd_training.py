@@ -4,6 +4,8 @@ import pytest
 from hvd_workers import optimizers, training
 from hvd_workers.launch import run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_training_gives_the_parameters_of_one_process_with_all_batches(ranks):

@@ -4,6 +4,8 @@ import pytest
 from hvd_workers import norms, worlds
 from hvd_workers.launch import run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_calls_before_init_and_after_shutdown(ranks):

@@ -6,7 +6,10 @@ import pytest
 from job_workers.launch import run
 from job_workers.values import LENGTHS, LONG
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 
 def listed(lengths):

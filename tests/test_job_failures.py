@@ -10,7 +10,10 @@ import time
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, left_over
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 HOST = re.escape(socket.gethostname())
 DEATH_S = 2.0

@@ -7,7 +7,10 @@ import pytest
 from job_workers.launch import run
 
 SOAK_S = float(os.environ.get("PACELINE_SOAK_S", "600"))
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 
 @pytest.mark.slow

@@ -9,7 +9,10 @@ import sys
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, free_port, run
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 SHORT = {"PACELINE_START_TIMEOUT": "2"}
 

@@ -123,6 +123,7 @@ def test_ranks_find_their_place():
     assert found[0]["PACELINE_RENDEZVOUS"] != f"127.0.0.1:{found[0]['MASTER_PORT']}"
 
 
+@pytest.mark.process
 def test_what_the_user_set_is_kept_and_what_is_stale_is_not(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of the user, long enough\n")
@@ -139,6 +140,7 @@ def test_what_the_user_set_is_kept_and_what_is_stale_is_not(tmp_path):
     assert environ["RANK"] == "0"
 
 
+@pytest.mark.process
 def test_a_rank_knows_who_started_it():
     code = "from paceline.job.rank_environment import rank_environment as e\n"
     code += "from paceline.job.settings import Settings as s\n"
@@ -150,6 +152,7 @@ def test_a_rank_knows_who_started_it():
 # Output
 
 
+@pytest.mark.process
 def test_lines_stay_whole_and_nothing_is_lost():
     code = "import os,sys\n"
     code += "for i in range(2000): print(os.environ['RANK']*50, i)\n"
@@ -164,11 +167,13 @@ def test_lines_stay_whole_and_nothing_is_lost():
     assert sorted(result.stderr.splitlines()) == [f"[rank {rank}] to stderr" for rank in range(3)]
 
 
+@pytest.mark.process
 def test_without_prefix_and_with_one_rank():
     assert run("-np", 2, "--no-prefix", "--", "echo", "x").stdout == "x\nx\n"
     assert run("-np", 1, "--", "printf", r"a\r\nb\rc").stdout.encode() == b"a\nb\nc"  # text mode reads \r as \n
 
 
+@pytest.mark.process
 def test_garbage_passes():
     command = [*RUN, "-np", "2", "--", "printf", r"\377\000\001\n\033[31m\377"]
     result = subprocess.run(command, capture_output=True, check=False, timeout=60, env=clean())
@@ -178,6 +183,7 @@ def test_garbage_passes():
     )
 
 
+@pytest.mark.process
 def test_log_files(tmp_path):
     folder = tmp_path / "a" / "logs"
     result = run("-np", 2, "--output-dir", folder, "--", "sh", "-c", "echo 1; echo 2 >&2; echo 3; exit $RANK")
@@ -188,6 +194,7 @@ def test_log_files(tmp_path):
     assert "--output-dir" in refused("-np", 1, "--output-dir", tmp_path / "file", "--", "true")
 
 
+@pytest.mark.process
 @LINUX
 def test_100_mb_of_output_in_little_memory(tmp_path):
     code = "import os;b=(b'x'*99+b'\\n')*1000\nfor _ in range(1000): os.write(1,b)"
@@ -202,6 +209,7 @@ def test_100_mb_of_output_in_little_memory(tmp_path):
     (tmp_path / "out").unlink()
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_ends_the_ranks(begin):
     process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
     pids = numbers(process, 1)
@@ -214,6 +222,7 @@ def test_a_reader_that_leaves_ends_the_ranks(begin):
 # Failures
 
 
+@pytest.mark.process
 def test_the_first_failure_is_named_and_the_others_get_their_grace():
     code = "if [ $RANK = 1 ]; then exit 3; fi; sleep 0.5; echo saved; exit 4"
     result = run("-np", 3, "--", "sh", "-c", code)
@@ -227,6 +236,7 @@ def test_the_first_failure_is_named_and_the_others_get_their_grace():
     ]
 
 
+@pytest.mark.process
 def test_the_cause_is_named_and_not_those_that_followed(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
@@ -247,6 +257,7 @@ def test_the_cause_is_named_and_not_those_that_followed(tmp_path):
     assert re.fullmatch(named, told[0]), result.stderr
 
 
+@pytest.mark.process
 def test_where_all_failed_because_of_others_the_first_is_named(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
@@ -269,6 +280,7 @@ def test_a_killed_rank_ends_the_job():
     assert time.monotonic() - start < 8
 
 
+@pytest.mark.process
 @LINUX
 def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(begin):
     process = begin(
@@ -287,6 +299,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(begin):
     assert "rank 0" in process.stderr.read()
 
 
+@pytest.mark.process
 @LINUX
 def test_what_ranks_leave_behind_is_ended(begin):
     code = "sleep 600 & echo $!; setsid sleep 600 & echo $!; timeout 600 sleep 600 & echo $!; exit 0"
@@ -357,6 +370,7 @@ def test_a_port_in_use_is_named():
 # Signals
 
 
+@pytest.mark.process
 @LINUX
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_all_ranks(begin, number, code):
@@ -368,6 +382,7 @@ def test_signals_end_all_ranks(begin, number, code):
     assert process.stderr.read() == ""
 
 
+@pytest.mark.process
 @LINUX
 def test_the_second_ctrl_c_does_not_wait(begin):
     process = begin("-np", 1, "--", "sh", "-c", "trap '' TERM INT; echo $$; while :; do sleep 0.1; done")
@@ -381,6 +396,7 @@ def test_the_second_ctrl_c_does_not_wait(begin):
     assert gone(pids, 0.5)
 
 
+@pytest.mark.process
 @LINUX
 def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks(begin):
     process = begin("-np", 2, "--", "sh", "-c", "echo $$; while :; do echo y; done")
@@ -391,6 +407,7 @@ def test_a_terminal_that_takes_no_more_does_not_keep_the_ranks(begin):
     assert gone(pids, 0.5)
 
 
+@pytest.mark.process
 @LINUX
 @pytest.mark.parametrize("hosts", [["-np", "2"], ["--hosts", "a,b"]])
 def test_nothing_outlives_a_launcher_that_is_killed(begin, hosts, rsh):
@@ -402,6 +419,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(begin, hosts, rsh):
     process.wait()
 
 
+@pytest.mark.process
 @LINUX
 def test_nothing_outlives_an_agent_that_is_killed(begin):
     process = begin("-np", 2, "--", "sh", "-c", "sleep 600 & echo $!; echo $$; echo $PPID; wait")
@@ -433,6 +451,7 @@ def test_hosts_get_their_ranks(rsh, tmp_path):
     assert sorted(mixed.stdout.splitlines()) == ["[rank 0] 127.0.0.1", "[rank 1] 127.0.0.1"]
 
 
+@pytest.mark.process
 def test_arguments_arrive_as_they_are(rsh, tmp_path):
     words = ["", " ", "a b", "'", '"', "$HOME", "`id`", "\\", "\\n", "a\nb", "*", "!", "~", "ü", ";ls", "--", "-np"]
     code = "import sys,json;print(json.dumps(sys.argv[1:]))"
@@ -450,6 +469,7 @@ def test_arguments_arrive_as_they_are(rsh, tmp_path):
     assert os.environ["PATH"].split(":")[0] in environ["PATH"].split(":")
 
 
+@pytest.mark.process
 @LINUX
 def test_the_secret_is_on_no_command_line(rsh):
     code = (
@@ -462,6 +482,7 @@ def test_the_secret_is_on_no_command_line(rsh):
         assert sorted(result.stdout.splitlines()) == ["[rank 0] False", "[rank 1] False"]
 
 
+@pytest.mark.process
 def test_hosts_that_cannot_be_used(tmp_path, rsh):
     broken = tmp_path / "broken"
     broken.write_text(
@@ -482,6 +503,7 @@ def test_hosts_that_cannot_be_used(tmp_path, rsh):
     assert run("--hosts", "a", "--rsh", noisy, "--", "echo", "ran").stdout == "ran\n"
 
 
+@pytest.mark.process
 def test_a_lost_host_ends_the_job(tmp_path):
     dying = tmp_path / "dying"
     dying.write_text('#!/bin/sh\n[ $1 = b ] && { shift; exec timeout 1.5 sh -c "$*"; }\nshift; exec sh -c "$*"\n')

@@ -34,6 +34,7 @@ def all_good(result, ranks):
 # What it computes.
 
 
+@pytest.mark.process
 def test_every_strategy_gives_the_bits_that_it_gives_over_tcp(mpirun):
     env = {"JOB_TEST_RENDEZVOUS": f"127.0.0.1:{free_port()}"}
     result = mpirun.worker(3, "tcp,mpi", "1,1000", module="all_reduce", env=env)
@@ -50,6 +51,7 @@ def test_every_strategy_at_once_and_at_length(mpirun, ranks):
     assert len({*(one for rank in digests for one in rank.values())}) == 1, digests
 
 
+@pytest.mark.process
 def test_native_is_the_librarys_own_on_one_thread(mpirun):
     told = all_good(mpirun.worker(3, "native"), 3)
     assert len({rank["digest"] for rank in told}) == 1
@@ -94,6 +96,7 @@ def test_horovods_calls(mpirun, strategy):
 # What waiting costs.
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_waiting_does_not_burn_cores(mpirun, ranks):
     told = all_good(mpirun.worker(ranks, "waits", 3), ranks)
@@ -105,6 +108,7 @@ def test_waiting_does_not_burn_cores(mpirun, ranks):
 # What goes wrong.
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("strategy", "transport"),
     [
@@ -156,6 +160,7 @@ def test_ranks_that_call_different_things_are_told(mpirun, strategy):
         assert "1000 elements" in rank["error"], rank
 
 
+@pytest.mark.process
 def test_the_library_of_another_launcher(mpirun, other):
     env = {"PACELINE_MPI_LIBRARY": str(other.library)}
     result = mpirun.worker(2, "waits", 0, env=env, options=RECOVERS[mpirun.name])
@@ -165,6 +170,7 @@ def test_the_library_of_another_launcher(mpirun, other):
     assert "PACELINE_MPI_LIBRARY" in result.stderr
 
 
+@pytest.mark.process
 def test_a_library_that_is_none(mpirun):
     for path, says in [("libmpi.so", "text for linkers"), ("..", "Tried")]:
         env = {"PACELINE_MPI_LIBRARY": str(mpirun.library.parent / path)}
@@ -196,6 +202,7 @@ with paceline.job.join(transport="mpi") as job:
 """
 
 
+@pytest.mark.process
 def test_a_job_that_failed_leaves_no_memory_of_mpich():
     mpirun, shared = Mpirun("mpich"), Path("/dev/shm")
     before = set(shared.glob("mpich_shm_*"))

@@ -18,7 +18,7 @@ with paceline.job.join() as job:
     print("SUM", job.rank, job.size, job.local_rank, set(total.tolist()), flush=True)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
 @pytest.fixture(params=["openmpi", "mpich"])

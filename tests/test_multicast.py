@@ -8,7 +8,10 @@ import sys
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, run
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 BYTES = 4_000_000
 

@@ -111,7 +111,7 @@ def test_mistakes(tmp_path):
     assert "has no unit" in refused(FIVE, "--bucket-size", "64")
     for option in ("--all-reduce=X*", "--unknown-size=1MB", "--signature=s"):
         assert f"{option.split('=')[0]}: has no effect on" in refused(FIVE, option)
-    with pytest.raises(InvalidArgumentError, match="give one of at least 0"):
+    with pytest.raises(InvalidArgumentError, match="give 0 or more"):
         plan_graph(Graph.read(FIVE), bucket_size=-1)
 
 
@@ -133,7 +133,7 @@ def test_nothing_heavy_is_imported():
     assert ended.stdout.startswith("five all-reduces") and ended.stdout.endswith("\n[]\n")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30), st.integers(0, 64))
 def test_dependent_tensors_are_in_different_buckets(pairs, bucket_size):
     edges = [(f"n{min(pair)}", f"n{max(pair)}") for pair in pairs if pair[0] != pair[1]]

@@ -180,6 +180,7 @@ def test_what_is_not_as_simulated_is_left_out(cell, processes, servers, reason):
     assert (said is None) if reason is None else reason in said
 
 
+@pytest.mark.process
 @LINUX
 def test_inside_of_a_host(tmp_path):
     path = tmp_path / "cluster.json"
@@ -205,6 +206,7 @@ def test_inside_of_a_host(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.process
 @LINUX
 def test_what_people_read(tmp_path):
     ended = launch(2, "probe", "--quick", "--limit", "0.001", "--most", "1MiB")
@@ -214,6 +216,7 @@ def test_what_people_read(tmp_path):
     assert "left out, for lack of time: machines" in ended.stdout
 
 
+@pytest.mark.process
 @LINUX
 @pytest.mark.parametrize("command", [["probe", "--quick", "-o"], ["validate", "--here", "--plot"]])
 def test_a_file_that_cannot_be_written_is_named_once_and_before_anything_is_measured(tmp_path, command):
@@ -237,6 +240,7 @@ def test_under_torchrun(tmp_path):
     assert json.loads(path.read_text())["gpus_per_node"] == 2
 
 
+@pytest.mark.process
 @LINUX
 def test_a_killed_rank_is_named(tmp_path):
     with Ranks(tmp_path, 3, "command", "probe", "-o", tmp_path / "c.json", env=NO_STRATEGY) as ranks:
@@ -252,6 +256,7 @@ def test_a_killed_rank_is_named(tmp_path):
     assert not (tmp_path / "c.json").exists()
 
 
+@pytest.mark.process
 @LINUX
 def test_forecasts_are_compared_here():
     """Computation hides the exchange, which is the same in both; servers are roles of the ranks."""
@@ -280,6 +285,7 @@ def test_forecasts_are_compared_here():
     assert said["cluster"]["gpus_per_node"] == 2
 
 
+@pytest.mark.process
 @LINUX
 @pytest.mark.parametrize(
     ("cluster", "message"),
@@ -301,6 +307,7 @@ def test_another_cluster_is_refused(tmp_path, cluster, message):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.process
 @LINUX
 def test_clocks_of_several_machines_are_aligned(tmp_path):
     said = run(tmp_path, 3, "clocks")

@@ -9,6 +9,8 @@ import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from paceline import emulate
 
+pytestmark = pytest.mark.process
+
 COMMAND = [sys.executable, "-m", "paceline.cli"]
 SLOWER = """
 from pyroute2 import IPRoute

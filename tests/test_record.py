@@ -79,6 +79,11 @@ class _Sleep(torch.autograd.Function):
         return gradient, None
 
 
+# A busy machine stretches what is measured here: upwards, and not each time.
+on_a_busy_machine = pytest.mark.flaky(reruns=3)
+
+
+@on_a_busy_machine
 def test_known_times_are_found_where_they_belong():
     model = nn.Sequential(nn.Linear(8, 8), Sleep(0.02, 0.01), nn.Linear(8, 8), Sleep(0.01, 0.03))
     optimizer = sgd(model)
@@ -225,6 +230,7 @@ def test_unused_and_frozen_parameters_are_left_out_and_named():
     assert "unused.weight" in str(recorder.summary)
 
 
+@on_a_busy_machine
 def test_gradient_accumulation():
     recorder, worker = recorded(nn.Sequential(nn.Linear(8, 8), Sleep(0.005, 0.005)), passes=3, batch=5)
     assert [x["layer"] for x in worker["forward"]] == ["0", "1", "(accumulation)", "(loss)"]

@@ -64,6 +64,7 @@ def script(tmp_path, capfd):
     return run
 
 
+@pytest.mark.process
 def test_it_records_the_largest_module_and_lets_the_script_go_on(script):
     code, trace, said = script(40, 3)
     assert code == 3, said  # the script's own

@@ -286,6 +286,7 @@ def test_a_bucket_is_a_number():
         job.all_reduce(np.ones(3), bucket=-1)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 @pytest.mark.parametrize(
     ("trace", "strategy", "options"),
@@ -313,6 +314,7 @@ def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, 
     assert json.loads((tmp_path / "replay-rank-1.json").read_text()) == said["ranks"][1]
 
 
+@pytest.mark.process
 def test_what_people_read():
     ended = launch("netop-vgg-16", "--scale", "0.1", "--shrink", "1000", "--iterations", "3")
     assert ended.returncode == 0, ended.stderr

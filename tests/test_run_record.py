@@ -65,6 +65,7 @@ def check_that_rank_1_alone_is_slow(path):
     return trace
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["paceline", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_ddp(path, backend):
     pytest.importorskip("torch")
@@ -79,6 +80,7 @@ def test_ddp(path, backend):
     assert line.endswith(f"try paceline simulate {path} --workers 2,4,8")
 
 
+@pytest.mark.process
 def test_horovod_on_two_hosts(path, rsh, tmp_path):
     pytest.importorskip("torch")
     options = ["--hosts", "a,b", "--rsh", rsh, "--record", path, "--record-steps", 4, "--record-warmup", 3]
@@ -91,6 +93,7 @@ def test_horovod_on_two_hosts(path, rsh, tmp_path):
 # Without
 
 
+@pytest.mark.process
 def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
     ranks = [f"{rank}:large" for rank in range(4)]
     options = ["--hosts", "a:2,b:2", "--rsh", rsh, "--record", path, "--record-steps", 20]
@@ -109,6 +112,7 @@ def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
     assert not any(folder.exists() for folder in folders)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("ranks", "said"),
     [
@@ -127,6 +131,7 @@ def test_no_trace_of_some_ranks_alone(path, ranks, said):
     assert path.read_text() == "of before"
 
 
+@pytest.mark.process
 def test_no_trace_of_training_that_failed(path):
     result = run("-np", 2, "--record", path, script="pretend", arguments=["1:fails"])
     assert result.returncode == 1
@@ -135,6 +140,7 @@ def test_no_trace_of_training_that_failed(path):
     assert not path.exists()
 
 
+@pytest.mark.process
 def test_what_is_no_python_has_no_trace(path):
     result = run("-np", 2, "--record", path, "--", "true")
     assert result.returncode == 1

@@ -16,7 +16,10 @@ from paceline._core import Engine
 from paceline.errors import JobError
 from paceline.job.settings import Settings
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
 
 
 def start(*words, env=None):

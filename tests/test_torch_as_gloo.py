@@ -14,7 +14,11 @@ SCRIPTS = Path(__file__).parent / "as_gloo_scripts"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 PACELINE = [sys.executable, "-m", "paceline.cli", "run", "-np", "2", "--no-prefix"]
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not BACKENDS, reason="needs torch 2.15")]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not BACKENDS, reason="needs torch 2.15"),
+]
 
 
 def said(*command, as_gloo=None, good=True):

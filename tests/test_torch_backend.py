@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from torch_workers import collectives, groups, handles, random_calls
 from torch_workers.launch import run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_collective_on_every_dtype_gives_what_numpy_gives(ranks):

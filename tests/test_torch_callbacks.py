@@ -1,7 +1,10 @@
 """Futures whose callbacks wait for other operations. What the ranks do stands in `torch_workers.callbacks`."""
 
+import pytest
 from torch_workers import callbacks
 from torch_workers.launch import run
+
+pytestmark = pytest.mark.process
 
 
 def test_compression_hooks_that_wait_in_callbacks_give_what_they_give_with_gloo():

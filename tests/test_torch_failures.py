@@ -4,6 +4,8 @@ import pytest
 from torch_workers import failures
 from torch_workers.launch import RankError, run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("how", "seconds", "said"),

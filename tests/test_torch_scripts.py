@@ -22,6 +22,7 @@ def torchrun(*command, env=None):
     return done.stdout
 
 
+@pytest.mark.process
 def test_the_example_under_torchrun():
     said = torchrun(sys.executable, "examples/ddp.py", "--steps", "4", "--batch", "8")
     losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step")]
@@ -58,12 +59,14 @@ print("sum %d\\n" % tensor[0], end="", flush=True)
 """
 
 
+@pytest.mark.process
 def test_a_script_that_does_not_end_its_group_ends_well():
     said = torchrun(sys.executable, "-c", SCRIPT.format(before="import paceline.torch"))
     assert said.count("sum 4") == 2
     assert "Error" not in said
 
 
+@pytest.mark.process
 def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
     import torch.distributed
 

@@ -4,6 +4,8 @@ import pytest
 from torch_workers import training
 from torch_workers.launch import run
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("check", training.ALL, ids=lambda check: check.__name__)
 def test_training_is_that_of_one_process(check):

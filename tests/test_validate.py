@@ -275,6 +275,7 @@ def test_timelines_are_laid_over_each_other():
     assert len({one["pid"] for one in found}) == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 def test_ranks_on_this_machine(monkeypatch, tmp_path):
     """Loopback is no network to speak of, so that the forecast has none either: 100 Gbit/s, and hardly any bytes."""
@@ -298,6 +299,7 @@ def test_ranks_on_this_machine(monkeypatch, tmp_path):
     assert first[0] == pytest.approx(first[1], rel=0.05)
 
 
+@pytest.mark.process
 def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
     emulator = Invented()
     (row,) = compare(some("ps-aggregation"), emulator, How(repeats=1), quietly).rows

@@ -10,7 +10,10 @@ from job_workers.launch import TESTS, clean
 from paceline import emulate
 from paceline.catalog.strategies import find_strategy
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces"),
+]
 WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08
 ATTEMPTS = 3
 GROUP = "239.77.0.0:47700"

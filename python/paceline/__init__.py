@@ -1,7 +1,7 @@
 """Paceline runs, measures, records and forecasts synchronous data-parallel training.
 
-`import paceline` is light: what is named here is imported when it is first used. `paceline.job` joins a job and
-exchanges arrays with its ranks; `paceline.torch` and `paceline.ray` are imported by name.
+`import paceline` is light: names are imported when they are first used. `paceline.job` joins a job and exchanges arrays
+between its ranks; `paceline.torch`, `paceline.ray` and `paceline.emulate` must be imported explicitly.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from paceline._core import Cluster, Trace, __version__
 from paceline._internal.lazy import lazy
-from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
 
 if TYPE_CHECKING:
     from paceline import job
     from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
     from paceline.catalog.strategies import all_strategies
+    from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
     from paceline.forecast.frame import to_frame
     from paceline.forecast.plotting import plot
     from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
@@ -51,6 +51,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "paceline.job": [],
+        "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
         "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
         "paceline.catalog.strategies": ["all_strategies"],
         "paceline.forecast.frame": ["to_frame"],

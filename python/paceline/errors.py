@@ -1,16 +1,31 @@
-"""The exceptions that Paceline raises; `PacelineError` is the base of all of them."""
+"""The exceptions that Paceline raises; `PacelineError` is the base class of all of them."""
 
 from __future__ import annotations
 
+from paceline._internal.lazy import public_names
+
+__all__ = ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"]
+
+__dir__ = public_names(__name__)
+
 
 class PacelineError(Exception):
-    """Base of all errors that Paceline raises on purpose."""
+    """Base class of every error that Paceline raises on purpose."""
 
 
 class InvalidArgumentError(PacelineError, ValueError):
-    """The request cannot be carried out as given; the message names the argument, file or field, and the remedy.
+    """A request cannot be carried out as given; the message names the argument, file or field, and the remedy.
 
-    Raised for unknown names, values out of range, malformed files, and options that have no effect.
+    Raised for unknown names, values out of range, malformed files, and options that would have no effect. It is a
+    `ValueError`, so code that knows nothing of Paceline can catch it.
+
+    Example:
+        >>> import paceline
+        >>> try:
+        ...     paceline.load_trace("resnet5")
+        ... except paceline.InvalidArgumentError as error:
+        ...     print(error)  # doctest: +ELLIPSIS
+        unknown trace 'resnet5' (did you mean 'resnet-50'?)...
     """
 
 
@@ -19,4 +34,4 @@ class JobError(PacelineError, RuntimeError):
 
 
 class InternalError(PacelineError):
-    """A defect of Paceline itself: please report it."""
+    """A defect in Paceline itself. Please report it."""

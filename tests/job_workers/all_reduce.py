@@ -18,22 +18,27 @@ SPECIAL = {"copied": {"transport": "shm", "single_copy": False}, "tls": {"transp
 
 def everything(job, lengths, in_flight, digest):
     for strategy in STRATEGIES:
-        begun = []
-        for length in lengths:
-            for dtype in DTYPES:
-                for number, op in enumerate(OPS):
-                    if op == "average" and dtype in NO_AVERAGE:
-                        continue
-                    seeds = [(rank, number) for rank in range(job.size)]
-                    array = values(dtype, length, job.rank, number)
-                    handle = job.all_reduce(array, op, strategy=strategy, async_=in_flight, **said(dtype))
-                    begun.append((handle, array, op, dtype, seeds))
-        for handle, array, op, dtype, seeds in begun:
-            if in_flight:
-                assert handle.wait() is array
-                assert handle.done()
-            check_combined(array, op, dtype, seeds, strategy)
-            digest.add(array)
+        by(job, strategy, lengths, in_flight, digest)
+
+
+def by(job, strategy, lengths, in_flight, digest):
+    """Every dtype and op by one strategy."""
+    begun = []
+    for length in lengths:
+        for dtype in DTYPES:
+            for number, op in enumerate(OPS):
+                if op == "average" and dtype in NO_AVERAGE:
+                    continue
+                seeds = [(rank, number) for rank in range(job.size)]
+                array = values(dtype, length, job.rank, number)
+                handle = job.all_reduce(array, op, strategy=strategy, async_=in_flight, **said(dtype))
+                begun.append((handle, array, op, dtype, seeds))
+    for handle, array, op, dtype, seeds in begun:
+        if in_flight:
+            assert handle.wait() is array
+            assert handle.done()
+        check_combined(array, op, dtype, seeds, strategy)
+        digest.add(array)
 
 
 def main(transports, lengths, in_flight):

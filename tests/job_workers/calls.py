@@ -169,16 +169,24 @@ def handles(job):
         time.sleep(0.005)
 
 
+def of_dtype(job, dtype, digest):
+    """Every operation on arrays of a dtype, of all lengths."""
+    for length in LENGTHS:
+        how = said(dtype)
+        in_place(job, dtype, length, how)
+        reduce_scatter(job, dtype, length, how, digest)
+        exchanged(job, dtype, length, how)
+
+
+OTHERS = [uneven, segments, transfers, in_flight, handles]
+
+
 def main(transport):
     before, digest = holdings(), Digest()
     with paceline.job.join(transport=transport) as job:
         for dtype in DTYPES:
-            for length in LENGTHS:
-                how = said(dtype)
-                in_place(job, dtype, length, how)
-                reduce_scatter(job, dtype, length, how, digest)
-                exchanged(job, dtype, length, how)
-        for check in (uneven, segments, transfers, in_flight, handles):
+            of_dtype(job, dtype, digest)
+        for check in OTHERS:
             check(job)
             job.barrier()
     tell(digests={transport: digest.text()}, before=before, after=holdings())

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 LIMIT_S = 120
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch_workers.preload", "torch_workers.launch"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch_workers.preload", "torch_workers.launch"])
 
 
-def _start_server():
+def start_server():
     # Python 3.11 does not tell the server where the modules to preload are.
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *([path] if path else [])])
@@ -40,13 +40,13 @@ def run(size, function, *args, default="paceline", env=None, timeout_s=None, lim
 
     With `default=None` the function gets a store in place of an initialised group, as its first argument.
     """
-    _start_server()
+    start_server()
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(size):
-            ours, theirs = _context.Pipe(duplex=False)
+            ours, theirs = context.Pipe(duplex=False)
             job = (str(Path(folder) / "store"), rank, size, default, timeout_s, env or {})
-            processes.append(_context.Process(target=_rank, args=(theirs, job, function, args), daemon=True))
+            processes.append(context.Process(target=_rank, args=(theirs, job, function, args), daemon=True))
             processes[-1].start()
             theirs.close()
             pipes.append(ours)

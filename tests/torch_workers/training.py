@@ -139,7 +139,7 @@ def uneven(rank, size):
 
 
 def mixed_precision(rank, size):
-    """autocast to bfloat16: close to one process under autocast, and the same bits on all ranks."""
+    """Under autocast to bfloat16: close to one process under autocast, and the same bits on all ranks."""
     net = DistributedDataParallel(model(torch.float32, seed=5 + rank))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(3):

@@ -1,4 +1,4 @@
-"""What torch has kept in other places: DTensor until 2.5, FSDP2 until 2.6."""
+"""What older torch keeps in other places: DTensor, FSDP2."""
 
 try:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

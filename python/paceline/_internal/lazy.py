@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used (PEP 562), so that `import paceline` stays light."""
+"""What a package shows: names that are imported on first use (PEP 562), and a `dir()` without helpers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 def lazy(
     package: str, modules: Mapping[str, Iterable[str]], renamed: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for `package`, whose `modules` define the names listed for each.
+    """Return `__getattr__` and `__dir__` for a package whose names are imported on first use.
 
-    An empty list of names stands for the module itself. `renamed` maps old names to new ones: an old name works, with
-    a DeprecationWarning.
+    `dir(package)` lists `__all__` and the usual module attributes, and nothing that happens to have been imported.
+
+    Args:
+        package: Name of the package.
+        modules: For each module, the names that it defines; an empty list stands for the module itself.
+        renamed: Old names and their replacements. An old name still works, with a DeprecationWarning.
     """
     origin = {name: module for module, names in modules.items() for name in names}
     whole = {module.rpartition(".")[2]: module for module, names in modules.items() if not names}
@@ -32,7 +36,15 @@ def lazy(
         setattr(sys.modules[package], name, value)
         return value
 
-    def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package])["__all__"], "__doc__", "__file__", "__name__", "__path__"})
+    return __getattr__, public_names(package)
 
-    return __getattr__, __dir__
+
+def public_names(module: str) -> Callable[[], list[str]]:
+    """Return `__dir__` for a module: its `__all__` and the usual attributes, and nothing that it merely imports."""
+
+    def __dir__() -> list[str]:
+        names = vars(sys.modules[module])
+        usual = ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__")
+        return sorted({*names["__all__"], *(name for name in usual if name in names)})
+
+    return __dir__

@@ -1,4 +1,4 @@
-"""What is built in: traces and clusters by name, and how a user's word becomes one."""
+"""The built-in traces and clusters, and loading traces and clusters by name or from a file."""
 
 from __future__ import annotations
 
@@ -25,22 +25,49 @@ def _built_in(folder: Path) -> dict[str, Path]:
 
 
 def trace_names() -> list[str]:
-    """Names of the built-in traces."""
+    """Return the names of the built-in traces.
+
+    Example:
+        >>> "resnet-50" in paceline.trace_names()
+        True
+    """
     return list(_built_in(_TRACES))
 
 
 def cluster_names() -> list[str]:
-    """Names of the built-in clusters."""
+    """Return the names of the built-in clusters.
+
+    Example:
+        >>> "flat" in paceline.cluster_names()
+        True
+    """
     return list(_built_in(_CLUSTERS))
 
 
 def built_in_trace(word: str) -> str:
-    """The name of the built-in trace that a word means; the word itself if there is none."""
+    """Return the name of the built-in trace that a word stands for, or the word itself if there is none."""
     return next((name for name in trace_names() if _key(name) == _key(word)), word)
 
 
 def load_trace(source: str | Path | Trace) -> Trace:
-    """A trace from a file, a built-in name or `allreduce:SIZE[/COUNT]`; raises InvalidArgumentError."""
+    """Load a trace.
+
+    Args:
+        source: A file in the trace format (docs/reference/trace-format.md), the name of a built-in trace (`resnet50`
+            and `resnet-50` are the same), `allreduce:SIZE[/COUNT]` for gradients without computation, or a `Trace`,
+            which is returned as it is.
+
+    Returns:
+        The trace.
+
+    Raises:
+        InvalidArgumentError: There is no such file or name, or the file is malformed; the message names the field.
+
+    Example:
+        >>> trace = paceline.load_trace("resnet50")
+        >>> len(trace.buckets())  # one for each of its gradients
+        161
+    """
     if isinstance(source, Trace):
         return source
     text = str(source)
@@ -52,10 +79,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
-    """The file that the user's word is or, as a built-in name, means.
-
-    Raises InvalidArgumentError naming the nearest.
-    """
+    """Return the file that a word names, directly or as a built-in name. Errors name the nearest."""
     path = Path(source)
     if isinstance(source, str) and not path.exists():
         names = _built_in(folder)
@@ -69,10 +93,24 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
 
 
 def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:
-    """A cluster from a file or a built-in name (none: flat, 25 Gbit/s), with fields of its file format overridden.
+    """Load a cluster and override some of its fields.
 
-    Overrides are the fields of docs/reference/cluster-format.md: `bandwidth="10Gbps"`, `gpus_per_node=4`, …; None
-    leaves a field as it is. Raises InvalidArgumentError.
+    Args:
+        source: A file in the cluster format (docs/reference/cluster-format.md), the name of a built-in cluster, or a
+            `Cluster`. By default nodes with one GPU each and links of 25 Gbit/s.
+        **overrides: Fields of the cluster format, such as `bandwidth="10Gbps"` (bits per second per node, each way),
+            `latency="10us"` or `gpus_per_node=4`. `None` leaves a field as it is.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        InvalidArgumentError: There is no such file or name, the file is malformed, or a field is unknown or invalid.
+
+    Example:
+        >>> cluster = paceline.load_cluster(bandwidth="10Gbps", gpus_per_node=4)
+        >>> paceline.simulate("resnet-50", cluster, workers=8).bandwidth_bps
+        10000000000.0
     """
     if isinstance(source, Cluster):
         cluster = source

@@ -28,11 +28,8 @@ from paceline.validate.outcome import Validation
 if TYPE_CHECKING:
     from paceline.job.job import Job
     from paceline.probe.layout import Layout
-
-if TYPE_CHECKING:
     from paceline.validate.cells import Cell, Wanted
     from paceline.validate.compare import ComparisonOptions
-    from paceline.validate.outcome import Validation
     from paceline.validate.real import Emulator
 
 DEFAULT_RATE = "500Mbps"

@@ -1,4 +1,4 @@
-"""What a cause of lost time comes to, and how it is said."""
+"""A cause of lost time, and how its figures are written."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Diagnosis:
 
     name: str
     seconds: float
-    """Of a mean step: what would be gained at most if it were gone."""
+    """Time per mean step: what would be gained at most without it."""
     share: float
-    """Of the step."""
+    """Share of the step, 0 to 1."""
     headline: str
-    """What that share is: `waiting for rank 1`."""
+    """What that share is spent on: `waiting for rank 1`."""
     says: str
     """The figures, in words."""
     evidence: Mapping[str, Figure]
     """The figures: seconds, bytes, bit/s, counts and shares, as their names say."""
     tries: Sequence[str]
-    """What may help, the cheapest first."""
+    """What may help, cheapest first."""
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What is said in the end: one sentence, a table of ranks, and the diagnoses; or all of it as JSON."""
+"""The report of `paceline doctor`: one sentence, a table of ranks, and the diagnoses; or all of it as JSON."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SHOWN = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A diagnosed recording."""
+    """The diagnosis of a recording."""
 
     analysis: Analysis
     diagnoses: Sequence[Diagnosis]
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """One sentence: what dominates a step."""
         analysis, mean = self.analysis, self.analysis.mean
         what = "A step takes" if analysis.has_steps else "The recording lasts"
         said = f"{what} {nanoseconds(mean.step)}"
@@ -89,7 +89,11 @@ class Report:
         }
 
     def text(self, width: int) -> list[str]:
-        """Lines for people."""
+        """Return the report as lines for people.
+
+        Args:
+            width: Columns of the terminal.
+        """
         import click
 
         lines = [
@@ -144,7 +148,7 @@ class Report:
         return [*lines, *([f"… {more} ranks that are nearer to the median: --json"] if more else [])]
 
     def _rows(self) -> list[int]:
-        """All ranks, or of many those whose own time differs most from the median."""
+        """Return all ranks, or, of many, those whose own time differs most from the median."""
         own = {rank: parts.step - parts.exposed for rank, parts in self.analysis.means.items()}
         middle = median(own.values())
         apart = sorted(own, key=lambda rank: (-abs(own[rank] - middle), rank))
@@ -152,6 +156,19 @@ class Report:
 
 
 def diagnose(path: str | Path) -> Report:
-    """What dominates the run of which this is the timeline. Raises InvalidArgumentError naming file and remedy."""
+    """Diagnose a recorded run: what dominates its steps.
+
+    Args:
+        path: A timeline that `paceline run --timeline` or PACELINE_TIMELINE wrote (docs/reference/timeline.md).
+
+    Returns:
+        The report.
+
+    Raises:
+        InvalidArgumentError: The file is missing or malformed, or has nothing to diagnose; the message says what to do.
+
+    Example:
+        >>> print(paceline.doctor.diagnose("run.json").verdict)  # doctest: +SKIP
+    """
     analysis = analyse(read(Path(path)))
     return Report(analysis, diagnoses(analysis))

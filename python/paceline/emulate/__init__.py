@@ -1,4 +1,4 @@
-"""A cluster of network namespaces on this machine: hosts with addresses of their own, cards of a given rate.
+"""An emulated cluster on this machine: network namespaces as hosts, with cards of a given rate.
 
     from paceline import emulate
 
@@ -10,20 +10,23 @@ such a cluster is good for.
 
 | module | holds |
 | --- | --- |
-| cluster | `cluster`: bringing up, starting processes on hosts, taking down |
-| job | ranks and servers on hosts, by the launcher of `paceline run` |
-| fidelity, stream | how well the network keeps to its rate; the processes that find out |
+| cluster | `cluster`: bringing a cluster up, starting processes on its hosts, taking it down |
+| job | ranks and servers on hosts, started as by `paceline run` |
+| fidelity, stream | how well the network keeps its rate; the processes that measure it |
 | plan | hosts and addresses |
 | shaping | token buckets for a rate |
 | holder | the process that holds the namespaces |
-| network | namespaces, bridge, cards |
+| network | namespaces, bridge, cards and their queues |
 | enter | runs a command on a host |
-| state, processes, down | which clusters are there, what runs on them, and ending it |
+| state, processes, down | which clusters exist, what runs on them, and stopping it |
 """
 
+from paceline._internal.lazy import public_names
 from paceline.emulate.cluster import Cluster, cluster
 from paceline.emulate.errors import CannotEmulateError, ClusterError
 from paceline.emulate.plan import Host
 from paceline.launch.output import Collected, Discarded
 
 __all__ = ["CannotEmulateError", "Cluster", "ClusterError", "Collected", "Discarded", "Host", "cluster"]
+
+__dir__ = public_names(__name__)

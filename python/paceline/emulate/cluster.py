@@ -1,4 +1,4 @@
-"""A cluster that this process has brought up, or that `paceline emulate up` has left there."""
+"""A cluster that this process has brought up, or that `paceline emulate up` has left running."""
 
 from __future__ import annotations
 
@@ -37,27 +37,40 @@ SETTINGS = (f"GLOO_SOCKET_IFNAME={CARD}",)
 
 
 class Cluster:
-    """Hosts with a network between them; use `cluster`."""
+    """Hosts connected by a shaped network; made by `cluster`."""
 
     def __init__(self, holder: subprocess.Popen[bytes], found: State) -> None:
-        """`holder` has brought it up."""
+        """Made by `cluster`; `holder` is the process that holds the namespaces."""
         self._holder = holder
         self._state = found
         self.name = found.name
         self.hosts = found.hosts
         self.realtime = found.realtime
-        """Whether ranks run under SCHED_FIFO: asked for, and permitted."""
+        """Whether ranks run under SCHED_FIFO: requested and permitted."""
         self.bandwidth_bps = found.bandwidth_bps
-        """Of every card but the switch's, each way, as TCP goodput."""
+        """Rate of every card but the switch's, each way, as TCP goodput."""
 
     def of_kind(self, kind: str) -> tuple[Host, ...]:
-        """The workers, servers or the switch."""
+        """Return the hosts of one kind.
+
+        Args:
+            kind: `"worker"`, `"server"` or `"switch"`.
+        """
         return tuple(host for host in self.hosts if host.kind == kind)
 
     def entering(self, host: str, *settings: str, priority: int | None = None) -> list[str]:
-        """Words that make a command run on the host; `settings`: NAME=VALUE.
+        """Return the words that make a command run on a host when put before it.
 
-        Raises InvalidArgumentError for an unknown host.
+        Args:
+            host: Name of the host, such as `"worker0"`.
+            *settings: Environment variables as NAME=VALUE.
+            priority: Priority under SCHED_FIFO; None for normal scheduling.
+
+        Returns:
+            The words.
+
+        Raises:
+            InvalidArgumentError: There is no such host.
         """
         return self._state.entering(find(self.hosts, host).name, *SETTINGS, *settings, realtime=priority)
 
@@ -69,10 +82,23 @@ class Cluster:
         realtime: bool | None = None,
         **options: Any,  # noqa: ANN401
     ) -> subprocess.Popen[Any]:
-        """Start a command on a host; options as of `subprocess.Popen`. What still runs at the end is ended.
+        """Start a command on a host; it is stopped at the end of the cluster if it still runs.
 
-        It runs under SCHED_FIFO if `realtime` says so; by default, as ranks do. Exits with 127 if there is no such
-        command. Raises InvalidArgumentError for an unknown host.
+        Args:
+            host: Name of the host, such as `"worker0"`.
+            command: The command and its arguments. If there is no such command, the process exits with 127.
+            realtime: Whether it runs under SCHED_FIFO; by default as ranks do.
+            **options: Options of `subprocess.Popen`.
+
+        Returns:
+            The process.
+
+        Raises:
+            InvalidArgumentError: There is no such host.
+
+        Example:
+            >>> cluster.popen("worker0", ["ip", "address"]).wait()  # doctest: +SKIP
+            0
         """
         wanted = self.realtime if realtime is None else realtime
         words = self.entering(host, priority=REALTIME if wanted else None)
@@ -88,13 +114,27 @@ class Cluster:
         limit_s: float = float("inf"),
         **settings: Any,  # noqa: ANN401
     ) -> int:
-        """Run ranks of a command on all workers, as `paceline emulate run` does: the exit code.
+        """Run ranks of a command on all workers, as `paceline emulate run` does; in the main thread only.
 
-        `env`: variables for all ranks, besides this process's. `output`: what takes what they print (`Collected`,
-        `Discarded`); by default it is printed. After `limit_s` seconds the job is ended, and ClickException raised.
-        `settings` are PACELINE_ variables in lower case (strategy="ps", servers=2, timeout=10), and `timeline`,
-        `record`, `grace_s`, `verbose`, `switch` as of `paceline.launch.request.Request`. Only in the main thread, which
-        hears signals. Raises InvalidArgumentError, ClickException.
+        Args:
+            command: The command and its arguments.
+            ranks_per_host: Ranks on each worker.
+            env: Environment variables for all ranks, in addition to this process's.
+            output: Receives what ranks print, such as `Collected()` or `Discarded()`; by default it is printed.
+            limit_s: Seconds after which the job is stopped.
+            **settings: PACELINE_ variables in lower case, such as `strategy="ps"`, `servers=2` or `timeout=10`; and
+                `timeline`, `record`, `grace_s`, `verbose` and `switch` as for `paceline emulate run`.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            InvalidArgumentError: An argument or setting is invalid.
+            click.ClickException: The job could not be run, or `limit_s` is over.
+
+        Example:
+            >>> with emulate.cluster(workers=2, bandwidth_bps=1e9) as cluster:  # doctest: +SKIP
+            ...     cluster.run([sys.executable, "train.py"], strategy="ring")
         """
         from paceline.emulate.job import run
 
@@ -102,22 +142,38 @@ class Cluster:
         return run(self, command, ranks_per_host, output, names=names, limit_s=limit_s, **settings)
 
     def check(self, *, repeats: int = 5) -> Fidelity:
-        """Measure how well the network keeps to its rate; some seconds. Raises InvalidArgumentError, ClusterError."""
+        """Measure how well the network keeps its rate; takes some seconds.
+
+        Args:
+            repeats: Measurements of each kind.
+
+        Returns:
+            The measurements, and whether they are within the limits.
+
+        Raises:
+            ClusterError: The cluster does not answer.
+            InvalidArgumentError: `repeats` is invalid.
+        """
         from paceline.emulate.fidelity import measure
 
         return measure(self, repeats)
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Another rate for all cards that have one, for connections made from now on.
+        """Change the rate of all cards that have one, for connections made from now on.
 
-        InvalidArgumentError, ClusterError.
+        Args:
+            bandwidth_bps: TCP goodput in bits per second, each way.
+
+        Raises:
+            ClusterError: The cluster does not answer.
+            InvalidArgumentError: The rate is out of range.
         """
         shape(bandwidth_bps)
         ask(self._holder, {"bandwidth_bps": bandwidth_bps}, _START_S)
         self.bandwidth_bps = bandwidth_bps
 
     def close(self) -> None:
-        """End what runs on the hosts, and take them down."""
+        """Stop what runs on the hosts, and take them down."""
         let_go(self._holder)
         if self._holder.returncode:  # it was killed: then nobody else does this
             processes.end(self._state.by_network, self._state.token)
@@ -134,10 +190,27 @@ def cluster(
     realtime: bool = True,
     name: str | None = None,
 ) -> Iterator[Cluster]:
-    """Bring up a cluster for the time of a block. Raises InvalidArgumentError, CannotEmulateError, ClusterError.
+    """Bring up a cluster for the duration of a `with` block.
 
-    `bandwidth_bps`: TCP goodput of every card, each way. `realtime`: ranks run under SCHED_FIFO where that is
-    permitted. `name`: for `paceline emulate exec`.
+    Args:
+        workers: Number of hosts for ranks.
+        servers: Number of hosts for parameter servers.
+        switch: Whether there is a host that acts as the switch, for in-network multicast and aggregation.
+        bandwidth_bps: TCP goodput of every card in bits per second, each way.
+        realtime: Whether ranks run under SCHED_FIFO where that is permitted.
+        name: Name for `paceline emulate exec`; by default a unique one.
+
+    Yields:
+        The cluster.
+
+    Raises:
+        CannotEmulateError: This machine does not permit network namespaces.
+        ClusterError: The cluster did not come up.
+        InvalidArgumentError: An argument is out of range, the name is taken, or pyroute2 is not installed.
+
+    Example:
+        >>> with emulate.cluster(workers=4, servers=2, bandwidth_bps=500e6) as cluster:  # doctest: +SKIP
+        ...     cluster.run([sys.executable, "train.py"], strategy="ps")
     """
     holder, found = bring_up(plan(workers, servers, switch=switch), bandwidth_bps, realtime=realtime, name=name)
     up = Cluster(holder, found)
@@ -150,7 +223,7 @@ def cluster(
 def bring_up(
     hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None
 ) -> tuple[subprocess.Popen[bytes], State]:
-    """A holder and what it holds. Raises InvalidArgumentError, CannotEmulateError, ClusterError."""
+    """Return the holder of a new cluster, and its state. Raises what `cluster` raises."""
     shape(bandwidth_bps)
     check_machine()
     token = secrets.token_hex(8)
@@ -182,12 +255,12 @@ def bring_up(
 
 
 def leave(holder: subprocess.Popen[bytes]) -> None:
-    """Let it stay when this process ends. Raises ClusterError."""
+    """Let the cluster stay when this process ends. Raises ClusterError."""
     ask(holder, {"stay": True}, _START_S)
 
 
 def check_machine() -> None:
-    """Raises CannotEmulateError, InvalidArgumentError for what is not installed."""
+    """Raise CannotEmulateError or InvalidArgumentError if this machine cannot emulate a cluster, or lacks pyroute2."""
     if not sys.platform.startswith("linux"):
         raise CannotEmulateError("paceline emulate needs network namespaces, which only Linux has")
     if importlib.util.find_spec("pyroute2") is None:
@@ -195,7 +268,7 @@ def check_machine() -> None:
 
 
 def _free(name: str) -> str:
-    """The name, if no cluster has it; what was left of one that has ended is forgotten. Raises InvalidArgumentError."""
+    """Return the name if no cluster has it, and forget what an ended one left. Raises InvalidArgumentError."""
     other = state.read(name)
     if other is None:
         return name
@@ -213,7 +286,7 @@ def _free(name: str) -> str:
 
 
 def ask(holder: subprocess.Popen[bytes], order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """Send an order, and wait for its answer. Raises what the holder found wrong."""
+    """Send an order to the holder and return its answer. Raises what the holder found wrong."""
     assert holder.stdin and holder.stdout and holder.stderr
     answer, until = b"", time.monotonic() + limit_s
     with suppress(BrokenPipeError):
@@ -244,7 +317,7 @@ def _last_words(holder: subprocess.Popen[bytes]) -> str:
 
 
 def let_go(holder: subprocess.Popen[bytes]) -> None:
-    """Tell it that nobody wants the cluster any more, and wait until it has taken it down."""
+    """Tell the holder that the cluster is no longer wanted, and wait until it has taken it down."""
     assert holder.stdin and holder.stdout and holder.stderr
     with suppress(OSError):
         holder.stdin.close()

@@ -1,4 +1,4 @@
-"""What can go wrong with an emulated cluster, besides the user's mistakes (`InvalidArgumentError`)."""
+"""Failures of an emulated cluster, other than the user's mistakes (`InvalidArgumentError`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 
 class CannotEmulateError(click.ClickException):
-    """This machine permits no network namespaces, or lacks what they need; the message says which."""
+    """This machine does not permit network namespaces, or lacks what they need; the message says which."""
 
     exit_code = 77
 

@@ -235,7 +235,7 @@ def build(hosts: Sequence[Host], shape: Shape) -> Network:
     return network
 
 
-# The queues of a card: at a host's end a turn for each receiver, at the bridge's end first come, first served.
+# Queues of a card: round-robin over the receivers at the host's end, first come, first served at the bridge's.
 
 
 MOST_TURNS = 64

@@ -11,11 +11,11 @@ from paceline.errors import InvalidArgumentError
 NETWORK = "10.77.0.0/16"
 PREFIX = 16
 CARD = "eth0"
-"""The name of every host's network card."""
+"""Name of every host's network card."""
 REALTIME = 10
-"""The priority of ranks under SCHED_FIFO; what starts and ends them has one more."""
+"""Priority of ranks under SCHED_FIFO; the processes that start and stop them have one more."""
 MOST = 250
-"""Workers, and as many servers: the last part of an address."""
+"""Most workers, and most servers: the last part of an address."""
 
 _NETS = {"worker": "10.77.1", "server": "10.77.2", "switch": "10.77.3"}
 
@@ -25,16 +25,16 @@ class Host:
     """A host of the cluster."""
 
     name: str
-    """worker0, server1, switch"""
+    """Such as worker0, server1, switch."""
     kind: str
-    """worker, server or switch; a switch's card has no rate."""
+    """worker, server or switch; the switch's card has no rate limit."""
     number: int
-    """Among those of its kind."""
+    """Index among the hosts of its kind."""
     address: str
 
 
 def plan(workers: int, servers: int, *, switch: bool) -> tuple[Host, ...]:
-    """All hosts, workers first. Raises InvalidArgumentError."""
+    """Return all hosts, workers first. Raises InvalidArgumentError."""
     for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
             raise InvalidArgumentError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
@@ -44,7 +44,7 @@ def plan(workers: int, servers: int, *, switch: bool) -> tuple[Host, ...]:
 
 
 def find(hosts: Sequence[Host], name: str) -> Host:
-    """The host of this name. Raises InvalidArgumentError naming the nearest."""
+    """Return the host of this name. Raises InvalidArgumentError naming the nearest."""
     for host in hosts:
         if host.name == name:
             return host

@@ -120,8 +120,11 @@ def explain(groups: Sequence[Group]) -> Explanation:
 
 
 def _knee(run: Run) -> Knee:
-    """By bisection over nodes. What another worker brings is a share of what as many again bring: from one number to
-    the next it would depend on whether that is a power of two."""
+    """Find it by bisection over nodes.
+
+    The gain of one more worker is taken as a share of what doubling their number gains: the difference between two
+    successive numbers would depend on whether one is a power of two.
+    """
     step = int(json.loads(run.cluster.to_json())["gpus_per_node"])
     [alone] = execute([_sized(run, 1)])
     single = alone.samples_per_s

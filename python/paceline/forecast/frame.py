@@ -1,4 +1,4 @@
-"""Results as flat rows: for CSV and for data frames."""
+"""Results as flat rows, for CSV files and data frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRUCTURED = ("links", "critical_path", "notes", "busy")
 
 
 def row(result: Result) -> dict[str, Any]:
-    """The result's figures, and what most of its critical path is spent for; names carry units."""
+    """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in _STRUCTURED}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None
@@ -25,7 +25,7 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def to_csv(results: Sequence[Result]) -> str:
-    """CSV with a header; a figure that does not apply is empty."""
+    """Return the results as CSV with a header; a figure that does not apply is empty."""
     import csv
     import io
 
@@ -38,7 +38,22 @@ def to_csv(results: Sequence[Result]) -> str:
 
 
 def to_frame(results: Sequence[Result]) -> pd.DataFrame:
-    """One row per result; columns as of `--csv`. Needs pandas (`pip install 'paceline[plot]'`)."""
+    """Return the results as a pandas data frame with one row each and the columns of `--csv`.
+
+    Args:
+        results: Results of `simulate` or `sweep`.
+
+    Returns:
+        The data frame; times in seconds, rates in bits per second, sizes in bytes, as the names of the columns say.
+
+    Raises:
+        ImportError: pandas is not installed (`pip install 'paceline[plot]'`).
+
+    Example:
+        >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategies="ring"))
+        >>> list(frame["workers"])
+        [2, 4]
+    """
     import pandas as pd
 
     return pd.DataFrame([row(result) for result in results])

@@ -1,5 +1,7 @@
-"""From the options of `paceline simulate` to runs: names become traces, clusters and strategies; what cannot be or
-would have no effect is refused."""
+"""From the options of `paceline simulate` to runs: names become traces, clusters and strategies.
+
+Options that are invalid or would have no effect are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plots of forecasts: lines where something was swept, bars where one configuration was asked for.
+"""Plots of forecasts: lines if something was swept, bars for a single configuration.
 
-Colours are Paul Tol's "muted" scheme and black (SRON/EPS/TN/09-002), which the colour-blind tell apart; a strategy has
-the same colour, line and marker in every plot.
+Colours are Paul Tol's "muted" scheme and black (SRON/EPS/TN/09-002), which colour-blind readers can tell apart. A
+strategy has the same colour, line and marker in every plot.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
 
 
 def need_matplotlib(what: str) -> None:
-    """Raises InvalidArgumentError where it is not installed."""
+    """Raise InvalidArgumentError if matplotlib is not installed."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -51,7 +51,7 @@ def need_matplotlib(what: str) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Raises InvalidArgumentError where nothing could be drawn to this file."""
+    """Raise InvalidArgumentError if no plot could be written to this file."""
     need_matplotlib("--plot: plots")
     check_writable("--plot", path)
     if path.suffix.lower() not in SUFFIXES:
@@ -59,7 +59,20 @@ def check_plot(path: Path) -> None:
 
 
 def plot(results: Sequence[Result], path: str | Path) -> None:
-    """Draw the results to a .png, .svg, .pdf or self-contained .html file. Raises InvalidArgumentError."""
+    """Plot forecasts: a line for each strategy over what was swept, or bars for a single configuration.
+
+    Args:
+        results: Results of `simulate` or `sweep`.
+        path: The file to write: `.png`, `.svg`, `.pdf`, or `.html` for a self-contained page.
+
+    Raises:
+        InvalidArgumentError: There are no results, the suffix is unknown, the file cannot be written, or matplotlib is
+            not installed (`pip install 'paceline[plot]'`).
+
+    Example:
+        >>> results = paceline.sweep("resnet-50", workers=[2, 4, 8], strategies="ring,ps".split(","))
+        >>> paceline.plot(results, "scaling.png")  # doctest: +SKIP
+    """
     target = Path(path)
     if not results:
         raise InvalidArgumentError("there are no results to plot")
@@ -75,7 +88,7 @@ def plot(results: Sequence[Result], path: str | Path) -> None:
 
 
 def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
-    """Write the figure; the same results give the same bytes."""
+    """Write the figure; equal results give equal bytes."""
     import matplotlib as mpl
 
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}

@@ -80,7 +80,11 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """From the core's JSON."""
+        """Make a result from the JSON of the native module.
+
+        Args:
+            text: The JSON.
+        """
         values: dict[str, Any] = json.loads(text)
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])

@@ -1,8 +1,8 @@
-"""From arrays to the memory that the runtime works on: numpy's, and whatever else shows its memory as they do.
+"""Arrays as arguments: how the memory of numpy arrays and similar objects reaches the runtime.
 
 An array is an object with `__array_interface__` (numpy) or the buffer protocol (bytearray, array.array, mmap), or a
-list or tuple of such objects, which are taken one after the other as if they were one. Nothing is copied: the memory
-must be contiguous, and writable where something arrives.
+list or tuple of such objects, which are processed in order as if they were one. Nothing is copied: the memory must be
+contiguous, and writable where a result is written.
 """
 
 from __future__ import annotations
@@ -14,17 +14,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import InvalidArgumentError
 
-Array = Any
-"""numpy arrays, buffers, lists of them."""
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    # collections.abc has it from Python 3.12 on; type checkers know it under this name in all versions.
+    from typing_extensions import Buffer
+
+
+class SupportsArrayInterface(Protocol):
+    """An object that describes its memory as numpy arrays do (numpy's array interface, version 3)."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Address, shape, strides and type of the elements."""
+
+
+if TYPE_CHECKING:
+    ArrayLike = SupportsArrayInterface | Buffer
+    """One array: numpy's, or another object that exposes its memory."""
+    Array = ArrayLike | Sequence[ArrayLike]
+    """An array, or several of one dtype that are processed as if they were one."""
+else:
+    ArrayLike = Array = Any
+
 Region = tuple[int, int]
-"""The address of the first element, and how many there are."""
+"""The address of the first element, and the number of elements."""
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
-"""What can be reduced, and the bytes of an element."""
+"""The dtypes that can be reduced, and the bytes of an element."""
 # As __array_interface__ and as the buffer protocol write them; there, `l` and `q` have the size that comes with them.
 _KINDS = {"f4": "float32", "f8": "float64", "f2": "float16", "i4": "int32", "i8": "int64", "u1": "uint8"}
 _CODES = {"f": "f4", "d": "f8", "e": "f2", "B": "u1", "c": "S1", "b": "i1", "?": "b1"}
@@ -36,33 +57,41 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 @dataclass(slots=True)
 class Memory:
-    """One argument of an operation."""
+    """The memory of one argument of an operation."""
 
     regions: list[Region]
     dtype: str
     keep: object
-    """Owns the memory: to be held until the operation is over."""
+    """The owner of the memory, which must be kept until the operation has finished."""
 
     @property
     def elements(self) -> int:
-        """In all regions."""
+        """Number of elements in all regions."""
         return sum(count for _, count in self.regions)
 
 
-def memory(value: Array, what: str, *, dtype: str | None = None, writable: bool = False) -> Memory:
-    """The memory of an array, or of a list or tuple of them.
+def memory(value: Array | None, what: str, *, dtype: str | None = None, writable: bool = False) -> Memory:
+    """Return the memory of an array, or of a list or tuple of arrays.
 
-    `what` is what messages call it. `dtype` names the elements where the array cannot: "bfloat16" over uint16. Raises
-    InvalidArgumentError, a ValueError, for what is no array or has another dtype, is not contiguous or cannot be
-    written.
+    Args:
+        value: The array.
+        what: What error messages call it.
+        dtype: Element type where the array cannot express it: "bfloat16" over uint16.
+        writable: Whether a result is written there.
+
+    Returns:
+        Addresses and lengths, and the owner of the memory, which must be kept until the operation has finished.
+
+    Raises:
+        InvalidArgumentError: It is not an array, has another dtype, is not contiguous, or cannot be written.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray and dtype is None:
-        # What most arrays are, recognised in 2 µs; __array_interface__ takes 6.
-        kind = value.dtype
-        name = _CHARS.get(kind.char)
-        if name is not None and kind.isnative and value.flags.carray and value.size:
-            return Memory([(_writable_address(value), value.size)], name, value)
+        # The usual case, recognised in 2 µs; __array_interface__ takes 6.
+        array: Any = value
+        name = _CHARS.get(array.dtype.char)
+        if name is not None and array.dtype.isnative and array.flags.carray and array.size:
+            return Memory([(_writable_address(array), array.size)], name, array)
     if not isinstance(value, list | tuple):
         address, count, found, keep = _look(value, what, writable)
         return Memory([(address, count)] if count else [], _said(found, dtype, what), keep)
@@ -91,10 +120,11 @@ def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
             raise InvalidArgumentError(f"{call}: out shares memory with array; give an array of its own, or a copy")
 
 
-def new_array(like: Array, shape: Sequence[int], what: str) -> Array:
-    """An array for a result: numpy's, if `like` is numpy's.
+def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
+    """Return a new numpy array for a result if `like` is a numpy array.
 
-    Raises InvalidArgumentError for others: they say where to.
+    Raises:
+        InvalidArgumentError: It is another kind of array, for which the caller must give the output.
     """
     import numpy
 
@@ -105,8 +135,8 @@ def new_array(like: Array, shape: Sequence[int], what: str) -> Array:
     return numpy.empty(tuple(shape), dtype=like.dtype)
 
 
-def _look(value: Array, what: str, writable: bool) -> tuple[int, int, str, object]:
-    """Address, elements, dtype and owner of one array; dtypes that the runtime does not know begin with '?'."""
+def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, object]:
+    """Return address, elements, dtype and owner of one array; dtypes unknown to the runtime begin with '?'."""
     interface = getattr(value, "__array_interface__", None)
     if interface is None:
         return _buffer(value, what, writable)
@@ -145,7 +175,7 @@ def _contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int) 
     return True
 
 
-def _buffer(value: Array, what: str, writable: bool) -> tuple[int, int, str, object]:
+def _buffer(value: Any, what: str, writable: bool) -> tuple[int, int, str, object]:  # noqa: ANN401 - checked here
     try:
         view = memoryview(value)
     except TypeError:
@@ -174,7 +204,7 @@ def _address(view: memoryview) -> int:
     return address
 
 
-def _writable_address(value: Array) -> int:
+def _writable_address(value: Buffer) -> int:
     ctypes, _ = _ctypes()
     address: int = ctypes.addressof(ctypes.c_char.from_buffer(value))
     return address
@@ -182,7 +212,7 @@ def _writable_address(value: Array) -> int:
 
 @cache
 def _ctypes() -> tuple[Any, Any]:
-    """ctypes, which takes a moment to load, and room for a Py_buffer: 11 words, the first of which is the address."""
+    """Return ctypes, which is slow to load, and room for a Py_buffer: 11 words, the first of which is the address."""
     import ctypes
 
     return ctypes, ctypes.c_void_p * 11

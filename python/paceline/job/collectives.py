@@ -1,29 +1,37 @@
-"""Operations between the ranks of a group, on arrays: all-reduce, broadcast, reduce, barrier, send and receive.
+"""Collective and point-to-point operations on arrays: all-reduce, broadcast, all-gather, send, receive and others.
 
-All ranks of a group call the same operations in the same order, with the same lengths and dtypes; sends and receives
-are outside of that order. What an array is says `job_arrays`. Roots, senders and receivers are ranks of the group.
+All ranks of a group call the same collectives in the same order, with the same lengths and dtypes; sends and receives
+stand outside that order. `paceline.job.arrays` says what counts as an array. Roots, senders and receivers are ranks of
+the group, not of the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from paceline._core import Communicator, Operation
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.arrays import Array, Memory, check_apart, memory, new_array
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from paceline.job.job import Job
 
-A = TypeVar("A")
+T = TypeVar("T")
+A = TypeVar("A", bound="Array")
+S = TypeVar("S", bound="np.generic")
+"""The scalar type of a numpy array that is made for a result."""
+Counts = Sequence[int] | None
 Op = Literal["sum", "average", "min", "max", "product"]
 _NATIVE = ("sum", "min", "max", "product")
 _OPS = ("sum", "average", "min", "max", "product")
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What `Communicator.submit` is told besides the call and its arrays."""
+    """Arguments of `Communicator.submit` other than the call and its arrays."""
 
     op: str
     root: int
@@ -39,47 +47,70 @@ class SubmitOptions(TypedDict, total=False):
     bucket: int | None
 
 
-class Handle(Generic[A]):
-    """An operation in flight. Its arrays are held, and must be left alone, until it is over."""
+class Handle(Generic[T]):
+    """An operation in flight, returned by every operation called with `async_=True`.
+
+    It holds the arrays of the operation, which must be left alone until the operation has finished.
+    """
 
     __slots__ = ("_from_anybody", "_job", "_operation", "_result")
 
-    def __init__(self, operation: Operation, result: A, job: Job, from_anybody: bool = False) -> None:
-        """Made by operations with `async_=True`."""
+    def __init__(self, operation: Operation, result: T, job: Job, from_anybody: bool = False) -> None:
+        """Made by operations called with `async_=True`."""
         self._operation, self._result, self._job, self._from_anybody = operation, result, job, from_anybody
 
-    def wait(self, timeout_s: float | None = None) -> A:
-        """What the operation gives without `async_`, once it is over.
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Wait for the operation and return its result.
 
-        Raises JobError if it failed, which names ranks and hosts; TimeoutError if it is not over after `timeout_s`
-        seconds (it goes on, and can be waited for again).
+        Args:
+            timeout_s: Seconds to wait at most; `None` waits until the operation has finished or failed.
+
+        Returns:
+            What the operation returns without `async_`.
+
+        Raises:
+            JobError: The operation failed; the message names ranks and hosts.
+            TimeoutError: The operation is still in flight after `timeout_s`; it continues, and can be waited for again.
+
+        Example:
+            >>> array = np.ones(4, "float32")
+            >>> handle = job.all_reduce(array, async_=True)
+            >>> handle.wait() is array
+            True
         """
         self._job.check()
         if not self._operation.wait(timeout_s):
-            raise TimeoutError(f"not over after {timeout_s:g} s; it goes on")
+            raise TimeoutError(f"still in flight after {timeout_s:g} s; it continues")
         return self._operation.source() if self._from_anybody else self._result  # type: ignore[return-value]
 
     def done(self) -> bool:
-        """Whether it is over, or has failed: wait() returns or raises at once."""
+        """Return whether the operation has finished or failed, so that `wait` returns or raises at once."""
         return self._operation.done()
 
 
 class GroupBase:
-    """What a group is, without its operations."""
+    """A group of ranks without its operations."""
 
     def __init__(self, job: Job, communicator: Communicator, name: str) -> None:
         """Made by `Job.group`."""
         self._job = job
         self._communicator: Communicator | None = communicator
         self.name = name
+        """What error messages call the group."""
         self.rank: int = communicator.rank
-        """This process's place in the group."""
+        """Rank of this process in the group, from 0."""
         self.ranks: list[int] = list(communicator.ranks)
-        """The group's ranks in the job, in order."""
+        """Ranks of the members in the job, in the order of their ranks in the group."""
         self.size: int = len(self.ranks)
+        """Number of ranks in the group."""
 
     def choices(self) -> list[tuple[int, str]]:
-        """Which strategy all-reduces of up to so many bytes take, unless they name one."""
+        """Return which strategy is used for each message size, as measured when the group was made.
+
+        Returns:
+            Pairs (upper limit in bytes, strategy) in rising order of size; all-reduces up to the limit use the strategy
+            unless they name one themselves.
+        """
         return self._live().choices()
 
     def _live(self) -> Communicator:
@@ -89,8 +120,8 @@ class GroupBase:
         return self._communicator
 
     def _begin(
-        self, call: str, result: A, inputs: Memory | None, outputs: Memory | None, **how: Unpack[SubmitOptions]
-    ) -> Handle[A]:
+        self, call: str, result: T, inputs: Memory | None, outputs: Memory | None, **how: Unpack[SubmitOptions]
+    ) -> Handle[T]:
         communicator, some = self._live(), inputs or outputs
         if inputs and outputs:
             if inputs.dtype != outputs.dtype:
@@ -108,7 +139,7 @@ class GroupBase:
         )
         return Handle(operation, result, self._job, from_anybody=how.get("root") == -1)
 
-    def _end(self, handle: Handle[A], async_: bool) -> A | Handle[A]:
+    def _end(self, handle: Handle[T], async_: bool) -> T | Handle[T]:
         return handle if async_ else handle.wait()
 
     def _combine(self, call: str, op: str, dtype: str) -> tuple[str, float]:
@@ -129,7 +160,7 @@ class GroupBase:
 
 
 class Collectives(GroupBase):
-    """Operations in place, and transfers."""
+    """All-reduce, broadcast, reduce, barrier, send and receive."""
 
     @overload
     def all_reduce(
@@ -165,11 +196,32 @@ class Collectives(GroupBase):
         bucket: int | None = None,
         async_: bool = False,
     ) -> A | Handle[A]:
-        """Combine the arrays of all ranks, element by element; `array` becomes the result, the same bits on all ranks.
+        """Reduce the arrays of all ranks element by element, in place: every rank ends with the same bits.
 
-        `strategy` is one of `paceline strategies`; without it and PACELINE_STRATEGY, what measured fastest for the
-        size. `dtype="bfloat16"` takes uint16 as such. Messages call the array `name`. Integers wrap; their
-        average is rounded toward zero. Server `bucket` modulo their number adds it up; without it, servers take turns.
+        Args:
+            array: Contiguous, writable array of any shape, or a list of arrays of one dtype that are reduced as if they
+                were one. The dtype is float16, bfloat16, float32, float64, int32, int64 or uint8. All ranks give the
+                same number of elements.
+            op: The reduction. Integers wrap around on overflow; their average is rounded toward zero.
+            strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or what measured
+                fastest for this message size.
+            dtype: Element type where the array cannot express it: `"bfloat16"` for an array of uint16.
+            name: What error messages call the array.
+            bucket: Selects the parameter server: server `bucket` modulo the number of servers. By default servers take
+                turns.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `array`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: The array cannot be reduced, or `op`, `strategy` or `bucket` is invalid.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> gradient = np.full(3, job.rank + 1.0, "float32")
+            >>> job.all_reduce(gradient, "average")
+            array([1., 1., 1.], dtype=float32)
         """
         given = memory(array, "array", dtype=dtype, writable=True)
         if bucket is not None and not 0 <= bucket < 1 << 32:
@@ -191,7 +243,27 @@ class Collectives(GroupBase):
     def broadcast(
         self, array: A, root: int = 0, *, dtype: str | None = None, name: str = "", async_: bool = False
     ) -> A | Handle[A]:
-        """Give `root`'s elements to all: there `array` is read, elsewhere it is written."""
+        """Copy the root's elements to all ranks, in place.
+
+        Args:
+            array: Contiguous array, or list of arrays; read at `root`, written elsewhere. Any dtype that `all_reduce`
+                takes.
+            root: Rank of the group that has the data.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `array`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: The array or `root` is invalid.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.broadcast(np.arange(3))
+            array([0, 1, 2])
+        """
         self._other("root", root)
         given = memory(array, "array", dtype=dtype, writable=self.rank != root)
         handle = self._begin("broadcast", array, given, None, root=root, label=name, background=async_)
@@ -220,7 +292,27 @@ class Collectives(GroupBase):
         name: str = "",
         async_: bool = False,
     ) -> A | Handle[A]:
-        """Combine the arrays of all ranks; `array` becomes the result at `root`, and stays as it is elsewhere."""
+        """Reduce the arrays of all ranks; the result replaces `array` at the root and leaves it unchanged elsewhere.
+
+        Args:
+            array: As for `all_reduce`; it must be writable at `root` only.
+            op: The reduction, as for `all_reduce`.
+            root: Rank of the group that receives the result.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `array`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: The array, `op` or `root` is invalid.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.reduce(np.array([2.0, 3.0]), "max")
+            array([2., 3.])
+        """
         self._other("root", root)
         given = memory(array, "array", dtype=dtype, writable=self.rank == root)
         how = SubmitOptions(root=root, label=name, background=async_)
@@ -232,7 +324,18 @@ class Collectives(GroupBase):
     @overload
     def barrier(self, *, name: str = ..., async_: Literal[True]) -> Handle[None]: ...
     def barrier(self, *, name: str = "", async_: bool = False) -> Handle[None] | None:
-        """No rank goes on before all have come."""
+        """Wait until all ranks of the group have reached the barrier.
+
+        Args:
+            name: What error messages call the barrier.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `None`, or a handle to wait with.
+
+        Raises:
+            JobError: A rank has gone, or called another operation.
+        """
         return self._end(self._begin("barrier", None, None, None, label=name, background=async_), async_)
 
     @overload
@@ -244,7 +347,32 @@ class Collectives(GroupBase):
     def send(
         self, array: Array, to: int, *, tag: int = 0, dtype: str | None = None, name: str = "", async_: bool = False
     ) -> Handle[None] | None:
-        """Send elements to a rank, which receives as many under the same tag. Messages of one tag keep their order."""
+        """Send elements to a rank, which receives as many under the same tag.
+
+        Messages between two ranks with the same tag arrive in the order in which they were sent.
+
+        Args:
+            array: Contiguous array, or list of arrays. Any dtype that `all_reduce` takes.
+            to: Rank of the group that receives.
+            tag: Number from 0 to 2**32 - 1 by which the receiver tells messages apart.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `None`, or a handle to wait with.
+
+        Raises:
+            InvalidArgumentError: The array, `to` or `tag` is invalid.
+            JobError: The receiver has gone, or expects another number of elements.
+
+        Example:
+            >>> if job.size > 1:  # a rank cannot send to itself
+            ...     if job.rank == 0:
+            ...         job.send(np.arange(2), to=1, tag=7)
+            ...     elif job.rank == 1:
+            ...         sender = job.recv(np.empty(2, "int64"), source=0, tag=7)
+        """
         self._other("to", to)
         given = memory(array, "array", dtype=dtype)
         begun = self._begin("send", None, given, None, root=to, tag=_tag(tag), label=name, background=async_)
@@ -275,7 +403,23 @@ class Collectives(GroupBase):
         name: str = "",
         async_: bool = False,
     ) -> int | Handle[int]:
-        """Receive into `array` from `source`, or from whoever sends first; gives the rank that it came from."""
+        """Receive into `array` from a rank, or from whichever rank sends first.
+
+        Args:
+            array: Contiguous, writable array, or list of arrays, of as many elements as are sent.
+            source: Rank of the group that sends; `None` accepts a message from any rank.
+            tag: Number from 0 to 2**32 - 1 that the sender gave.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            The rank that sent the message, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: The array, `source` or `tag` is invalid.
+            JobError: The sender has gone, or sent another number of elements.
+        """
         root = -1 if source is None else self._other("source", source)
         given = memory(array, "array", dtype=dtype, writable=True)
         begun = self._begin("recv", root, None, given, root=root, tag=_tag(tag), label=name, background=async_)
@@ -289,7 +433,7 @@ def _tag(tag: int) -> int:
 
 
 def shares(what: str, counts: Sequence[int] | None, size: int) -> list[int] | None:
-    """The elements of each rank, checked. Raises InvalidArgumentError."""
+    """Check that `counts` has one number of elements for each rank. Raises InvalidArgumentError."""
     if counts is None:
         return None
     given = list(counts)
@@ -298,26 +442,71 @@ def shares(what: str, counts: Sequence[int] | None, size: int) -> list[int] | No
     return given
 
 
-# Operations that take apart and put together: all-gather, gather, scatter, reduce-scatter, all-to-all.
-
-
-Counts = Sequence[int] | None
-
-
 class Exchanges(GroupBase):
-    """Operations with an input and an output."""
+    """All-gather, gather, scatter, reduce-scatter and all-to-all: operations with an input and an output."""
 
+    @overload
+    def all_gather(
+        self, array: npt.NDArray[S], out: None = ..., *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+    ) -> npt.NDArray[S]: ...
+    @overload
+    def all_gather(
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[npt.NDArray[S]]: ...
+    @overload
+    def all_gather(
+        self, array: Array, out: A, *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+    ) -> A: ...
+    @overload
     def all_gather(
         self,
         array: Array,
-        out: Array = None,
+        out: A,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[A]: ...
+    def all_gather(
+        self,
+        array: Array,
+        out: Array | None = None,
         *,
         counts: Counts = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
-    ) -> Array:
-        """The elements of all ranks, at all ranks: `out`, of shape (size, *array.shape), or flat with `counts`."""
+    ) -> Any:
+        """Gather the elements of all ranks at all ranks.
+
+        Args:
+            array: Contiguous array. Without `counts`, all ranks give the same shape.
+            out: Where the result goes: an array of shape `(size, *array.shape)`, or of `sum(counts)` elements. It may
+                be left out if `array` is a numpy array; then a new one is returned.
+            counts: Elements of each rank, in rank order, where they differ.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `out`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: An array or `counts` is invalid, or `array` and `out` overlap.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.all_gather(np.array([3, 4])).shape == (job.size, 2)
+            True
+        """
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
         if out is None:
             out = new_array(array, self._gathered(array, counts), "all_gather: out")
@@ -325,18 +514,78 @@ class Exchanges(GroupBase):
         handle = self._begin("all_gather", out, given, taken, counts=counts, label=name, background=async_)
         return self._end(handle, async_)
 
+    @overload
+    def gather(
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        root: int = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+    ) -> npt.NDArray[S] | None: ...
+    @overload
+    def gather(
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        root: int = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[npt.NDArray[S] | None]: ...
+    @overload
+    def gather(
+        self, array: Array, out: A, root: int = ..., *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+    ) -> A: ...
+    @overload
     def gather(
         self,
         array: Array,
-        out: Array = None,
+        out: A,
+        root: int = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[A]: ...
+    def gather(
+        self,
+        array: Array,
+        out: Array | None = None,
         root: int = 0,
         *,
         counts: Counts = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
-    ) -> Array:
-        """The elements of all ranks, at `root`: there `out` as all_gather gives it, elsewhere None."""
+    ) -> Any:
+        """Gather the elements of all ranks at the root.
+
+        Args:
+            array: As for `all_gather`.
+            out: As for `all_gather`; given at `root` only.
+            root: Rank of the group that receives.
+            counts: Elements of each rank, in rank order, where they differ.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `out` at the root, `None` elsewhere, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: An array, `root` or `counts` is invalid, or `out` is given at another rank.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.gather(np.array([job.rank]))
+            array([[0]])
+        """
         is_root = self._other("root", root) == self.rank
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
         if out is None and is_root:
@@ -348,18 +597,63 @@ class Exchanges(GroupBase):
         handle = self._begin("gather", out, given, taken, root=root, counts=counts, label=name, background=async_)
         return self._end(handle, async_)
 
+    @overload
     def scatter(
         self,
-        out: Array,
-        array: Array = None,
+        out: A,
+        array: Array | None = ...,
+        root: int = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+    ) -> A: ...
+    @overload
+    def scatter(
+        self,
+        out: A,
+        array: Array | None = ...,
+        root: int = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[A]: ...
+    def scatter(
+        self,
+        out: A,
+        array: Array | None = None,
         root: int = 0,
         *,
         counts: Counts = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
-    ) -> Array:
-        """Give each rank its part of `array`, which only `root` has; it arrives in `out`."""
+    ) -> A | Handle[A]:
+        """Give each rank its part of an array that the root holds.
+
+        Args:
+            out: Contiguous, writable array that receives this rank's part.
+            array: The parts of all ranks, in rank order; given at `root` only.
+            root: Rank of the group that has `array`.
+            counts: Elements of each rank, in rank order, where they differ.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `out`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: An array, `root` or `counts` is invalid, or `array` is missing at the root or given
+                elsewhere.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.scatter(np.empty(2), np.array([5.0, 6.0]))
+            array([5., 6.])
+        """
         is_root = self._other("root", root) == self.rank
         if (array is not None) != is_root:
             raise InvalidArgumentError(
@@ -371,18 +665,79 @@ class Exchanges(GroupBase):
         handle = self._begin("scatter", out, given, taken, root=root, counts=counts, label=name, background=async_)
         return self._end(handle, async_)
 
+    @overload
+    def reduce_scatter(
+        self,
+        array: npt.NDArray[S],
+        op: Op = ...,
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+    ) -> npt.NDArray[S]: ...
+    @overload
+    def reduce_scatter(
+        self,
+        array: npt.NDArray[S],
+        op: Op = ...,
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[npt.NDArray[S]]: ...
+    @overload
+    def reduce_scatter(
+        self, array: Array, op: Op = ..., *, out: A, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+    ) -> A: ...
+    @overload
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: Op = ...,
+        *,
+        out: A,
+        counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[A]: ...
     def reduce_scatter(
         self,
         array: Array,
         op: Op = "sum",
-        out: Array = None,
+        out: Array | None = None,
         *,
         counts: Counts = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
-    ) -> Array:
-        """Combine the arrays of all ranks and give each its part: `out`, an equal share of the rows, or `counts`."""
+    ) -> Any:
+        """Reduce the arrays of all ranks and give each rank its part of the result.
+
+        Args:
+            array: Contiguous array of the same shape at all ranks. Without `counts`, its rows are shared equally.
+            op: The reduction, as for `all_reduce`.
+            out: Receives this rank's part: rows `rank * n` to `(rank + 1) * n` of the result, where n is the number of
+                rows divided by `size`, or `counts[rank]` elements. It may be left out if `array` is a numpy array.
+            counts: Elements of each rank's part, in rank order.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `out`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: An array, `op` or `counts` is invalid, or the rows cannot be shared equally.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.reduce_scatter(np.ones((2 * job.size, 3))).shape
+            (2, 3)
+        """
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
         how = SubmitOptions(counts=counts, label=name, background=async_)
         how["op"], how["postscale"] = self._combine("reduce_scatter", op, given.dtype)
@@ -392,18 +747,86 @@ class Exchanges(GroupBase):
         handle = self._begin("reduce_scatter", out, given, taken, **how)
         return self._end(handle, async_)
 
+    @overload
+    def all_to_all(
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        out_counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+    ) -> npt.NDArray[S]: ...
+    @overload
+    def all_to_all(
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        out_counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[npt.NDArray[S]]: ...
+    @overload
     def all_to_all(
         self,
         array: Array,
-        out: Array = None,
+        out: A,
+        *,
+        counts: Counts = ...,
+        out_counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+    ) -> A: ...
+    @overload
+    def all_to_all(
+        self,
+        array: Array,
+        out: A,
+        *,
+        counts: Counts = ...,
+        out_counts: Counts = ...,
+        dtype: str | None = ...,
+        name: str = ...,
+        async_: Literal[True],
+    ) -> Handle[A]: ...
+    def all_to_all(
+        self,
+        array: Array,
+        out: Array | None = None,
         *,
         counts: Counts = None,
         out_counts: Counts = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
-    ) -> Array:
-        """Send part i of `array` to rank i; part i of `out` comes from rank i. `counts` are sent, `out_counts` come."""
+    ) -> Any:
+        """Send part i of `array` to rank i; part i of `out` comes from rank i.
+
+        Args:
+            array: Contiguous array of the parts for all ranks, in rank order; equal parts unless `counts` says
+                otherwise.
+            out: Receives the parts from all ranks, in rank order. It may be left out if `array` is a numpy array.
+            counts: Elements sent to each rank.
+            out_counts: Elements received from each rank; needed with `counts` unless `out` is given.
+            dtype: As for `all_reduce`.
+            name: What error messages call the array.
+            async_: Return a `Handle` at once instead of waiting.
+
+        Returns:
+            `out`, or a handle whose `wait` returns it.
+
+        Raises:
+            InvalidArgumentError: An array, `counts` or `out_counts` is invalid.
+            JobError: A rank has gone, or called another operation.
+
+        Example:
+            >>> job.all_to_all(np.arange(job.size))
+            array([0])
+        """
         counts, out_counts = shares("counts", counts, self.size), shares("out_counts", out_counts, self.size)
         given = memory(array, "array", dtype=dtype)
         if out is None:

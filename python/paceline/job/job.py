@@ -21,45 +21,67 @@ from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
 
 _MEET_S = 20.0
-"""For ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
+"""Time for ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
 
 __all__ = ["Group", "Handle", "InvalidArgumentError", "Job", "JobError", "join"]
 
 
 class Group(Collectives, Exchanges):
-    """Some ranks of the job, in an order of their own. Each may be in many groups."""
+    """Some ranks of the job, in an order of their own. A rank may be in many groups."""
 
 
 class Job(Group):
-    """This process's part of a job; also the group of all ranks.
+    """This process's part of a job, and the group of all its ranks.
 
-    Leaving the `with` block, `close`, the end of the interpreter and that of the last reference all leave the job.
-    Several threads may use a job; those that use one group at the same time must have the same order at every rank.
+    The job is left at the end of a `with` block, by `close`, when the last reference goes, or when the interpreter
+    exits. Several threads may use a job, but threads that use one group at the same time must do so in the same order
+    on every rank.
+
+    Example:
+        >>> with paceline.job.join() as example:
+        ...     example.rank, example.size
+        (0, 1)
     """
 
     def __init__(self, engine: Engine, place: RankEnvironment, communicator: Communicator, settings: Settings) -> None:
-        """Use `join`."""
+        """Made by `join`."""
         super().__init__(self, communicator, "world")
         self.local_rank = place.local_rank
-        """Among the ranks of this host; None where the launcher does not say."""
+        """Rank among those of this host; `None` if the launcher does not say."""
         self.local_size = place.local_size
+        """Number of ranks on this host; `None` if the launcher does not say."""
         self._engine: Engine | None = engine
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet([self])
         self._names: dict[tuple[str, tuple[int, ...]], int] = {}
         self._ended: str | None = None
         self.settings = settings
-        """With which it was joined."""
+        """The settings with which the job was joined."""
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
         self._finalizer = weakref.finalize(self, _leave, engine, settings.timeline)
         _jobs.add(self)
 
     def group(self, ranks: Sequence[int], name: str = "group") -> Group:
-        """A group of these ranks of the job, in this order. Each of them calls this with the same ranks and name.
+        """Make a group of ranks. Each member calls this with the same ranks and name, and they wait for each other.
 
-        They wait for each other, so ranks that make several groups make them in the same order. Called again with the
-        same ranks and name, it is another group. Raises InvalidArgumentError for ranks that do not exist or come twice,
-        or without this one.
+        Ranks that make several groups must make them in the same order. A second call with the same arguments makes
+        another group.
+
+        Args:
+            ranks: Ranks of the job in the order that they have in the group; this rank is one of them.
+            name: What error messages call the group.
+
+        Returns:
+            The group, in which this process's rank is its position in `ranks`.
+
+        Raises:
+            InvalidArgumentError: A rank does not exist, is listed twice, or this rank is missing.
+            JobError: A member did not come, or has gone.
+
+        Example:
+            >>> pair = job.group([0], name="first")
+            >>> pair.size, pair.ranks
+            (1, [0])
         """
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
@@ -72,11 +94,11 @@ class Job(Group):
         return group
 
     def status(self) -> dict[str, Any]:
-        """Transports by rank, operations in flight, bytes sent and received: for people and tests."""
+        """Return transports by peer, operations in flight, and bytes sent and received, for people and tests."""
         return cast("dict[str, Any]", json.loads(self._joined().status()))
 
     def close(self) -> None:
-        """Leave the job: operations in flight fail, here and where others wait for them. May be called twice."""
+        """Leave the job. Operations in flight fail, here and on the ranks that wait for them. Idempotent."""
         self._ended = self._ended or "the job has been closed; join again"
         self._finalizer()
         # Connections and shared memory end with the last reference.
@@ -85,7 +107,7 @@ class Job(Group):
             group._communicator = None
 
     def check(self) -> None:
-        """Raise JobError if the job has been closed here, or if this process was forked from the one that joined."""
+        """Raise JobError if the job has been closed here, or if this process was forked from the one that joined it."""
         if self._ended is not None:
             raise JobError(self._ended)
 
@@ -96,7 +118,7 @@ class Job(Group):
         return self._engine
 
     def __enter__(self) -> Job:
-        """Leave the job at the end of the block."""
+        """Return the job, which is left at the end of the block."""
         return self
 
     def __exit__(
@@ -106,7 +128,7 @@ class Job(Group):
         self.close()
 
     def _forked(self) -> None:
-        """In a forked child: the connections are the parent's."""
+        """Refuse further use in a forked child: the connections belong to the parent."""
         self._ended = (
             f"this process was forked from rank {self.rank}, and is no rank itself; start processes with the 'spawn' "
             "method, or fork before the job is joined"
@@ -124,10 +146,25 @@ def _leave(engine: Engine, timeline: str | None) -> None:
 def join(**settings: object) -> Job:
     """Join the job that this process was started for: wait for all ranks and connect to them.
 
-    Rank and size come from the launcher (docs/how-to/running.md); without one it is a job of one rank. `settings` are
-    those of `paceline.job.settings`, and win over their PACELINE_* variables: `join(transport="tcp", timeout_s=5)`.
-    Unless a strategy is named, ranks measure together what is fastest for each size. Raises JobError naming the ranks
-    that did not come, and InvalidArgumentError, a ValueError, for what cannot be.
+    Rank and size come from the launcher (`paceline run`, torchrun, mpirun, srun or Ray; docs/how-to/running.md). A
+    process started without a launcher is a job of one rank. Unless a strategy is named, the ranks first measure which
+    is fastest for each message size.
+
+    Args:
+        **settings: Settings of the runtime such as `transport="tcp"` or `timeout_s=5` (docs/reference/settings.md).
+            They take precedence over the PACELINE_* environment variables.
+
+    Returns:
+        The job.
+
+    Raises:
+        InvalidArgumentError: A setting is unknown, invalid, or has no effect on the others.
+        JobError: Ranks did not come in time; the message names them.
+
+    Example:
+        >>> with paceline.job.join(strategy="ring", timeout_s=30) as example:
+        ...     example.all_reduce(np.ones(2))
+        array([1., 1.])
     """
     tell_launcher()
     known = Settings.from_environment(None, **settings)
@@ -141,7 +178,7 @@ def join(**settings: object) -> Job:
 
 
 def join_named(**settings: object) -> Job:
-    """As join, for callers that have a server for each tensor by name, where a file says so."""
+    """Join as `join` does, for callers whose tensors have names, so that a file may place them on servers."""
     tell_launcher()
     return _join(Settings.from_environment(None, **settings))
 
@@ -176,7 +213,7 @@ def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], 
 
 
 def _join_world(member: Membership, known: Settings) -> Job:
-    """Of an elastic job, the next world: if a rank dies before all have met, the one after it."""
+    """Join the next world of an elastic job; if a rank dies before all have met, the one after it."""
     limit = min(known.start_timeout_s, _MEET_S)
     while True:
         member.ask()
@@ -188,7 +225,7 @@ def _join_world(member: Membership, known: Settings) -> Job:
 
 
 def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:
-    """torchrun names no rendezvous of ours, but has a store of its own; torch is there, for it is torch's launcher."""
+    """Meet through torchrun's own store, for torchrun sets no rendezvous of ours; it comes with torch."""
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore

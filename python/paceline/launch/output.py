@@ -105,7 +105,7 @@ class Files:
     hurry = False
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """Makes the folder, and an empty file for each process, of these names. Raises InvalidArgumentError."""
+        """Make the folder, and an empty file for each process of these names. Raises InvalidArgumentError."""
         self._folder, self._names = folder, names
         self._open: dict[int, BinaryIO] = {}
         try:
@@ -135,39 +135,64 @@ class Files:
 
 
 class Collected:
-    """Keeps what ranks and servers (which count on behind the ranks) print, for the program that started them."""
+    """Collects what ranks and servers print; servers are numbered after the ranks.
+
+    Example:
+        >>> output = Collected()  # doctest: +SKIP
+        >>> cluster.run(command, output=output), output.stdout(0)  # doctest: +SKIP
+    """
 
     mode = "raw"
     hurry = False
 
     def __init__(self) -> None:
-        """Nothing has been printed yet."""
+        """Start with nothing."""
         self._pieces: dict[tuple[int, Kind], bytearray] = {}
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Append."""
+        """Append what a process printed.
+
+        Args:
+            rank: Number of the process.
+            kind: Stdout or stderr.
+            data: Bytes that it printed.
+        """
         self._pieces.setdefault((rank, kind), bytearray()).extend(data)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def stdout(self, rank: int) -> str:
-        """What it has printed; bytes that are not UTF-8 are replaced."""
+        """Return what a process printed; bytes that are not UTF-8 are replaced.
+
+        Args:
+            rank: Number of the process: its rank, or the number of ranks plus the index of the server.
+        """
         return self._pieces.get((rank, Kind.STDOUT), bytearray()).decode(errors="replace")
 
     def stderr(self, rank: int) -> str:
-        """As `stdout`."""
+        """Return what a process printed to standard error; bytes that are not UTF-8 are replaced.
+
+        Args:
+            rank: Number of the process, as for `stdout`.
+        """
         return self._pieces.get((rank, Kind.STDERR), bytearray()).decode(errors="replace")
 
 
 class Discarded:
-    """Lets go of what ranks print."""
+    """Discards what ranks and servers print."""
 
     mode = "raw"
     hurry = False
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Forget it."""
+        """Discard it.
+
+        Args:
+            rank: Number of the process.
+            kind: Stdout or stderr.
+            data: Bytes that it printed.
+        """
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

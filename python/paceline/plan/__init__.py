@@ -1,11 +1,15 @@
-"""Plans: which all-reduces of a graph are fused, and in which order they start (docs/reference/coordinator-plan.md).
+"""Bucket plans: which all-reduces of a graph are fused, and in which order they start.
 
-Nothing heavy is imported before it is needed: TensorFlow only for its graphs.
+The method and the file format are described in docs/reference/coordinator-plan.md. TensorFlow is imported only for its
+own graphs.
 """
 
 from paceline._core import Graph
+from paceline._internal.lazy import public_names
 from paceline.plan.result import Bucket, Plan, Tensor, plan_graph
 from paceline.plan.sources import TensorflowOptions, read_graph
 from paceline.plan.tensorflow_graph import plan_tensorflow
 
 __all__ = ["Bucket", "Graph", "Plan", "Tensor", "TensorflowOptions", "plan_graph", "plan_tensorflow", "read_graph"]
+
+__dir__ = public_names(__name__)

@@ -1,4 +1,4 @@
-"""What a plan holds."""
+"""Bucket plans as data."""
 
 from __future__ import annotations
 
@@ -12,52 +12,55 @@ from paceline._core import Graph
 from paceline.errors import InvalidArgumentError
 
 DEFAULT_BUCKET_SIZE = "64MB"
-"""Horovod's threshold when the method was published (0.16.3)."""
+"""Horovod's fusion threshold when the method was published (0.16.3)."""
 
 IDS = ("depth", "listed")
-"""Ways to number all-reduces."""
+"""How all-reduces may be numbered."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An all-reduce; `bucket` is the place of its bucket in the plan."""
+    """One all-reduce of the plan."""
 
     id: int
     name: str
     dtype: str
     bytes: int
     depth: int
+    """Longest path from a node that needs nothing."""
     bucket: int
+    """Position of its bucket in the plan."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """All-reduces that are one operation: ids, rising, and the sum of their bytes."""
+    """All-reduces that are fused into one operation."""
 
     dtype: str
     bytes: int
+    """Sum over its tensors."""
     tensors: tuple[int, ...]
+    """Ids of its all-reduces, rising."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All-reduces by id, and buckets in the order in which they are issued.
-
-    `nodes` is how many nodes the fetches need; `bucket_size_bytes` what a bucket of several tensors holds at most.
-    """
+    """The all-reduces of a graph by id, and its buckets in the order in which they are issued."""
 
     graph: str
     nodes: int
+    """Number of nodes that the fetches need."""
     bucket_size_bytes: int
+    """Size that a bucket of several tensors may have at most."""
     tensors: tuple[Tensor, ...]
     buckets: tuple[Bucket, ...]
 
     def names(self) -> list[list[str]]:
-        """Names of the all-reduces of each bucket."""
+        """Return the names of the all-reduces of each bucket."""
         return [[self.tensors[tensor].name for tensor in bucket.tensors] for bucket in self.buckets]
 
     def to_dict(self) -> dict[str, Any]:
-        """What `paceline plan --json` prints."""
+        """Return the plan as `paceline plan --json` prints it."""
         return asdict(self)
 
 
@@ -68,11 +71,29 @@ def plan_graph(
     *,
     ids: str = "depth",
 ) -> Plan:
-    """Ids and buckets of the all-reduces that the fetches need; without, those that the graph names.
+    """Number the all-reduces that the fetches need, and fuse them into buckets.
 
-    `bucket_size` is bytes or text such as "64MB"; None: every tensor has a bucket of its own. `ids` are by "depth", or
-    as "listed" in the graph, which must then have parents before children, as that of a backward pass has.
-    Raises InvalidArgumentError for an unknown fetch, for none, and for a cycle among what they need.
+    Args:
+        graph: The graph.
+        fetches: Names of the nodes that a step computes; by default those that the graph names.
+        bucket_size: Bytes of a fused bucket at most, or text such as `"64MB"`. `None` puts every tensor into a bucket
+            of its own.
+        ids: `"depth"` numbers all-reduces by their depth in the graph; `"listed"` by their place in the file, in which
+            parents must then come before children, as in a recorded backward pass.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidArgumentError: A fetch is unknown, there are none, what they need has a cycle, or an argument is invalid.
+
+    Example:
+        >>> from paceline.plan import Graph, plan_graph
+        >>> node = '{"name": "%s", "all_reduce": {"dtype": "float32", "bytes": 1000}}'
+        >>> text = '{"format": "paceline-graph", "version": 1, "name": "two", "edges": [], "nodes": [%s, %s]}'
+        >>> graph = Graph.from_json((text % (node % "a", node % "b")).encode(), "example")
+        >>> plan_graph(graph, ["a", "b"], "64MB").names()
+        [['a', 'b']]
     """
     wanted = list(graph.fetches if fetches is None else fetches)
     if ids not in IDS:
@@ -88,11 +109,11 @@ def plan_graph(
 
 
 def size_of(bucket_size: str | int | None) -> int:
-    """Bytes; 0 for None or "none", with which nothing is fused. Raises InvalidArgumentError."""
+    """Return the bucket size in bytes; 0, which fuses nothing, for None or "none". Raises InvalidArgumentError."""
     if bucket_size is None or bucket_size == "none":
         return 0
     if isinstance(bucket_size, str):
         return _core.parse_size(bucket_size)
     if not 0 <= bucket_size < 1 << 64:
-        raise InvalidArgumentError(f"bucket_size: {bucket_size} is no number of bytes; give one of at least 0")
+        raise InvalidArgumentError(f"bucket_size: {bucket_size} is not a number of bytes; give 0 or more")
     return bucket_size

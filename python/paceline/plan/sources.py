@@ -1,4 +1,4 @@
-"""Where graphs come from: a file of ours, or one of TensorFlow's."""
+"""Reading graphs: files in Paceline's format, and TensorFlow's."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ TENSORFLOW_ENDINGS = (".pb", ".pbtxt")
 
 @dataclass(frozen=True)
 class TensorflowOptions:
-    """How a graph of TensorFlow's is read.
-
-    `all_reduce`: which nodes are all-reduces besides the known operations, as a pattern of the operation or of the
-    node's name, with * and ?. `unknown_size_bytes`: what an all-reduce counts whose shape the graph does not tell;
-    without, it is an error. `signature`: of a SavedModel, whose outputs are fetched.
-    """
+    """How a TensorFlow graph is read."""
 
     all_reduce: str | None = None
+    """Pattern, with * and ?, of operations or nodes that are all-reduces besides those already known."""
     unknown_size_bytes: int | None = None
+    """Size of an all-reduce whose shape the graph does not contain; without it, that is an error."""
     signature: str | None = None
+    """Signature of a SavedModel whose outputs are fetched."""
 
 
 def read_graph(
     path: Path, fetches: Sequence[str] | None = None, options: TensorflowOptions | None = None
 ) -> tuple[Graph, list[str]]:
-    """The graph in a file, and the names of the nodes to fetch: those that are given, or that the file names.
+    """Read a graph, and the names of the nodes to fetch.
 
-    A folder is a SavedModel, a file that ends in .pb or .pbtxt a GraphDef (or, if it is called saved_model, a
-    SavedModel); any other is in the format of docs/reference/coordinator-plan.md. Raises InvalidArgumentError.
+    Args:
+        path: A folder is a SavedModel. A file that ends in .pb or .pbtxt is a GraphDef, or a SavedModel if it is called
+            saved_model. Any other file is in the format of docs/reference/coordinator-plan.md.
+        fetches: Names of the nodes from which the graph is traversed backward; by default those that the file names.
+        options: How a TensorFlow graph is read.
+
+    Returns:
+        The graph, and the names of the nodes to fetch.
+
+    Raises:
+        InvalidArgumentError: The file is missing or malformed, names no fetches, or an option has no effect on it.
     """
     given = options or TensorflowOptions()
     if path.is_dir() or path.suffix in TENSORFLOW_ENDINGS:
@@ -47,7 +54,7 @@ def read_graph(
     for option, value in named.items():
         if value is not None:
             raise InvalidArgumentError(
-                f"{option}: has no effect on {path}, which is no graph of TensorFlow's; leave it out"
+                f"{option}: has no effect on {path}, which is not a TensorFlow graph; leave it out"
             )
     graph = Graph.read(path)
     found = list(graph.fetches if fetches is None else fetches)

@@ -1,4 +1,4 @@
-"""Plans of TensorFlow's graphs: which nodes are all-reduces, and what needs what."""
+"""Bucket plans of TensorFlow graphs: which nodes are all-reduces, and what depends on what."""
 
 from __future__ import annotations
 
@@ -32,11 +32,29 @@ def plan_tensorflow(
     all_reduce: str | None = None,
     unknown_size_bytes: int | None = None,
 ) -> Plan:
-    """Plan the all-reduces of a `tf.function`, a concrete function, a `tf.Graph` or a `GraphDef`.
+    """Plan the all-reduces of a TensorFlow graph.
 
-    `fetches` are names of nodes or tensors ("train_op", "gradients:0"); without, what a function returns and what it
-    does besides. `example` are the arguments of a `tf.function` that is not traced yet. For the others see
-    TensorflowOptions and `plan_graph`. Raises InvalidArgumentError, also where TensorFlow is not installed.
+    Args:
+        function: A `tf.function`, a concrete function, a `tf.Graph` or a `GraphDef`.
+        fetches: Names of nodes or tensors, such as `"train_op"` or `"gradients:0"`. By default the outputs of a
+            function and its side effects.
+        example: Arguments with which to trace a `tf.function` that has not been traced yet.
+        bucket_size: Bytes of a fused bucket at most, or text such as `"64MB"`. `None` puts every tensor into a bucket
+            of its own.
+        ids: `"depth"` or `"listed"`, as for `paceline.plan.plan_graph`.
+        all_reduce: Pattern, with * and ?, of operations or nodes that are all-reduces besides those already known.
+        unknown_size_bytes: Size of an all-reduce whose shape the graph does not contain; without it, that is an error.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidArgumentError: TensorFlow is not installed, `function` is none of the above, or `fetches` has an unknown
+            name.
+
+    Example:
+        >>> step = tf.function(train_step)  # doctest: +SKIP
+        >>> paceline.plan_tensorflow(step, example=[images, labels], bucket_size="64MB").names()  # doctest: +SKIP
     """
     require_tensorflow()
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size_bytes)
@@ -46,7 +64,7 @@ def plan_tensorflow(
 
 
 def require_tensorflow() -> None:
-    """Import it, quietly. Raises InvalidArgumentError where it is not installed."""
+    """Import TensorFlow quietly; raise InvalidArgumentError if it is not installed."""
     import os
     import sys
 
@@ -70,7 +88,7 @@ def to_graph(
     options: TensorflowOptions,
     name: str | None = None,
 ) -> tuple[Graph, list[str]]:
-    """A GraphDef as a graph of ours, and names of nodes to fetch. Raises InvalidArgumentError."""
+    """Return a GraphDef as a Paceline graph, and the names of the nodes to fetch. Raises InvalidArgumentError."""
     from paceline.plan.tensorflow_functions import flatten
     from paceline.plan.tensorflow_sizes import Sizes
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.job.arrays import memory
+from paceline.job.arrays import Array, memory
 from paceline.probe import machine
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Hand:
                 self._ranks.send(done, source)
         return {"seconds": taken}
 
-    def _push(self, pieces: Sequence[Any], to: int, done: object) -> float:
+    def _push(self, pieces: Sequence[Any], to: int, done: Array) -> float:
         # Without `background` nothing leaves before somebody waits: the time that Python takes is not in it.
         held = [memory(piece, "piece") for piece in pieces]
         departures = [

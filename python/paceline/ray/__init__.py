@@ -1,4 +1,4 @@
-"""Training on a Ray cluster: ranks and parameter servers as actors, with the names of `horovod.ray`.
+"""Training on a Ray cluster, with ranks and parameter servers as actors and the names of `horovod.ray`.
 
     from paceline.ray import RayExecutor
 
@@ -8,20 +8,22 @@
 | module | holds |
 | --- | --- |
 | executor | RayExecutor: start, run, run_remote, execute, shutdown |
-| elastic, member, slots | ElasticRayExecutor: actors that die are replaced; which nodes have room |
-| settings, layout | limits and network; how many workers, and what each takes |
-| cluster | which Ray cluster |
-| bundles, group, environment | placement groups; actors in them; what they find in their environment |
-| worker, calls | the actors; calls of several of them, and who failed first |
+| elastic | ElasticRayExecutor: actors that die are replaced; which nodes have room |
+| settings, layout | time limits and network; how many workers there are, and what each takes |
+| cluster | which Ray cluster is used |
+| bundles, group, environment | placement groups; the actors in them; their environment variables |
+| worker, calls | the actors; calls of several actors, and which failed first |
 | ps | training through Ray's object store: reduction inside the node, servers sharded over the nodes |
-| pool | forecasts as Ray tasks, for `paceline simulate --executor ray` |
 
-Nothing here imports Ray before it is needed.
+Ray is imported only when it is needed.
 """
 
+from paceline._internal.lazy import public_names
 from paceline.ray.cluster import MissingRayError
 from paceline.ray.elastic import ElasticRayExecutor
 from paceline.ray.executor import RayExecutor
 from paceline.ray.settings import RaySettings
 
 __all__ = ["ElasticRayExecutor", "MissingRayError", "RayExecutor", "RaySettings"]
+
+__dir__ = public_names(__name__)

@@ -36,8 +36,9 @@ class Reserved:
     """A placement group that has been granted."""
 
     def __init__(self, cluster: Cluster, room: Room, timeout_s: float) -> None:
-        """Wait for it. Raises JobError that says what is missing, after `timeout_s`; a cluster of this job's own, to
-        which nobody adds nodes, is not waited for if it is too small.
+        """Wait for the placement group. Raises JobError that says what is missing after `timeout_s`.
+
+        It does not wait for a cluster of this job's own that is too small, since nobody adds nodes to it.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 

@@ -17,7 +17,7 @@ _LOOK_S = 1.0
 
 @dataclass
 class Calls:
-    """What actors were asked, by the names of the actors: `rank 0`, …, `server 0`, …"""
+    """Calls of actors, by the names of the actors: `rank 0`, …, `server 0`, and so on."""
 
     ray: Any
     asked: Mapping[str, Any]

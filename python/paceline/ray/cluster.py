@@ -1,4 +1,4 @@
-"""Which Ray cluster is used: the one of this process, of RAY_ADDRESS, or one that is started here and ended again."""
+"""Which Ray cluster is used: that of this process, that of RAY_ADDRESS, or one started here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SMALLEST_STORE = 80_000_000  # bytes; Ray refuses less than 75 MiB
 
 
 class MissingRayError(click.ClickException):
-    """Ray is not installed here."""
+    """Ray is not installed; the message says how to install it."""
 
     exit_code = 77
 
 
 def library() -> Any:  # noqa: ANN401 - Ray's types are not there where Ray is not
-    """The module `ray`. Raises MissingRayError, which says how to install it."""
+    """Return the module `ray`. Raises MissingRayError, which says how to install it."""
     try:
         import ray
     except ImportError as error:
@@ -46,17 +46,26 @@ class Cluster:
     """Whether `connect` has made the connection; one that the script has made is left alone."""
 
     def disconnect(self) -> None:
-        """End what `connect` began. May be called twice."""
+        """Stop what `connect` started. Idempotent."""
         if self.joined and self.ray.is_initialized():
             self.ray.shutdown()
 
 
 def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = None, output: bool = True) -> Cluster:
-    """Use the connection that the script has made (`ray.init`), or RAY_ADDRESS, or start a cluster on this machine.
+    """Use the connection that the script has made (`ray.init`) or RAY_ADDRESS, or start a cluster on this machine.
 
-    `num_cpus` and `object_store_bytes` are of a cluster that is started here: the cores and a share of the memory,
-    unless given. `output`: what workers print is printed here. Raises MissingRayError, InvalidArgumentError for an
-    address that cannot be, JobError if no cluster answers there or none can be started.
+    Args:
+        num_cpus: CPUs of a cluster that is started here; by default the cores.
+        object_store_bytes: Object store of a cluster that is started here; by default a share of the memory.
+        output: Whether to print what workers print.
+
+    Returns:
+        The connection.
+
+    Raises:
+        InvalidArgumentError: RAY_ADDRESS is invalid.
+        JobError: No cluster answers there, or none can be started.
+        MissingRayError: Ray is not installed.
     """
     ray = library()
     if ray.is_initialized():

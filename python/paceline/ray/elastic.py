@@ -1,4 +1,4 @@
-"""`ElasticRayExecutor`: a job that goes on from the last commit when an actor, or a node with its actors, has died."""
+"""`ElasticRayExecutor`: a job that resumes from the last commit when an actor, or a node with its actors, has died."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from paceline.ray.settings import RaySettings, checked, create_settings
 from paceline.ray.worker import Left, Member
 
 _LOOK_S = 0.1
-"""How long workers' messages are waited for before Ray is asked again."""
+"""How long to wait for workers' messages before asking Ray again."""
 _DISCOVER_S = 1.0
-"""How often Ray is asked for its nodes."""
+"""How often to ask Ray for its nodes."""
 _DOUBT_S = 20.0
-"""For Ray to find out that a node has died: it asks five times, every three seconds."""
+"""Time for Ray to find out that a node has died: it asks five times, every three seconds."""
 
 
 @dataclass
@@ -43,19 +43,19 @@ class _Process:
     call: Any
     """Reference to what the function returns."""
     doubt_until: float | None = None
-    """Its node is not reached; until then Ray may say that it has died."""
+    """Set if its node cannot be reached: until then Ray may report that it has died."""
 
 
 class ElasticRayExecutor:
-    """Ranks on a Ray cluster whose nodes come and go.
+    """Runs an elastic training function on a Ray cluster whose nodes come and go.
 
-        executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(), min_workers=2, max_workers=4)
-        executor.start()
-        results = executor.run(train)
+    The function has been decorated with `hvd.elastic.run` (docs/how-to/elastic.md). An actor that dies is replaced, on
+    the same node if that is alive and elsewhere if not; all ranks return to the last commit. New nodes are used, up to
+    `max_workers`.
 
-    `train` calls a function that `hvd.elastic.run` has decorated (docs/how-to/elastic.md). An actor that is killed is
-    replaced, on the same node if that lives, else where there is room; all go back to the last commit. Nodes that come
-    are used, up to `max_workers`.
+    Example:
+        >>> with ElasticRayExecutor(min_workers=2, max_workers=4) as executor:  # doctest: +SKIP
+        ...     results = executor.run(train)
     """
 
     create_settings = staticmethod(create_settings)
@@ -73,10 +73,21 @@ class ElasticRayExecutor:
         env_vars: Mapping[str, str] | None = None,
         **job: object,
     ) -> None:
-        """Go on while `min_workers` are there; never start more than `max_workers`: unless given, as many as have room.
+        """Describe the job; nothing starts before `run`.
 
-        reset_limit: so many times ranks may meet anew. `job`: as for `RayExecutor`; parameter servers are roles of the
-        workers here. Raises InvalidArgumentError for what cannot be.
+        Args:
+            settings: Time limits and network, from `ElasticRayExecutor.create_settings`.
+            min_workers: Ranks below which the job fails.
+            max_workers: Ranks that are started at most; by default as many as there is room for.
+            reset_limit: How many times the ranks may meet again; by default any number of times.
+            cpus_per_worker: CPUs that Ray reserves for each rank.
+            use_gpu: Whether each rank gets GPUs.
+            gpus_per_worker: GPUs for each rank; 1 by default with `use_gpu`.
+            env_vars: Environment variables for the actors.
+            **job: Settings of the runtime, as for `RayExecutor`; parameter servers run inside the workers here.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid, or they contradict each other.
         """
         self.settings = checked(settings)
         check_count("min_workers", min_workers)
@@ -87,7 +98,7 @@ class ElasticRayExecutor:
         if max_workers is not None and max_workers < min_workers:
             raise InvalidArgumentError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
         if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
-            raise InvalidArgumentError(f"reset_limit: {reset_limit} is no number from 0 on")
+            raise InvalidArgumentError(f"reset_limit: {reset_limit} is not a number from 0 up")
         variables, self._checked = checked_settings(job)
         if self._checked.timeline is not None:
             raise InvalidArgumentError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
@@ -103,9 +114,12 @@ class ElasticRayExecutor:
         self._cluster: Cluster | None = None
 
     def start(self) -> None:
-        """Find the cluster: that of `ray.init()`, of RAY_ADDRESS, or one on this machine. Actors start with `run`.
+        """Connect to the cluster: that of `ray.init()` or RAY_ADDRESS, or one on this machine. Actors start with `run`.
 
-        Raises JobError, InvalidArgumentError, MissingRayError.
+        Raises:
+            InvalidArgumentError: It has been started before.
+            JobError: No cluster answers, or none can be started.
+            MissingRayError: Ray is not installed.
         """
         if self._cluster is not None:
             raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
@@ -114,9 +128,19 @@ class ElasticRayExecutor:
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call `fn(*args, **kwargs)` in every worker: what those return that are there at the end, in rank order.
+        """Call `fn(*args, **kwargs)` in every worker.
 
-        Raises JobError: why the job cannot go on.
+        Args:
+            fn: Function to call; it must be picklable.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            What the calls returned in the workers that are there at the end, in rank order.
+
+        Raises:
+            InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
+            JobError: The job cannot go on; the message says why.
         """
         if self._cluster is None:
             raise InvalidArgumentError("the executor has not been started; call start()")
@@ -124,13 +148,13 @@ class ElasticRayExecutor:
             return job.results()
 
     def shutdown(self) -> None:
-        """End what `start` began. May be called twice."""
+        """Stop what `start` started. Idempotent."""
         if self._cluster is not None:
             self._cluster.disconnect()
             self._cluster = None
 
     def __enter__(self) -> ElasticRayExecutor:
-        """Start, unless that has been done."""
+        """Start, unless it has been started."""
         if self._cluster is None:
             self.start()
         return self
@@ -143,7 +167,7 @@ class ElasticRayExecutor:
 
 
 class _Run:
-    """Carries out what the driver of the job decides, and tells it what becomes of the actors."""
+    """Carries out the driver's decisions, and reports to it what becomes of the actors."""
 
     def __init__(
         self,
@@ -179,7 +203,7 @@ class _Run:
         self._service.close()
 
     def results(self) -> list[Any]:
-        """When all have ended. Raises JobError."""
+        """Return the results when all have ended. Raises JobError."""
         discover_at = 0.0
         while self._end is None:
             now = time.monotonic()
@@ -228,7 +252,7 @@ class _Run:
             self._ray.kill(process.actor, no_restart=True)
 
     def _look(self) -> None:
-        """Whose calls have ended?"""
+        """Handle the calls that have ended."""
         if not self._processes:
             return
         by_call = {process.call: worker for worker, process in self._processes.items()}
@@ -248,7 +272,7 @@ class _Run:
             self._carry_out(self._service.exited(worker, how))
 
     def _how(self, process: _Process) -> Exit | None:
-        """How its call has ended; None if that is not known yet."""
+        """Return how its call has ended; None if that is not known yet."""
         name = self._name(process)
         try:
             value = self._ray.get(process.call)
@@ -278,11 +302,8 @@ class _Run:
         return f"the worker in {process.slot}"
 
 
-# The nodes of a Ray cluster as slots of an elastic job: which live, and how many workers each has room for.
-
-
 class Nodes:
-    """What Ray says of its nodes, in the order in which they were first seen."""
+    """The nodes of a Ray cluster as slots of an elastic job, in the order in which they were first seen."""
 
     def __init__(self, ray: Any, layout: Layout) -> None:  # noqa: ANN401
         """`layout`: what a worker takes."""
@@ -291,7 +312,7 @@ class Nodes:
         """Ray's numbers of nodes, by what they are called here."""
 
     def slots(self) -> list[Slot]:
-        """Room for workers on the nodes that live now, by what nodes have in all, whoever uses it at present."""
+        """Return the slots on the nodes that are alive, by their total resources, whoever uses them at present."""
         slots: list[Slot] = []
         living = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
         for number, node in living.items():
@@ -303,12 +324,12 @@ class Nodes:
         return slots
 
     def lives(self, slot: Slot) -> bool:
-        """Whether its node does."""
+        """Return whether the node of a slot is alive."""
         number = self._numbers[slot.host]
         return any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == number)
 
     def affinity(self, slot: Slot) -> Any:  # noqa: ANN401
-        """Ray's strategy that starts an actor there and nowhere else."""
+        """Return Ray's scheduling strategy that starts an actor on that node and nowhere else."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(self._numbers[slot.host], soft=False)

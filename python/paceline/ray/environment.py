@@ -65,8 +65,10 @@ class World:
         }
 
     def _gpus(self, here: Sequence[int]) -> dict[str, str]:
-        """All of the node's workers see all of their GPUs, in the order of local ranks: scripts for Horovod take the
-        device of that number, and NCCL reaches another worker's only if it is visible."""
+        """Let all workers of a node see all of their GPUs, in the order of local ranks.
+
+        Scripts for Horovod take the device of that number, and NCCL reaches another worker's GPU only if it is visible.
+        """
         gpus = [gpu for rank in here for gpu in self.workers[rank].gpus]
         return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpus))} if gpus else {}
 

@@ -19,14 +19,14 @@ from paceline.ray.worker import Server, Worker
 
 
 class RayExecutor:
-    """Ranks on a Ray cluster.
+    """Runs functions on ranks that are actors of a Ray cluster.
 
-        executor = RayExecutor(RayExecutor.create_settings(), num_workers=4, strategy="ps", servers=2)
-        executor.start()
-        losses = executor.run(train, args=[config])
-        executor.shutdown()
+    Each worker is an actor and a rank. The functions it runs call `hvd.init()`, `init_process_group("paceline")` or
+    `paceline.job.join()`.
 
-    Each worker is an actor, a rank; `fn` calls `hvd.init()`, `init_process_group("paceline")` or `paceline.job.join()`.
+    Example:
+        >>> with RayExecutor(num_workers=4, strategy="ps", servers=2) as executor:  # doctest: +SKIP
+        ...     losses = executor.run(train, args=[config])
     """
 
     create_settings = staticmethod(create_settings)
@@ -44,11 +44,22 @@ class RayExecutor:
         cpus_per_server: float = 1,
         **job: object,
     ) -> None:
-        """`num_workers` on as few nodes as can be, or `num_workers_per_host` on each of `num_hosts` nodes.
+        """Describe the job; nothing starts before `start`.
 
-        `job`: settings of the runtime, by the names of `paceline.job.settings` (strategy, servers, transport,
-        timeout_s, coordinator, …); they win over this process's PACELINE_ variables. With a strategy that has
-        parameter servers, these are actors, too. Raises InvalidArgumentError for what cannot be.
+        Args:
+            settings: Time limits and network, from `RayExecutor.create_settings`.
+            num_workers: Ranks, on as few nodes as possible.
+            cpus_per_worker: CPUs that Ray reserves for each rank.
+            use_gpu: Whether each rank gets GPUs.
+            gpus_per_worker: GPUs for each rank; 1 by default with `use_gpu`.
+            num_hosts: Nodes, with `num_workers_per_host` ranks on each; in place of `num_workers`.
+            num_workers_per_host: Ranks on each of `num_hosts` nodes.
+            cpus_per_server: CPUs that Ray reserves for each parameter server, which are actors too.
+            **job: Settings of the runtime such as `strategy="ps"`, `servers=2` or `transport="tcp"`
+                (docs/reference/settings.md). They take precedence over this process's PACELINE_ variables.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid, or they contradict each other.
         """
         self.settings = checked(settings)
         self.layout = Layout(
@@ -78,10 +89,20 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the actors and tell them their places. `executable_cls` is made in each, and what `execute` passes on.
+        """Start the actors and tell them their ranks.
 
-        Without `ray.init()` before, RAY_ADDRESS is used, else a cluster on this machine is started. Raises JobError
-        that says what is missing if Ray has no room, or who did not answer; InvalidArgumentError; MissingRayError.
+        The cluster is that of an earlier `ray.init()`, or of RAY_ADDRESS; otherwise one is started on this machine.
+
+        Args:
+            executable_cls: Class of which each actor makes an instance, which `execute` passes on.
+            executable_args: Arguments for `executable_cls`.
+            executable_kwargs: Keyword arguments for `executable_cls`.
+            extra_env_vars: Environment variables for the actors.
+
+        Raises:
+            InvalidArgumentError: It has been started before, or an argument is invalid.
+            JobError: Ray has no room, or an actor did not answer; the message says what is missing.
+            MissingRayError: Ray is not installed.
         """
         if self._workers is not None:
             raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
@@ -118,37 +139,81 @@ class RayExecutor:
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call `fn(*args, **kwargs)` on every rank: what each returns, in rank order.
+        """Call `fn(*args, **kwargs)` on every rank.
 
-        Raises JobError naming the rank that failed first (died, raised, is silent), with what it raised as the cause;
-        InvalidArgumentError for a user's mistake.
+        Args:
+            fn: Function to call; it must be picklable.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            What each call returned, in rank order.
+
+        Raises:
+            InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
+            JobError: A rank died, raised or is silent; the message names the first, and its cause is what that rank
+                raised.
         """
         return self._gathered(self.run_remote(fn, args, kwargs))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """As `run`, without waiting: Ray's references, in rank order, for `ray.get`."""
+        """Call `fn(*args, **kwargs)` on every rank without waiting.
+
+        Args:
+            fn: Function to call; it must be picklable.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            Ray's object references, in rank order, for `ray.get`.
+
+        Raises:
+            InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
+        """
         workers = self._started().handles
         with sendable(fn):
             return [actor.call.remote(fn, list(args or ()), dict(kwargs or {})) for actor in workers]
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
-        """Call `fn(executable)` on every rank; otherwise as `run`."""
+        """Call `fn(executable)` on every rank, with the instance that `start` made there.
+
+        Args:
+            fn: Function to call; it must be picklable.
+
+        Returns:
+            What each call returned, in rank order.
+
+        Raises:
+            InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
+            JobError: As for `run`.
+        """
         workers = self._started().handles
         with sendable(fn):
             asked = [actor.execute.remote(fn) for actor in workers]
         return self._gathered(asked)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Call `fn(executable)` on rank 0 alone: what it returns."""
+        """Call `fn(executable)` on rank 0 only.
+
+        Args:
+            fn: Function to call; it must be picklable.
+
+        Returns:
+            What the call returned.
+
+        Raises:
+            InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
+            JobError: As for `run`.
+        """
         first = self._started().handles[0]
         with sendable(fn):
             asked = [first.execute.remote(fn)]
         return self._gathered(asked)[0]
 
     def shutdown(self) -> None:
-        """End the actors, give back their room; a cluster that `start` has started ends, too. May be called twice."""
+        """Stop the actors and release their resources; a cluster that `start` started stops too. Idempotent."""
         for actors in (self._workers, self._servers):
             if actors is not None:
                 # Servers serve until they are killed; after a failure nobody waits for anybody.
@@ -161,7 +226,7 @@ class RayExecutor:
         self._serving = {}
 
     def __enter__(self) -> RayExecutor:
-        """Start, unless that has been done."""
+        """Start, unless it has been started."""
         if self._workers is None:
             self.start()
         return self
@@ -196,7 +261,7 @@ class RayExecutor:
 
 @contextmanager
 def sendable(function: Callable[..., Any]) -> Iterator[None]:
-    """Ray's screen about what cannot be pickled, in a line. Raises InvalidArgumentError."""
+    """Turn Ray's screenful about what cannot be pickled into one line. Raises InvalidArgumentError."""
     try:
         yield
     except TypeError as error:
@@ -211,7 +276,7 @@ def sendable(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") -> dict[str, str]:
-    """Raises InvalidArgumentError for what the executor sets itself, and for what is no text."""
+    """Check that the variables are text and not set by the executor itself. Raises InvalidArgumentError."""
     from paceline.launch.variables import stale
 
     for name, value in variables.items():

@@ -77,7 +77,7 @@ class Actors:
         return self.named(self.places)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """By `rank 0`, `rank 1`, …"""
+        """Return the values by the names `rank 0`, `rank 1` and so on."""
         return {f"{self.name} {number}": value for number, value in enumerate(values)}
 
     def all(self, ask: Callable[[Any], Any], doing: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How long is waited, and over which network: what Horovod's users make with `RayExecutor.create_settings`."""
+"""Time limits and network of a job on Ray: what Horovod's users make with `RayExecutor.create_settings`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from paceline.job.settings import LONGEST_TIMEOUT_S
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """Limits in seconds, and the network. Raises InvalidArgumentError for a value that cannot be."""
+    """Time limits in seconds, and the network.
+
+    Raises:
+        InvalidArgumentError: A value is out of range, or `nics` names several networks.
+    """
 
     timeout_s: float = 300.0
-    """For actors to start and answer, and for ranks to find each other."""
+    """Time for actors to start and answer, and for ranks to find each other."""
     placement_group_timeout_s: float = 100.0
-    """For Ray to find room for them."""
+    """Time for Ray to find room for them."""
     grace_s: float = 5.0
-    """After a failure: for the other ranks to say what they saw."""
+    """Time after a failure for the other ranks to report what they saw."""
     nics: Iterable[str] | None = None
-    """The network of all nodes, if they have several: an interface (eth0), a network (10.0.0.0/24)."""
+    """The network that all nodes have, if they have several: an interface (eth0) or a network (10.0.0.0/24)."""
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Check the values."""
         for name in ("timeout_s", "placement_group_timeout_s", "grace_s"):
             value: Any = getattr(self, name)
             good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_TIMEOUT_S
@@ -42,12 +46,12 @@ class RaySettings:
 
     @property
     def interface(self) -> str | None:
-        """The network's name; None: what Ray uses."""
+        """The network's name; None for the one that Ray uses."""
         return next(iter(self.nics), None) if self.nics is not None else None
 
 
 def checked(settings: RaySettings | None) -> RaySettings:
-    """Those of the caller, or the defaults. Raises InvalidArgumentError for something else."""
+    """Return the caller's settings, or the defaults. Raises InvalidArgumentError for something else."""
     if settings is not None and not isinstance(settings, RaySettings):
         raise InvalidArgumentError(f"settings: {settings!r:.80} is none; RayExecutor.create_settings() makes them")
     return settings if settings is not None else RaySettings()
@@ -62,7 +66,26 @@ def create_settings(
     nics: Iterable[str] | None = None,
     grace_s: float = 5.0,
 ) -> RaySettings:
-    """Settings, by Horovod's names. Nothing uses ssh: Ray has started its nodes itself. Raises InvalidArgumentError."""
+    """Make settings, with Horovod's names for the arguments.
+
+    Args:
+        timeout_s: Seconds for actors to start and answer, and for ranks to find each other.
+        ssh_identity_file: Must be None: Ray has started its nodes itself, and nothing uses ssh.
+        ssh_str: Must be None, for the same reason.
+        placement_group_timeout_s: Seconds for Ray to find room.
+        nics: The network that all nodes have, if they have several: an interface (eth0) or a network (10.0.0.0/24).
+        grace_s: Seconds after a failure for the other ranks to report what they saw.
+
+    Returns:
+        The settings.
+
+    Raises:
+        InvalidArgumentError: A value is out of range, or has no effect.
+
+    Example:
+        >>> RayExecutor.create_settings(timeout_s=60).timeout_s  # doctest: +SKIP
+        60
+    """
     for name, value in (("ssh_identity_file", ssh_identity_file), ("ssh_str", ssh_str)):
         if value is not None:
             raise InvalidArgumentError(f"{name}: has no effect, nothing here uses ssh; leave it out")

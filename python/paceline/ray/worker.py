@@ -159,9 +159,6 @@ def leave() -> None:
         joined.close()
 
 
-# The actor of an elastic job: a worker whose rank the driver says, world by world.
-
-
 @dataclass(frozen=True)
 class Left:
     """An elastic job's worker has left before the end, as it was told, or with an exit code of its own."""

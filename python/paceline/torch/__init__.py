@@ -6,6 +6,7 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 
 import torch.distributed
 
+from paceline._internal.lazy import public_names
 from paceline.torch.recorder.autograd_graph import AutogradGraph, autograd_graph, observed_order
 from paceline.torch.recorder.clock import Clock, CpuClock, CudaClock
 from paceline.torch.recorder.recorder import Recorder, record
@@ -36,3 +37,5 @@ if torch.distributed.is_available():
     _register()
     __all__ += ["in_order", "strategy_hook"]
     __all__ += hvd.__all__
+
+__dir__ = public_names(__name__)

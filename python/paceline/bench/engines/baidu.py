@@ -44,6 +44,6 @@ class BaiduRing(Engine):
         return "ring", {}
 
     def processes(self, asked: Asked, places: Places) -> list[Process]:
-        """mpirun with all ranks."""
+        """Return one mpirun that starts all ranks."""
         settings = {"PACELINE_STRATEGY": self.name, "PACELINE_TRANSPORT": "mpi"}
         return [mpirun.process(self.options.python, asked, places, self.secret, settings)]

@@ -51,7 +51,7 @@ class Horovod(Engine):
         return "ring", {"bucket_size": self.options.fusion_bytes or FUSION}
 
     def processes(self, asked: Asked, places: Places) -> list[Process]:
-        """horovodrun with all ranks."""
+        """Return one horovodrun that starts all ranks."""
         binaries = self._bin()
         assert binaries is not None
         size = len(places.ranks)

@@ -25,7 +25,7 @@ def missing() -> str | None:
 
 
 def process(python: str, asked: Asked, places: Places, secret: str, settings: Mapping[str, str]) -> Process:
-    """mpirun with all ranks. `settings`: variables of the ranks."""
+    """Return an mpirun that starts all ranks with `settings` as environment variables."""
     mpirun = _mpirun()
     assert mpirun is not None
     (_, environment), *_ = environments(places, secret)

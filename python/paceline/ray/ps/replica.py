@@ -147,12 +147,9 @@ class Replica(Actor):
         self._marks.append(time.perf_counter())
 
 
-# What a training through the object store gives.
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """A step of one rank; times in seconds."""
+    """Durations of one step on one rank, in seconds."""
 
     step_s: float
     """From the input to the end of the optimizer."""
@@ -160,7 +157,7 @@ class StepTimes:
     forward_s: float
     backward_s: float
     exchange_s: float
-    """From the end of the backward pass until the means are there: nothing is sent before."""
+    """From the end of the backward pass, before which nothing is sent, until the means have arrived."""
     optimizer_s: float
     cpu_s: float
     """Of all threads of the process."""
@@ -169,7 +166,7 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How long the steps took, and what came out."""
+    """Durations of the steps, and the trained weights."""
 
     steps: Sequence[Sequence[StepTimes]]
     """By rank, then by step."""
@@ -181,11 +178,8 @@ class Trained:
     servers: int
 
 
-# A parameter server, which holds one shard of the gradient, and how a gradient is cut.
-
-
 def cuts(elements: int, shards: int) -> list[slice]:
-    """Of a vector into shards, in order: as many elements in each, one more in the first ones if that cannot be."""
+    """Cut a vector into shards, in order; if they cannot be equal, the first ones have one element more."""
     least, more = divmod(elements, shards)
     lengths = (least + (shard < more) for shard in range(shards))
     return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
@@ -195,11 +189,11 @@ class Shard(Actor):
     """A parameter server. Ray makes an actor of it."""
 
     def __init__(self, workers: int) -> None:
-        """The mean is over so many."""
+        """Average over this many workers."""
         self._workers = workers
 
     def mean(self, *pieces: np.ndarray) -> np.ndarray:
-        """Of what the nodes' roots send, float32[shard] each, in the order of the nodes; over all workers."""
+        """Return the mean over all workers of the nodes' sums, float32[shard] each, in the order of the nodes."""
         total = pieces[0].copy()  # what comes from the object store is read-only
         for piece in pieces[1:]:
             total += piece

@@ -40,15 +40,35 @@ def train(
     timeout_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trained:
-    """Train `steps` steps on so many workers, or so many on each of so many hosts (Ray's nodes).
+    """Train a model with synchronous SGD through Ray's object store.
 
-    model: called on every worker after `torch.manual_seed(seed)`; all begin with rank 0's parameters and buffers.
-    optimizer: of the parameters that are trained. batch: the inputs and targets of (rank, step). loss: of (outputs,
-    targets), a mean over the batch; cross entropy unless given. servers: one for each node with workers unless given;
-    they run on these nodes in turn. timeout_s: without a step that ends; `settings.timeout_s` unless given. progress is
-    called with the steps that have ended and their number.
+    Args:
+        model: Makes the model; called on every worker after `torch.manual_seed(seed)`. All start from rank 0's
+            parameters and buffers.
+        optimizer: Makes the optimizer of the parameters that are trained.
+        batch: Returns inputs and targets for (rank, step).
+        steps: Number of steps.
+        workers: Number of workers.
+        hosts: Number of Ray nodes, in place of `workers`.
+        workers_per_host: Workers on each of `hosts`.
+        servers: Parameter servers, on the workers' nodes in turn; by default one for each node.
+        loss: Maps (outputs, targets) to a mean over the batch; by default cross entropy.
+        seed: Seed of the model's initialisation.
+        cpus_per_worker: CPUs that Ray reserves for each worker.
+        settings: Time limits and network.
+        timeout_s: Seconds in which a step must end; by default `settings.timeout_s`.
+        progress: Called with the number of finished steps and of all steps.
 
-    Raises JobError naming who died or failed, or what Ray has no room for, InvalidArgumentError, MissingRayError.
+    Returns:
+        Durations of the steps, and the trained weights.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid.
+        JobError: An actor died or failed, or Ray has no room; the message says which.
+        MissingRayError: Ray is not installed.
+
+    Example:
+        >>> trained = train(make_model, make_optimizer, batch, steps=10, workers=4)  # doctest: +SKIP
     """
     if steps < 1:
         raise InvalidArgumentError(f"steps: {steps} is none; ask for one or more")

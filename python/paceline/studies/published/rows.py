@@ -45,7 +45,7 @@ class Forecast:
 
     @property
     def error(self) -> float:
-        """forecast / published - 1."""
+        """Forecast divided by published, minus 1."""
         return self.value / self.row.measured - 1
 
     @property

@@ -1,4 +1,4 @@
-"""A DDP communication hook that reduces each bucket by a strategy chosen by its size."""
+"""A DDP communication hook that picks the strategy by the size of the bucket."""
 
 # No `from __future__ import annotations`: DDP looks at the hook's.
 import math
@@ -17,25 +17,33 @@ from paceline.errors import InvalidArgumentError
 from paceline.torch.backend.process_group import CPU, Operations
 
 Choice = str | Mapping[str, str] | Callable[[GradBucket], str | None] | None
-"""A strategy's name; names by the largest size they are for; or what gives a bucket's. None: what is fastest."""
+"""A strategy, strategies by the largest bucket they are for, or a function of the bucket; None: the fastest."""
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 
 def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | None, strategy: Choice = None) -> Hook:
-    """Make a hook that averages a bucket's gradients by `strategy`; register it, if a DDP model is given.
+    """Make a DDP communication hook that averages each bucket's gradients with a chosen strategy.
 
-    >>> strategy_hook(model, {"64KB": "recursive-doubling", "inf": "ring"})  # doctest: +SKIP
+    DDP rebuilds its buckets after the first step, so that the index of a bucket means nothing. All ranks must choose
+    alike.
 
-    Without a model, for torch's own hooks to wrap (compression composes):
+    Args:
+        model_or_group: A DDP model, with which the hook is registered; or a process group, or None for the default
+            group, to make a hook for torch's own hooks to wrap.
+        strategy: A name that `paceline strategies` lists; or names by size, each for buckets of up to that many bytes;
+            or a function from a `GradBucket` to a name. None takes what measured fastest.
 
-    >>> hook = bf16_compress_wrapper(strategy_hook(None, "ring"))  # doctest: +SKIP
-    >>> model.register_comm_hook(None, hook)  # doctest: +SKIP
+    Returns:
+        The hook.
 
-    `strategy` is a name of `paceline strategies`; or names by size, each for buckets of up to so many bytes; or a
-    function from a `GradBucket` to a name. DDP rebuilds its buckets after the first step, so an index means nothing.
-    Every rank must choose alike. The group is the model's, or the default one.
+    Raises:
+        InvalidArgumentError: A strategy or size is unknown, or no strategy is given for the largest buckets.
+        ValueError: The process group is not Paceline's.
 
-    Raises InvalidArgumentError for an unknown strategy or size, and ValueError for a group that is not Paceline's.
+    Example:
+        >>> strategy_hook(model, {"64KB": "recursive-doubling", "inf": "ring"})  # doctest: +SKIP
+        >>> hook = bf16_compress_wrapper(strategy_hook(None, "ring"))  # doctest: +SKIP
+        >>> model.register_comm_hook(None, hook)  # doctest: +SKIP
     """
     choose = _chooser(strategy)
     group = model_or_group
@@ -57,7 +65,7 @@ def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | 
 
 
 def operations_of(group: object) -> Operations:
-    """Paceline's operations in a process group. Raises ValueError if it has none."""
+    """Return Paceline's operations in a process group. Raises ValueError if it has none."""
     if isinstance(group, Operations):
         return group
     below = group._get_backend(CPU) if isinstance(group, dist.ProcessGroup) else None

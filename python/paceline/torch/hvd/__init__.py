@@ -21,6 +21,7 @@ Ranks ask for named tensors in any order. What all have asked for begins, small 
 | build_info | what is not there |
 """
 
+from paceline._internal.lazy import public_names
 from paceline.torch.hvd import elastic
 from paceline.torch.hvd.all_gather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from paceline.torch.hvd.all_reduce import (
@@ -155,3 +156,5 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+__dir__ = public_names(__name__)

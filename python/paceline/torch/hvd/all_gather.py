@@ -1,4 +1,4 @@
-"""All-gathers: the rows of all ranks, one after the other in rank order, to all ranks."""
+"""All-gather: concatenates the rows of all ranks in rank order and returns them at all ranks."""
 
 from __future__ import annotations
 
@@ -66,10 +66,26 @@ class _GroupedAllGather(torch.autograd.Function):
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The tensors of all ranks, one after the other along the first dimension, which may differ. Differentiable.
+    """Concatenate the tensors of all ranks along the first dimension; differentiable.
 
-    A tensor without dimensions is taken as one row. All ranks give the same dtype (any) and other dimensions. Raises
-    JobError naming tensor and ranks if they differ, or if a rank is gone.
+    Args:
+        tensor: Tensor of any dtype and device. Ranks may differ in the first dimension only; a scalar counts as one
+            row.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A new tensor with the rows of all ranks, in rank order.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: This rank is not in `process_set`.
+
+    Example:
+        >>> hvd.allgather(torch.tensor([[1, 2]]))
+        tensor([[1, 2]])
     """
     return cast(Tensor, _AllGather.apply(tensor, name, process_set))
 
@@ -77,7 +93,21 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
-    """Begin an `allgather`; `synchronize` gives the new tensor. It has no gradient."""
+    """Start an `allgather` without waiting for it; not differentiable.
+
+    Args:
+        tensor: Tensor of any dtype and device. Ranks may differ in the first dimension only; a scalar counts as one
+            row.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the new tensor.
+
+    Raises:
+        ValueError: This rank is not in `process_set`.
+    """
     members = members_of(process_set)
     return members.begin("allgather", name, lambda full: gathered(members, full, tensor).then(_rows))
 
@@ -85,14 +115,42 @@ def allgather_async(
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """`allgather` of several tensors, which begin together. Differentiable. Raises ValueError for an empty list."""
+    """All-gather several tensors as one operation; differentiable.
+
+    Args:
+        tensors: One or more tensors, each as for `allgather`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: `tensors` is empty, or this rank is not in `process_set`.
+    """
     return list(_GroupedAllGather.apply(name, process_set, *tensors))
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[list[Tensor]]:
-    """Begin a `grouped_allgather`; `synchronize` gives the list of new tensors. They have no gradient."""
+    """Start a `grouped_allgather` without waiting for it; not differentiable.
+
+    Args:
+        tensors: One or more tensors, each as for `allgather`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the list of new tensors.
+
+    Raises:
+        ValueError: `tensors` is empty, or this rank is not in `process_set`.
+    """
     members = members_of(process_set)
     return members.begin_group(
         "grouped_allgather", name, tensors, lambda full, tensor: gathered(members, full, tensor).then(_rows)

@@ -1,4 +1,4 @@
-"""All-reduces: tensors of all ranks, combined, to all ranks."""
+"""All-reduce: combines the tensors of all ranks and returns the result at all ranks."""
 
 # ruff: noqa: PLR0917 - the signatures are Horovod's
 from __future__ import annotations
@@ -32,14 +32,34 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Combine the tensors of all ranks: a new tensor of the same shape and dtype. Differentiable.
+    """Reduce the tensors of all ranks; differentiable.
 
-    `op` is Average (the default), Sum, Min, Max or Product; `average` is its older form. All ranks give the same shape
-    and dtype; any device, layout in memory, and dtype that `paceline.torch.backend.reductions` lists. Averages
-    and multiples of integers are rounded toward zero. The factors multiply each tensor before and the result after.
+    Averages and multiples of integers are rounded toward zero.
 
-    Raises JobError (`hvd.HorovodInternalError`) naming tensor and ranks if they differ, or if a rank is gone; TypeError
-    for a dtype that has no such reduction; ValueError for an unknown `op` or at a rank outside of `process_set`.
+    Args:
+        tensor: Dense or sparse (COO) tensor of any shape and device, with the same shape and dtype on all ranks.
+            `paceline.torch.backend.reductions` lists the dtypes.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A new tensor with the shape, dtype and device of `tensor`, equal on all ranks.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: `op` is unknown, or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum)
+        tensor([1., 2.])
     """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     if is_sparse(tensor):
@@ -57,7 +77,31 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """Begin an `allreduce`; `synchronize` gives the new tensor. It has no gradient."""
+    """Start an `allreduce` without waiting for it; not differentiable.
+
+    Args:
+        tensor: Dense or sparse (COO) tensor of any shape and device, with the same shape and dtype on all ranks.
+            `paceline.torch.backend.reductions` lists the dtypes.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the new tensor.
+
+    Raises:
+        TypeError: The dtype has no such reduction.
+        ValueError: `op` is unknown, or this rank is not in `process_set`.
+
+    Example:
+        >>> handle = hvd.allreduce_async(torch.ones(2), name="loss")
+        >>> hvd.synchronize(handle)
+        tensor([1., 1.])
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin(tensor, name, in_place=False)
 
@@ -71,7 +115,32 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """As `allreduce`, in place."""
+    """Reduce the tensors of all ranks in place; not differentiable.
+
+    Args:
+        tensor: As for `allreduce`; it is overwritten with the result.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        `tensor`.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: `op` is unknown, or this rank is not in `process_set`.
+
+    Example:
+        >>> gradient = torch.ones(2)
+        >>> hvd.allreduce_(gradient) is gradient
+        True
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin(tensor, name, in_place=True, waits=True)()
 
@@ -85,7 +154,27 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """Begin an all-reduce in place. The tensor is not to be touched until `synchronize`, which gives it back."""
+    """Start an in-place `allreduce_` without waiting for it.
+
+    The tensor must not be used until `synchronize` has returned it.
+
+    Args:
+        tensor: As for `allreduce`; it is overwritten with the result.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns `tensor`.
+
+    Raises:
+        TypeError: The dtype has no such reduction.
+        ValueError: `op` is unknown, or this rank is not in `process_set`.
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin(tensor, name, in_place=True)
 
@@ -100,7 +189,34 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """`allreduce` of several tensors, which begin together. Differentiable. Raises ValueError for an empty list."""
+    """Reduce several tensors as one operation; differentiable.
+
+    No tensor is reduced before all ranks have all of them ready.
+
+    Args:
+        tensors: One or more dense tensors, each as for `allreduce`.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: `op` is unknown, a tensor list is empty, or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)])
+        [tensor([1., 1.]), tensor([0.])]
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = cast("tuple[Tensor, ...]", GroupedAllReduce.apply(name, terms, *(small for small, _ in pairs)))
@@ -116,7 +232,25 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
-    """Begin a `grouped_allreduce`; `synchronize` gives the list of new tensors. They have no gradient."""
+    """Start a `grouped_allreduce` without waiting for it; not differentiable.
+
+    Args:
+        tensors: One or more dense tensors, each as for `allreduce`.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the list of new tensors.
+
+    Raises:
+        TypeError: A dtype has no such reduction.
+        ValueError: `op` is unknown, `tensors` is empty, or this rank is not in `process_set`.
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin_group(tensors, name, in_place=False)
 
@@ -130,7 +264,27 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """As `grouped_allreduce`, in place."""
+    """Reduce several tensors as one operation, in place; not differentiable.
+
+    Args:
+        tensors: One or more dense tensors, each as for `allreduce`; they are overwritten with the results.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        `tensors`, as a list.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: `op` is unknown, a tensor list is empty, or this rank is not in `process_set`.
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin_group(tensors, name, in_place=True, waits=True)()
 
@@ -144,6 +298,24 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
-    """Begin a `grouped_allreduce` in place."""
+    """Start an in-place `grouped_allreduce_` without waiting for it.
+
+    Args:
+        tensors: One or more dense tensors, each as for `allreduce`; they are overwritten with the results.
+        average: Older form of `op`: `True` for Average, `False` for Sum.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns `tensors` as a list.
+
+    Raises:
+        TypeError: A dtype has no such reduction.
+        ValueError: `op` is unknown, `tensors` is empty, or this rank is not in `process_set`.
+    """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin_group(tensors, name, in_place=True)

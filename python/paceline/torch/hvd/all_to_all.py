@@ -1,4 +1,4 @@
-"""All-to-alls: some rows of every rank to every rank."""
+"""All-to-all: every rank sends some of its rows to every rank."""
 
 from __future__ import annotations
 
@@ -111,13 +111,28 @@ def alltoall(
 def alltoall(
     tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Send rows to every rank: `splits[r]` of them to rank r of the set; without `splits` as many to each.
+    """Send rows of a tensor to every rank and receive rows from every rank; differentiable.
 
-    All ranks give the same dtype (any) and other dimensions. Returns the rows from all ranks in rank order, and if
-    `splits` was given also how many came from each (a tensor like `splits`; int32 if that was a list). Differentiable.
+    Args:
+        tensor: Tensor of at least one dimension and any dtype; ranks may differ in the first dimension only.
+        splits: Number of rows for each rank of the set; rows beyond their sum are not sent. By default all rows, shared
+            equally.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
 
-    Raises ValueError for splits that do not fit the tensor, JobError naming tensor and ranks if they differ, or if a
-    rank is gone.
+    Returns:
+        The rows from all ranks, in rank order. If `splits` was given, also the number of rows from each rank: a tensor
+        like `splits`, of dtype int32 if that was a list.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: `splits` does not fit the tensor, or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.alltoall(torch.tensor([1, 2]), splits=[2])
+        (tensor([1, 2]), tensor([2], dtype=torch.int32))
     """
     found, received = _AllToAll.apply(tensor, splits, name, process_set)
     return found if splits is None else (found, received)
@@ -126,6 +141,21 @@ def alltoall(
 def alltoall_async(
     tensor: Tensor, splits: Splits = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[tuple[Tensor, Tensor]]:
-    """Begin an `alltoall`; `synchronize` gives rows and received splits, as Horovod does. They have no gradient."""
+    """Start an `alltoall` without waiting for it; not differentiable.
+
+    Args:
+        tensor: Tensor of at least one dimension and any dtype; ranks may differ in the first dimension only.
+        splits: Number of rows for each rank of the set; rows beyond their sum are not sent. By default all rows, shared
+            equally.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns rows and received splits, as in Horovod.
+
+    Raises:
+        ValueError: `splits` does not fit the tensor, or this rank is not in `process_set`.
+    """
     members = members_of(process_set)
     return members.begin("alltoall", name, lambda full: _part(members, full, tensor, splits).then(_pair))

@@ -1,4 +1,4 @@
-"""Broadcasts: one rank's tensor to all ranks."""
+"""Broadcast: copies one rank's tensor to all ranks."""
 
 from __future__ import annotations
 
@@ -85,10 +85,26 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """A new tensor with the values of `root_rank`'s, which is a rank of the job also in a process set. Differentiable.
+    """Copy the root's tensor to all ranks; differentiable.
 
-    All ranks give a tensor of the same shape and dtype (any). Raises ValueError for a root outside of the set, JobError
-    naming tensor and ranks if they differ, or if a rank is gone.
+    Args:
+        tensor: Tensor of any dtype and device, with the same shape and dtype on all ranks.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A new tensor with the values of the root's.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: `root_rank` or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.broadcast(torch.tensor([3, 4]), root_rank=0)
+        tensor([3, 4])
     """
     return cast(Tensor, _Broadcast.apply(tensor, root_rank, name, process_set))
 
@@ -96,19 +112,65 @@ def broadcast(
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
-    """Begin a `broadcast`; `synchronize` gives the new tensor. It has no gradient."""
+    """Start a `broadcast` without waiting for it; not differentiable.
+
+    Args:
+        tensor: Tensor of any dtype and device, with the same shape and dtype on all ranks.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the new tensor.
+
+    Raises:
+        ValueError: `root_rank` or this rank is not in `process_set`.
+    """
     return _begin(tensor, root_rank, name, process_set, in_place=False)
 
 
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """As `broadcast`, in place."""
+    """Copy the root's tensor to all ranks, in place; not differentiable.
+
+    Args:
+        tensor: As for `broadcast`; it is overwritten except at the root.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        `tensor`.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: `root_rank` or this rank is not in `process_set`.
+    """
     return _begin(tensor, root_rank, name, process_set, in_place=True, waits=True)()
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
-    """Begin a broadcast in place. The tensor is not to be touched until `synchronize`, which gives it back."""
+    """Start an in-place `broadcast_` without waiting for it.
+
+    The tensor must not be used until `synchronize` has returned it.
+
+    Args:
+        tensor: As for `broadcast`; it is overwritten except at the root.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns `tensor`.
+
+    Raises:
+        ValueError: `root_rank` or this rank is not in `process_set`.
+    """
     return _begin(tensor, root_rank, name, process_set, in_place=True)

@@ -1,6 +1,6 @@
-"""Compression of what an all-reduce moves: halves in place of floats.
+"""Compression of gradients for all-reduce: 16-bit floats in place of wider ones.
 
-A compressor of one's own is a class with these two static methods, as in Horovod.
+A compressor of your own is a class with these two static methods, as in Horovod.
 """
 
 from __future__ import annotations
@@ -10,58 +10,58 @@ from torch import Tensor
 
 
 class Compressor:
-    """Changes a tensor before it is moved, and back afterwards."""
+    """Converts a tensor before it is sent, and back afterwards."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """The tensor to move, and what `decompress` has to know."""
+        """Return the tensor to send, and what `decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """What came of it, as the tensor was before."""
+        """Return the received tensor in the original form."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """Moves tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
 
 class FP16Compressor(Compressor):
-    """Moves floating-point tensors as float16, which overflows above 65,504."""
+    """Sends floating-point tensors as float16, which overflows above 65,504."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """The values in float16, and the dtype they had."""
+        """Return the values as float16, and their dtype."""
         return _narrow(tensor, torch.float16)
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """The values in the dtype they had."""
+        """Return the values in their original dtype."""
         return tensor if ctx is None else tensor.to(ctx)
 
 
 class BF16Compressor(Compressor):
-    """Moves floating-point tensors as bfloat16: the range of float32, 8 bits of precision."""
+    """Sends floating-point tensors as bfloat16: the range of float32 with 8 bits of precision."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """The values in bfloat16, and the dtype they had."""
+        """Return the values as bfloat16, and their dtype."""
         return _narrow(tensor, torch.bfloat16)
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """The values in the dtype they had."""
+        """Return the values in their original dtype."""
         return tensor if ctx is None else tensor.to(ctx)
 
 
@@ -70,7 +70,7 @@ def _narrow(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype | N
 
 
 class Compression:
-    """The compressors: `hvd.Compression.fp16`."""
+    """The compressors, such as `hvd.Compression.fp16`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from paceline.torch.hvd import optimizer as optimizers
 from paceline.torch.hvd import timeline
 from paceline.torch.hvd.gradients import Gradients, needed
 from paceline.torch.hvd.grouping import Groups, grouped, unnamed
@@ -43,7 +43,7 @@ class Distributed(_Base):
         """Watch the parameters. All ranks of the process set do this together if there are groups."""
         self._gradients, self._wanted_groups = gradients, groups
         self._layer_pull = None
-        optimizers.add(self)
+        _register(self)
         self._enter()
 
     def _enter(self) -> None:
@@ -201,3 +201,28 @@ class Distributed(_Base):
             self._pull.finish()
         self._gradients.restart(self._gradients.passes)
         super().load_state_dict(*args, **kwargs)
+
+
+_known: list[weakref.ref[Distributed]] = []
+"""The distributed optimizers of this process, in the order in which all ranks made them; they outlive a world."""
+
+
+def _register(optimizer: Distributed) -> None:
+    _known[:] = [known for known in _known if known() is not None]
+    _known.append(weakref.ref(optimizer))
+
+
+def leave_world() -> None:
+    """Make all distributed optimizers release a world that has ended, and gradients in flight."""
+    for known in _known:
+        optimizer = known()
+        if optimizer is not None:
+            optimizer._leave()
+
+
+def enter_world() -> None:
+    """Make all distributed optimizers use the new world. All ranks do so in the same order."""
+    for known in _known:
+        optimizer = known()
+        if optimizer is not None:
+            optimizer._enter()

@@ -1,4 +1,4 @@
-"""Operations in flight, as the asynchronous calls hand them out, and waiting for them."""
+"""Handles of operations in flight, as asynchronous calls return them."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ U = TypeVar("U")
 
 @dataclass(slots=True)
 class Part(Generic[T]):
-    """One operation, and what gives its result once it is over."""
+    """One operation, and what computes its result once it has finished."""
 
     operation: NamedOperation
     finish: Callable[[NamedOperation], T]
 
     def then(self, change: Callable[[T], U]) -> Part[U]:
-        """The same with another result."""
+        """Return the same operation with another result."""
         finish = self.finish
         return Part(self.operation, lambda operation: change(finish(operation)))
 
 
 class Handle(Generic[T]):
-    """One operation, or several that are waited for as one: for `poll` and `synchronize`. Horovod's are numbers.
+    """One operation in flight, or several that are awaited as one; for `poll` and `synchronize`. Horovod's are numbers.
 
-    It holds the tensors, so that it may be kept while they are dropped. Dropping it is no harm either: the runtime
-    holds the memory until the operation is over.
+    It holds the tensors, which the script may drop meanwhile. The handle may be dropped as well: the runtime holds the
+    memory until the operation has finished.
     """
 
     __slots__ = ("__weakref__", "_finish", "_operations", "name")
 
     def __init__(self, name: str, operations: Sequence[NamedOperation], finish: Callable[[], T]) -> None:
-        """`finish` gives the result once all operations are over."""
+        """Made by asynchronous calls; `finish` computes the result once all operations have finished."""
         self.name = name
         """Of the tensor, as it stands in messages."""
         self._operations: Sequence[NamedOperation] | None = operations
         self._finish: Callable[[], T] | None = finish
 
     def done(self) -> bool:
-        """Whether it is over, well or not. Raises ValueError after `synchronize`, as Horovod does."""
+        """Return whether it has finished or failed. Raises ValueError after `synchronize`, as Horovod does."""
         if self._operations is None:
             raise ValueError(f"'{self.name}' has been synchronized before, which cleared its handle")
         return all(operation.done() for operation in self._operations)
 
     def settle(self) -> None:
-        """Wait until it is over, well or not; the result stays for whoever synchronizes."""
+        """Wait until it has finished or failed; the result stays for `synchronize`."""
         for operation in self._operations or ():
             with contextlib.suppress(JobError, InvalidArgumentError):
                 operation.wait()
 
     def take(self) -> T | None:
-        """Wait, and give the result; None if it has been taken before. Raises JobError if an operation failed."""
+        """Wait and return the result, or None if it has been taken before. Raises JobError if an operation failed."""
         operations, finish = self._operations, self._finish
         if operations is None or finish is None:
             return None
@@ -70,22 +70,22 @@ class Handle(Generic[T]):
         return finish()
 
     def __call__(self) -> T:
-        """As `synchronize(handle)`: Horovod's `sparse_allreduce_async` gives a function."""
+        """Do as `synchronize(handle)`: Horovod's `sparse_allreduce_async` returns a function."""
         return synchronize(self)
 
     def __repr__(self) -> str:
-        """Its name, and whether it is over."""
+        """Return its name and state."""
         state = "cleared" if self._operations is None else "over" if self.done() else "in flight"
         return f"<handle of {self.name}: {state}>"
 
 
 def single(part: Part[T]) -> Handle[T]:
-    """The handle of one operation."""
+    """Return the handle of one operation."""
     return Handle(part.operation.name, [part.operation], lambda: part.finish(part.operation))
 
 
 def together(name: str, parts: Sequence[Part[T]]) -> Handle[list[T]]:
-    """The handle of several operations."""
+    """Return the handle of several operations."""
     return Handle(name, [part.operation for part in parts], lambda: [part.finish(part.operation) for part in parts])
 
 
@@ -96,16 +96,42 @@ def _known(handle: object) -> Handle[object]:
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Whether an operation is over, so that `synchronize` will not wait.
+    """Return whether an operation has finished or failed, so that `synchronize` will not wait.
 
-    Raises ValueError for a handle that has been synchronized.
+    Args:
+        handle: What an asynchronous call returned.
+
+    Returns:
+        Whether it has finished or failed.
+
+    Raises:
+        TypeError: It is not a handle.
+        ValueError: It has been synchronized before.
+
+    Example:
+        >>> handle = hvd.allreduce_async(torch.ones(1))
+        >>> hvd.poll(handle) in (False, True)
+        True
     """
     return _known(handle).done()
 
 
 def synchronize(handle: Handle[T]) -> T:
-    """Wait for an operation; what it gives. A second time it gives None, as Horovod does.
+    """Wait for an operation and return its result.
 
-    Raises JobError (`hvd.HorovodInternalError`) naming the tensor and the ranks if the operation failed.
+    Args:
+        handle: What an asynchronous call returned.
+
+    Returns:
+        The result; None the second time, as in Horovod.
+
+    Raises:
+        JobError: The operation failed; the message names the tensor and the ranks. Scripts for Horovod catch it as
+            `hvd.HorovodInternalError`.
+        TypeError: It is not a handle.
+
+    Example:
+        >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([5]), root_rank=0))
+        tensor([5])
     """
     return cast(T, _known(handle).take())

@@ -19,20 +19,27 @@ from paceline.torch.hvd.world import places
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
-    """Join the job that this process was started for, and wait for all ranks; again, and nothing happens.
+    """Join the job that this process was started for, and wait for all ranks. Idempotent.
 
-    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md); without one it
-    is a job of one rank. Settings are the PACELINE_ variables of `paceline.job.settings` and the HOROVOD_ variables of
-    `paceline.torch.hvd.environment`.
+    Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md). A process
+    started without a launcher is a job of one rank. Settings are read from the PACELINE_ and HOROVOD_ environment
+    variables (docs/reference/settings.md). In an elastic job it waits until a world has met.
 
-    `comm`: ranks of the launcher that work together, this one among them, and are renumbered from 0 on; ranks that name
-    others are worlds of their own, but all processes call `init`. Without it all ranks. `process_sets` are added at
-    once. More may always be added later, so that "dynamic" means nothing.
+    Args:
+        comm: Ranks of the launcher that work together, this one among them; they are renumbered from 0. Ranks that name
+            other sets form worlds of their own, but all processes call `init`. By default all ranks.
+        process_sets: Process sets to add at once. `"dynamic"` is accepted and means nothing: sets may always be added
+            later.
 
-    In an elastic job ranks die and come: it waits until a world has met.
+    Raises:
+        InvalidArgumentError: An environment variable is invalid.
+        JobError: Ranks did not come in time; the message names them.
+        ValueError: `comm` lacks this rank or is not a list of ranks, or `process_sets` is not a list of `ProcessSet`.
 
-    Raises JobError naming the ranks that did not come, InvalidArgumentError for a variable that cannot be, ValueError
-    for `comm` without this rank.
+    Example:
+        >>> hvd.init()
+        >>> hvd.rank(), hvd.size()
+        (0, 1)
     """
     if world.is_initialized():
         return
@@ -86,7 +93,7 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
 
 
 def _compare(ways: list[dict[str, object]]) -> None:
-    """Raises InvalidArgumentError: the variable, and two ranks whose values differ."""
+    """Raise InvalidArgumentError naming the variable and two ranks whose values differ."""
     for rank, way in enumerate(ways):
         for variable, value in way.items():
             first = ways[0].get(variable)
@@ -97,7 +104,7 @@ def _compare(ways: list[dict[str, object]]) -> None:
 
 
 def _sets(process_sets: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
-    """Those to be added at once. Raises ValueError."""
+    """Return the process sets to add at once. Raises ValueError."""
     if process_sets is None or (isinstance(process_sets, str) and process_sets.lower() == "dynamic"):
         return []
     if isinstance(process_sets, str):
@@ -124,7 +131,7 @@ def shutdown() -> None:
 
 
 def _ranks(comm: Iterable[int] | None, rank: int, size: int) -> list[int]:
-    """The ranks of the job that make up the world. Raises ValueError."""
+    """Return the ranks of the job that make up the world. Raises ValueError."""
     if comm is None:
         return list(range(size))
     try:

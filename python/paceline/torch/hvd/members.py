@@ -18,6 +18,8 @@ from paceline.torch.backend.buffers import REDUCIBLE, name_of
 from paceline.torch.hvd.handles import Handle, Part, single, together
 
 T = TypeVar("T")
+SLOTS = 64
+"""Names for unnamed operations of one kind. They are reused, so that the runtime remembers them and agrees faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +156,6 @@ def tensor_of(data: bytearray, dtype: torch.dtype, shape: Sequence[int]) -> Tens
     if len(data) == 0:
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).view(tuple(shape))
-
-
-# By which name ranks know an operation: what the script says, or a number that counts calls.
-
-
-SLOTS = 64
-"""Names for unnamed operations of one kind. They come again, so that the runtime remembers them and agrees faster."""
 
 
 class Names:

@@ -1,6 +1,6 @@
-"""Python objects between ranks, as pickle. It is loaded from ranks that have proven themselves by the job's secret.
+"""Python objects between ranks, as pickle; ranks accept it only from peers that know the job's secret.
 
-cloudpickle is used where it is installed, as Horovod does: it takes functions and classes that pickle does not.
+cloudpickle is used where it is installed, as in Horovod: it also takes functions and classes that pickle cannot.
 """
 
 from __future__ import annotations
@@ -25,10 +25,27 @@ Picklable = Any
 def broadcast_object(
     obj: Picklable, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Picklable:
-    """The root's object: the same one at the root, a copy elsewhere, where `obj` is not looked at.
+    """Copy the root's object to all ranks.
 
-    `root_rank` is a rank of the job. Without a name, ranks call this in the same order. Raises what pickle raises for
-    an object that it cannot take, ValueError for a root outside of the set, JobError if a rank is gone.
+    Args:
+        obj: The object; ignored except at the root.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        `obj` itself at the root, a copy elsewhere.
+
+    Raises:
+        Exception: Whatever pickle raises for an object that it cannot serialise.
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: `root_rank` or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.broadcast_object({"epoch": 3})
+        {'epoch': 3}
     """
     own = dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
     base = _name("broadcast_object", name, process_set)
@@ -41,10 +58,25 @@ def broadcast_object(
 def allgather_object(
     obj: Picklable, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Picklable]:
-    """The objects of all ranks, in rank order; this rank's own is a copy. Without a name, in the same order on all.
+    """Gather the objects of all ranks at all ranks.
 
-    Ranks that have joined give none, and the list is shorter by them. Raises what pickle raises for an object that it
-    cannot take, JobError if a rank is gone.
+    Args:
+        obj: Any object that pickle, or cloudpickle if installed, can serialise.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        Copies of the objects in rank order. Ranks that have called `hvd.join` contribute none.
+
+    Raises:
+        Exception: Whatever pickle raises for an object that it cannot serialise.
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+
+    Example:
+        >>> hvd.allgather_object(("rank", hvd.rank()))
+        [('rank', 0)]
     """
     members = members_of(process_set)
     own = dumped(obj)

@@ -1,12 +1,11 @@
-"""The distributed optimizer: gradients are all-reduced as backward computes them, in place."""
+"""The distributed optimizer: all-reduces gradients in place while the backward pass computes them."""
 
 # ruff: noqa: PLR0917 - the signatures are Horovod's
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,9 +19,6 @@ from paceline.torch.hvd.grouping import checked_groups, checked_names
 from paceline.torch.hvd.operators import Operator, operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import current
-
-if TYPE_CHECKING:
-    from paceline.torch.hvd.distributed import Distributed
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
@@ -39,22 +35,40 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Optimizer:
-    """An optimizer that steps by the gradients of all ranks, used in place of `optimizer`, whose class it extends.
+    """Wrap an optimizer so that it steps with the gradients of all ranks.
 
-    - `named_parameters`: `model.named_parameters()`, for names in messages; all parameters of the optimizer, or none.
-    - `compression`: of dense gradients.
-    - `backward_passes_per_step`: so many backward passes are accumulated before gradients are reduced; they are added.
-    - `op`: Average or Sum (Min, Max, Product).
-    - `gradient_predivide_factor`: gradients are divided by it before the sum, and multiplied by it / size after it.
-    - `groups`: gradients that are reduced together or not at all: into so many groups, or lists of parameters.
-      `num_groups` is its older name.
-    - `sparse_as_dense`: sparse gradients are reduced as dense ones.
-    - `process_set`: who takes part; ranks outside step by themselves.
+    The returned optimizer is used in place of `optimizer`, whose class it extends by `synchronize()`,
+    `skip_synchronize()` and `set_backward_passes_per_step(passes)`.
 
-    It also has `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step(passes)`.
+    Args:
+        optimizer: The optimizer to wrap; it must not be used any more.
+        named_parameters: `model.named_parameters()`, for names in messages: all parameters of the optimizer, or none.
+        compression: Compression of dense gradients: `hvd.Compression.none`, `.fp16` or `.bf16`.
+        backward_passes_per_step: Number of backward passes whose gradients are added up before they are reduced.
+        op: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        gradient_predivide_factor: Splits the average: gradients are divided by it before the sum, and multiplied by it
+            and divided by the number of ranks after it.
+        num_groups: Deprecated name of `groups` for a number.
+        groups: Gradients that are reduced together or not at all: a number of groups, or lists of parameters.
+        sparse_as_dense: Whether sparse gradients are reduced as dense ones.
+        process_set: The ranks that take part; others step by themselves.
 
-    Raises ValueError for parameters without a name, for names that come twice, and for arguments that contradict each
-    other, and for an optimizer that is distributed already; NotImplementedError for Adasum.
+    Returns:
+        The distributed optimizer.
+
+    Raises:
+        NotImplementedError: `op` is Adasum.
+        TypeError: `optimizer` is not an optimizer.
+        ValueError: Parameters lack a name or share one, arguments contradict each other, or the optimizer is
+            distributed already.
+        InvalidArgumentError: A placement file names no server for a parameter.
+        NotInitializedError: `hvd.init()` has not been called.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
     """
     operator = operator_of(op)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -103,7 +117,7 @@ def DistributedOptimizer(
 
 
 def _check_placed(names: Iterable[str]) -> None:
-    """If a file places tensors on servers, it places all. Raises InvalidArgumentError."""
+    """Check that a placement file, if there is one, places all tensors. Raises InvalidArgumentError."""
     world = current()
     missing = sorted(set(names) - set(world.placed)) if world.placed else []
     if missing:
@@ -112,31 +126,3 @@ def _check_placed(names: Iterable[str]) -> None:
         raise InvalidArgumentError(
             f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
         )
-
-
-# The distributed optimizers of this process, which outlive a world that ranks leave for the next one.
-
-
-_known: list[weakref.ref[Distributed]] = []
-
-
-def add(optimizer: Distributed) -> None:
-    """One was made. Ranks make theirs in the same order."""
-    _known[:] = [known for known in _known if known() is not None]
-    _known.append(weakref.ref(optimizer))
-
-
-def leave() -> None:
-    """The world has ended: they let go of it, and of gradients on their way."""
-    for known in _known:
-        optimizer = known()
-        if optimizer is not None:
-            optimizer._leave()
-
-
-def enter() -> None:
-    """There is another one. All ranks do this in the same order, new ones by making theirs."""
-    for known in _known:
-        optimizer = known()
-        if optimizer is not None:
-            optimizer._enter()

@@ -1,4 +1,4 @@
-"""The same parameters and optimizer state on all ranks."""
+"""Making parameters and optimizer state equal on all ranks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,23 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all ranks the root's tensors, in place.
+    """Copy the root's parameters or buffers to all ranks, in place.
 
-    `params` is `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. All ranks give the same names,
-    or as many without names in the same order. Raises TypeError for what is no tensor, JobError naming tensor and ranks
-    if they differ, or if a rank is gone.
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. All ranks give the same names,
+            or as many unnamed tensors in the same order.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        process_set: The ranks that take part; by default all.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: A value is not a tensor.
+        ValueError: `params` has another type.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     handles = [broadcast_async_(tensor, root_rank, name, process_set) for name, tensor in _named(params)]
     for handle in handles:
@@ -55,10 +67,25 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all ranks the root's optimizer state and options (learning rate, ...), also those that have none yet.
+    """Copy the root's optimizer state and options, such as the learning rate, to all ranks.
 
-    `optimizer` may be a `DistributedOptimizer`; at the root it stays as it is. `model` is Horovod's, and not needed.
-    Raises ValueError for LBFGS, whose state depends on the rank's own steps, and if ranks have other parameter groups.
+    State that other ranks do not have yet is created there; at the root nothing changes.
+
+    Args:
+        optimizer: Any optimizer but LBFGS; it may be a `DistributedOptimizer`.
+        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
+        model: Accepted for compatibility with Horovod, and ignored.
+        process_set: The ranks that take part; by default all.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        ValueError: The optimizer is LBFGS, whose state depends on the rank's own steps, or ranks have different
+            parameter groups.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state; let all ranks begin without one")

@@ -1,4 +1,4 @@
-"""Process sets: some ranks of the job, which work together while the others do not take part."""
+"""Process sets: groups of ranks that work together while the others do not take part."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ from paceline.torch.hvd.world import members_of
 
 
 class ProcessSet:
-    """Some ranks of the job, to be given to `hvd.init` or `hvd.add_process_set`, and then to operations."""
+    """A group of ranks, given first to `hvd.init` or `hvd.add_process_set`, and then to operations.
+
+    Example:
+        >>> hvd.ProcessSet([1, 0]).ranks
+        [0, 1]
+    """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        """`ranks` as `hvd.rank()` counts them, in any order. Raises ValueError for what is no list of numbers."""
+        """Name the ranks; the set is unknown to the job until it is added.
+
+        Args:
+            ranks: Ranks as `hvd.rank()` counts them, in any order.
+
+        Raises:
+            ValueError: `ranks` is not a list of integers.
+        """
         try:
             found = sorted(ranks)
         except TypeError:
@@ -26,23 +38,31 @@ class ProcessSet:
         self.process_set_id: int | None = None
 
     def size(self) -> int | None:
-        """How many ranks; None before it has been added."""
+        """Return the number of ranks, or None before the set is added."""
         return None if self.process_set_id is None else len(world.ranks_of(self))
 
     def rank(self) -> int | None:
-        """This rank's place in the set; None before it has been added. Raises ValueError at ranks outside."""
+        """Return this process's rank within the set, or None before the set is added.
+
+        Raises:
+            ValueError: This rank is not in the set.
+        """
         return None if self.process_set_id is None else world.members_of(self).rank
 
     def included(self) -> bool:
-        """Whether this rank is one of them. Raises NotInitializedError before `init`."""
+        """Return whether this rank is in the set.
+
+        Raises:
+            NotInitializedError: `hvd.init()` has not been called.
+        """
         return world.rank() in self.ranks
 
     def invalidate(self) -> None:
-        """It has been removed; it may be added again."""
+        """Mark the set as removed; it may be added again."""
         self.process_set_id = None
 
     def __repr__(self) -> str:
-        """Its number and ranks."""
+        """Return its number and ranks."""
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
@@ -52,10 +72,24 @@ global_process_set.process_set_id = 0
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Add a process set, or one of these ranks. All ranks of the job call this, with the same ranks in the same order.
+    """Add a process set. All ranks of the job call this with the same ranks in the same order.
 
-    Raises ValueError for ranks that do not exist or come twice, for ranks that are a set already, and if ranks call it
-    with different ones.
+    Args:
+        process_set: The set, or the ranks of a new one.
+
+    Returns:
+        The added set.
+
+    Raises:
+        ValueError: A rank does not exist or is listed twice, the ranks are a set already, or ranks of the job give
+            different ones.
+        JobError: A rank is gone.
+
+    Example:
+        >>> hvd.add_process_set([0])
+        Traceback (most recent call last):
+            ...
+        ValueError: add_process_set: ranks [0] are process set 0 already; use that one
     """
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     here, ranks = world.current(), _checked(added)
@@ -71,10 +105,21 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Remove a process set; False for that of all ranks, which stays, and for one that is not there.
+    """Remove a process set. All ranks of the job call this; operations of the set in flight fail.
 
-    All ranks of the job call this. Operations of the set that are in flight fail. Raises ValueError if ranks remove
-    different ones.
+    Args:
+        process_set: The set.
+
+    Returns:
+        Whether it was removed: not the set of all ranks, nor one that is not there.
+
+    Raises:
+        ValueError: Ranks remove different sets.
+        JobError: A rank is gone.
+
+    Example:
+        >>> hvd.remove_process_set(hvd.global_process_set)
+        False
     """
     here, number = world.current(), process_set.process_set_id
     if not number or number not in here.sets:
@@ -106,11 +151,18 @@ def _checked(process_set: ProcessSet) -> list[int]:
     return ranks
 
 
-# Waiting for other ranks: barriers, and ranks that run out of data before others.
-
-
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of the set have come. Raises JobError if one is gone."""
+    """Wait until all ranks of the set have reached the barrier.
+
+    Args:
+        process_set: The ranks that take part; by default all.
+
+    Raises:
+        JobError: A rank is gone.
+
+    Example:
+        >>> hvd.barrier()
+    """
     members = members_of(process_set)
 
     def nothing(_: NamedOperation) -> None:
@@ -122,10 +174,22 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: take part with zeros in what others reduce, until all ranks have joined.
+    """Take part with zeros in what other ranks reduce until all ranks have joined: this rank has no more data.
 
-    Returns the rank that joined last. Sums, averages and all-gathers of others go on meanwhile; averages are over all
-    ranks. `device` is Horovod's, and has no meaning here. Raises JobError if a rank is gone.
+    Sums, averages and all-gathers of the other ranks go on meanwhile; averages still divide by the number of all ranks.
+
+    Args:
+        device: Accepted for compatibility with Horovod, and ignored.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        JobError: A rank is gone.
+
+    Example:
+        >>> hvd.join()
+        0
     """
     members = members_of(global_process_set)
     members.check()

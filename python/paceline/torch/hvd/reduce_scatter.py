@@ -115,11 +115,32 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Combine the tensors of all ranks; this rank's rows of the result. Differentiable.
+    """Reduce the tensors of all ranks and return this rank's rows of the result; differentiable.
 
-    Rows are shared out as equally as can be, the first ranks have one more. All ranks give the same shape, of one
-    dimension or more, and dtype; reductions, dtypes and factors are those of `allreduce`. Raises as `allreduce` does,
-    and ValueError for a tensor without dimensions.
+    Rows are shared as equally as possible; the first ranks have one more.
+
+    Args:
+        tensor: Tensor of at least one dimension, with the same shape and dtype on all ranks; dtypes as for `allreduce`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        process_set: The ranks that take part; by default all.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+
+    Returns:
+        A new tensor with this rank's rows.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: The tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
+
+    Example:
+        >>> hvd.reducescatter(torch.ones(4, 2), op=hvd.Sum).shape
+        torch.Size([4, 2])
     """
     terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
     small, context = compression.compress(tensor)
@@ -134,7 +155,24 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle[Tensor]:
-    """Begin a `reducescatter`; `synchronize` gives the new tensor. It has no gradient."""
+    """Start a `reducescatter` without waiting for it; not differentiable.
+
+    Args:
+        tensor: Tensor of at least one dimension, with the same shape and dtype on all ranks; dtypes as for `allreduce`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        process_set: The ranks that take part; by default all.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the new tensor.
+
+    Raises:
+        TypeError: A dtype has no such reduction.
+        ValueError: A tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
+    """
     return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin(tensor, name)
 
 
@@ -147,7 +185,27 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """`reducescatter` of several tensors, which begin together. Differentiable. Raises ValueError for an empty list."""
+    """Reduce-scatter several tensors as one operation; differentiable.
+
+    Args:
+        tensors: One or more tensors, each as for `reducescatter`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        process_set: The ranks that take part; by default all.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+            catch it as `hvd.HorovodInternalError`.
+        TypeError: The dtype has no such reduction; the message says how to convert it.
+        ValueError: `tensors` is empty or has a scalar, `op` is unknown, or this rank is not in `process_set`.
+    """
     terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = _GroupedReduceScatter.apply(name, terms, *(small for small, _ in pairs))
@@ -162,5 +220,22 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle[list[Tensor]]:
-    """Begin a `grouped_reducescatter`; `synchronize` gives the list of new tensors. They have no gradient."""
+    """Start a `grouped_reducescatter` without waiting for it; not differentiable.
+
+    Args:
+        tensors: One or more tensors, each as for `reducescatter`.
+        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+            matched by the order of the calls.
+        op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
+        process_set: The ranks that take part; by default all.
+        prescale_factor: Factor by which each tensor is multiplied before the reduction.
+        postscale_factor: Factor by which the result is multiplied.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)` returns the list of new tensors.
+
+    Raises:
+        TypeError: A dtype has no such reduction.
+        ValueError: A tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
+    """
     return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin_group(tensors, name)

@@ -14,17 +14,32 @@ from paceline.torch.hvd.world import members_of
 
 
 def is_sparse(tensor: object) -> bool:
-    """Whether it is a tensor of indices and values."""
+    """Return whether it is a sparse tensor in COO layout."""
     return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
 
 
 def sparse_allreduce_async(
     tensor: Tensor, name: str | None = None, op: int | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
-    """Begin to sum or average sparse tensors (layout sparse_coo, any number of values on each rank).
+    """Start a sum or average of sparse tensors without waiting for it.
 
-    `synchronize`, or calling the handle as Horovod has it, gives a new sparse tensor; it is not coalesced.
-    Raises ValueError for other reductions.
+    Args:
+        tensor: Sparse tensor in COO layout; each rank may have any number of values.
+        name: Name by which the ranks match the operation, and error messages call the tensor.
+        op: `hvd.Average` (the default) or `hvd.Sum`.
+        process_set: The ranks that take part; by default all.
+
+    Returns:
+        A handle; `hvd.synchronize(handle)`, or calling the handle as in Horovod, returns a new sparse tensor, which is
+        not coalesced.
+
+    Raises:
+        ValueError: The tensor is dense, `op` is another reduction, or this rank is not in `process_set`.
+
+    Example:
+        >>> tensor = torch.sparse_coo_tensor([[1]], [2.0], (3,))
+        >>> hvd.sparse_allreduce_async(tensor)().to_dense()
+        tensor([0., 2., 0.])
     """
     return sparse_allreduce(members_of(process_set), tensor, name, operator_of(op))
 
@@ -39,7 +54,7 @@ def sparse_allreduce(
     in_place: bool = False,
     waits: bool = False,
 ) -> Handle[Tensor]:
-    """Begin to sum or average sparse tensors, times `factor`."""
+    """Start a sum or average of sparse tensors, times `factor`."""
     with members.naming("sparse_allreduce" if name is None else "allgather", name) as full:
         if not is_sparse(tensor):
             raise ValueError(f"'{full}': is no tensor of the layout sparse_coo; use allreduce for others")

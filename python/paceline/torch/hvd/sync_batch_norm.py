@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of all ranks' batches."""
+"""Batch normalisation with the statistics of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ Context = Any
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Normalises an input of shape (N, C, ...) as one process would with the batches of all ranks joined.
+    """Batch normalisation over the joint batch of all ranks.
 
-    The arguments are those of `torch.nn.BatchNorm2d`, and the process set whose ranks' batches count. Batches may
-    differ in size. Without training it is plain batch normalisation. Works on any device; Horovod's on GPUs only.
+    Batches of the ranks may differ in size. In evaluation it is plain batch normalisation. It works on any device;
+    Horovod's needs GPUs. Means and variances are merged as by Chan, Golub and LeVeque (1979), since differences of sums
+    of squares lose digits.
+
+    Example:
+        >>> hvd.SyncBatchNorm(3)(torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 3, 4])
     """
 
     def __init__(  # noqa: PLR0917 - Horovod's
@@ -35,7 +40,16 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """`momentum` None: running statistics are plain averages over all batches."""
+        """Take the arguments of `torch.nn.BatchNorm2d`, and a process set.
+
+        Args:
+            num_features: Number of channels C of inputs of shape (N, C, ...).
+            eps: Added to the variance.
+            momentum: Weight of a new batch in the running statistics; None for the plain average over all batches.
+            affine: Whether there are a learned scale and shift.
+            track_running_stats: Whether to keep running statistics for evaluation.
+            process_set: The ranks whose batches are normalised together.
+        """
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
 
@@ -44,7 +58,18 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of at least 2 dimensions, (N, C, ...), got {input.dim()}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """The normalised input. Raises ValueError for fewer than 2 dimensions, or 1 value per channel on all ranks."""
+        """Return the normalised input.
+
+        Args:
+            input: Tensor of shape (N, C, ...), at least 2 dimensions.
+
+        Returns:
+            A tensor of the same shape and dtype.
+
+        Raises:
+            ValueError: The input has fewer than 2 dimensions, or the ranks have a single value per channel together.
+            JobError: A rank is gone.
+        """
         self._check_input_dim(input)
         tracks = self.training and self.track_running_stats
         if (not self.training and self.track_running_stats) or len(ranks_of(self.process_set)) == 1:
@@ -113,10 +138,10 @@ class _Normalise(torch.autograd.Function):
 
 
 def _joined(input: Tensor, process_set: ProcessSet) -> tuple[int, Tensor, Tensor]:
-    """Values per channel of all ranks, their mean and their biased variance, in float64.
+    """Return the number of values per channel over all ranks, their mean and their biased variance, in float64.
 
-    Means and variances are joined as Chan, Golub and LeVeque do (1979, "Updating formulae and a pairwise algorithm for
-    computing sample variances"), for sums of squares cancel.
+    Means and variances are merged as in Chan, Golub and LeVeque (1979, "Updating formulae and a pairwise algorithm for
+    computing sample variances"), since differences of sums of squares lose digits.
     """
     count = input.numel() // input.shape[1]
     own = torch.zeros(1, 1 + 2 * input.shape[1], dtype=torch.float64, device=input.device)

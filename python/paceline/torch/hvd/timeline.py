@@ -1,4 +1,4 @@
-"""Horovod's timeline of operations: Paceline's (docs/reference/timeline.md), each rank's part beside the file."""
+"""Horovod's timeline calls, which write Paceline's timeline (docs/reference/timeline.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ _path: str | None = None
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begin to record what this rank does; all ranks call it with the same file. Cycles are shown in any case.
+    """Start recording what this rank does. All ranks call this with the same file.
 
-    Raises NotInitializedError before `init`, InvalidArgumentError for a file that cannot be written or while one is
-    recorded.
+    Args:
+        file_path: File to write; each rank writes its part beside it.
+        mark_cycles: Accepted for compatibility with Horovod; cycles are always shown.
+
+    Raises:
+        InvalidArgumentError: The file cannot be written, or a timeline is already being recorded.
+        NotInitializedError: `hvd.init()` has not been called.
+
+    Example:
+        >>> hvd.start_timeline("run.json")  # doctest: +SKIP
     """
     global _path  # noqa: PLW0603 - Horovod's API is one of functions
     path = check_timeline(file_path, "start_timeline")
@@ -27,9 +35,13 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """End the timeline, and write this rank's part; the last rank of a machine puts them together.
+    """Stop recording and write this rank's part; the last rank of a host merges the parts.
 
-    Raises NotInitializedError before `init`.
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+
+    Example:
+        >>> hvd.stop_timeline()  # doctest: +SKIP
     """
     global _path  # noqa: PLW0603
     engine = current().job._joined()
@@ -41,7 +53,7 @@ def stop_timeline() -> None:
 
 
 def mark(on: bool) -> None:
-    """Mark what the script does, or no longer."""
+    """Start or stop marking what the script does."""
     global _marks  # noqa: PLW0603
     if _marks is not None:
         _marks.remove()
@@ -49,11 +61,11 @@ def mark(on: bool) -> None:
 
 
 def moment() -> int:
-    """Now, for `waited`; 0 if nothing is recorded."""
+    """Return the current time for `waited`, or 0 if nothing is recorded."""
     return 0 if _marks is None else time.monotonic_ns()
 
 
 def waited(since: int) -> None:
-    """The script has waited for gradients since that moment."""
+    """Record that the script has waited for gradients since that moment."""
     if _marks is not None and since:
         _marks.waited(since)

@@ -18,7 +18,33 @@ if TYPE_CHECKING:
     from paceline.torch.hvd.process_sets import ProcessSet
 
 
+HorovodInternalError = JobError
+"""A rank died, left, is silent or asked for something else: what scripts for Horovod catch."""
+Said = tuple[str, int | None]
+"""Host name and local rank of a rank; None if the launcher does not say."""
 NEGOTIATE = "negotiate"
+
+
+class NotInitializedError(PacelineError, ValueError):
+    """`hvd.init()` has not been called, or `hvd.shutdown()` has."""
+
+    def __init__(self) -> None:
+        """Say what to do."""
+        super().__init__("Paceline has not been initialized; use hvd.init().")
+
+
+@dataclass(frozen=True)
+class Places:
+    """One rank's place among the nodes of the job."""
+
+    local_rank: int
+    """Among the ranks of this node."""
+    local_size: int
+    cross_rank: int
+    """Among the nodes that have this local rank."""
+    cross_size: int
+    homogeneous: bool
+    """Whether all nodes have as many ranks."""
 
 
 @dataclass
@@ -33,7 +59,7 @@ class Registered:
 
 
 class World:
-    """The ranks that work together; in most cases all of the job."""
+    """The ranks that work together, usually all ranks of the job."""
 
     def __init__(self, job: Job, knobs: Knobs, job_ranks: Sequence[int]) -> None:
         """`job_ranks` are those of the job that make up this world, in order; this rank is one of them."""
@@ -51,11 +77,11 @@ class World:
 
     @property
     def way(self) -> dict[str, object]:
-        """What all ranks must have alike to agree on an order, by the variables that set it."""
+        """Return the settings that all ranks must have in common to agree on an order, by environment variable."""
         return {"PACELINE_COORDINATOR": self.policy, "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold}
 
     def register(self, ranks: Sequence[int], process_set: ProcessSet) -> int:
-        """Add a process set; its number. All ranks do so in the same order, members wait for each other."""
+        """Add a process set and return its number. All ranks do so in the same order; members wait for each other."""
         number = self._next
         members = self._members(ranks, number) if self.rank in ranks else None
         self._next += 1
@@ -108,20 +134,20 @@ _world: World | None = None
 
 
 def current() -> World:
-    """The world of this process. Raises NotInitializedError, a ValueError, before `init` and after `shutdown`."""
+    """Return the world of this process. Raises NotInitializedError before `init` and after `shutdown`."""
     if _world is None:
         raise NotInitializedError
     return _world
 
 
 def enter(world: World | None) -> None:
-    """From now on this is the world; None: there is none."""
+    """Make this the world of the process; None: there is none."""
     global _world  # noqa: PLW0603 - Horovod's API is one of functions, with one world a process
     _world = world
 
 
 def registered(process_set: ProcessSet) -> Registered:
-    """What is known of a process set. Raises ValueError if it has not been added, or was removed."""
+    """Return what is known of a process set. Raises ValueError if it was not added, or was removed."""
     world = current()
     number = process_set.process_set_id
     found = world.sets.get(number) if number is not None else None
@@ -134,12 +160,12 @@ def registered(process_set: ProcessSet) -> Registered:
 
 
 def ranks_of(process_set: ProcessSet) -> tuple[int, ...]:
-    """Its ranks."""
+    """Return the ranks of a process set."""
     return registered(process_set).ranks
 
 
 def members_of(process_set: ProcessSet) -> Members:
-    """To work in a process set. Raises ValueError if this rank is none of its members."""
+    """Return a process set as this rank uses it. Raises ValueError if this rank is not in it."""
     members = registered(process_set).members
     if members is None:
         raise ValueError(
@@ -149,46 +175,84 @@ def members_of(process_set: ProcessSet) -> Members:
     return members
 
 
-# What scripts ask for.
-
-
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` has not."""
+    """Return whether `init` has been called, and `shutdown` has not.
+
+    Example:
+        >>> hvd.is_initialized()
+        True
+    """
     return _world is not None
 
 
 def rank() -> int:
-    """This process's number, from 0 on. Raises NotInitializedError before `init`."""
+    """Return the rank of this process, from 0.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+
+    Example:
+        >>> hvd.rank()
+        0
+    """
     return current().rank
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Return the number of ranks.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+
+    Example:
+        >>> hvd.size()
+        1
+    """
     return current().size
 
 
 def local_rank() -> int:
-    """This process's number among those of its node."""
+    """Return the rank of this process among those of its node, from 0.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+    """
     return _places().local_rank
 
 
 def local_size() -> int:
-    """How many processes there are on this node."""
+    """Return the number of ranks on this node.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+    """
     return _places().local_size
 
 
 def cross_rank() -> int:
-    """The number of this node, among those that have a process with this local rank."""
+    """Return the index of this node among the nodes that have a process with this local rank.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+    """
     return _places().cross_rank
 
 
 def cross_size() -> int:
-    """How many nodes have a process with this local rank."""
+    """Return the number of nodes that have a process with this local rank.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+    """
     return _places().cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all nodes have as many processes."""
+    """Return whether all nodes have the same number of ranks.
+
+    Raises:
+        NotInitializedError: `hvd.init()` has not been called.
+    """
     return _places().homogeneous
 
 
@@ -199,44 +263,8 @@ def _places() -> Places:
     return found
 
 
-# Errors under the names that scripts for Horovod catch.
-
-
-HorovodInternalError = JobError
-"""A rank died, left, is silent or asked for something else: `except hvd.HorovodInternalError` catches it."""
-
-
-class NotInitializedError(PacelineError, ValueError):
-    """`hvd.init()` has not been called, or `hvd.shutdown()` has."""
-
-    def __init__(self) -> None:
-        """Say what to do."""
-        super().__init__("Paceline has not been initialized; use hvd.init().")
-
-
-# Where ranks are: which of them share a node.
-
-
-Said = tuple[str, int | None]
-"""A rank's host name and local rank, None where the launcher does not say it."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """One rank's place among the others."""
-
-    local_rank: int
-    """Among the ranks of this node."""
-    local_size: int
-    cross_rank: int
-    """Among the nodes that have this local rank."""
-    cross_size: int
-    homogeneous: bool
-    """Whether all nodes have as many ranks."""
-
-
 def places(rank: int, said: Sequence[Said]) -> Places:
-    """The place of `rank`, from what all ranks say, in rank order."""
+    """Return the place of `rank`, from the host names and local ranks of all ranks, in rank order."""
     nodes = _nodes(said)
     of = {member: node for node, members in nodes.items() for member in members}
     local = {member: at for members in nodes.values() for at, member in enumerate(members)}
@@ -251,7 +279,7 @@ def places(rank: int, said: Sequence[Said]) -> Places:
 
 
 def _nodes(said: Sequence[Said]) -> dict[tuple[str, int], list[int]]:
-    """The ranks of each node in the order of their local ranks; nodes in the order of their lowest ranks."""
+    """Return the ranks of each node in the order of their local ranks; nodes in the order of their lowest ranks."""
     nodes: dict[tuple[str, int], list[int]] = defaultdict(list)
     seen: Counter[Said] = Counter()
     told = all(local is not None for _, local in said)

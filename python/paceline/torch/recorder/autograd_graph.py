@@ -1,9 +1,9 @@
 """The graph of a backward pass, and the order in which its gradients become ready: predicted and observed.
 
-PyTorch's engine runs a node when all that it waits for has run, the one with the highest sequence number first: what
-was created last in the forward pass. Nodes that accumulate a parameter's gradient have the highest of all
-(torch/csrc/autograd/engine.cpp, ReadyQueue; torch/csrc/autograd/function.h, sequence_nr). So the order is known before
-the backward pass, on one device. What was observed in the first step is the truth; the graph says what depends on what.
+PyTorch's engine runs a node when everything it waits for has run, the highest sequence number first, that is what the
+forward pass created last. Nodes that accumulate a parameter's gradient have the highest of all
+(torch/csrc/autograd/engine.cpp, ReadyQueue; torch/csrc/autograd/function.h, sequence_nr). So on one device the order is
+known before the backward pass. The order observed in the first step is the truth; the graph says what depends on what.
 """
 
 from __future__ import annotations
@@ -27,23 +27,37 @@ _REENTRANT = "CheckpointFunctionBackward"
 
 @dataclass(frozen=True)
 class AutogradGraph:
-    """A backward pass. All-reduces of `graph` are the parameters' gradients, by the parameters' names; it fetches all.
-
-    `order`: names of parameters in the predicted order of their gradients. `unused`: those that want a gradient and get
-    none from this loss.
-    """
+    """The graph of a backward pass, whose all-reduces are the parameters' gradients under the parameters' names."""
 
     graph: Graph
+    """Nodes in the order in which they will run; it fetches all gradients."""
     order: tuple[str, ...]
+    """Names of parameters in the predicted order of their gradients."""
     unused: tuple[str, ...]
+    """Names of parameters that require a gradient and get none from this loss."""
 
 
 def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> AutogradGraph:
-    """The graph behind a loss, before its backward pass; nothing is computed.
+    """Return the graph behind a loss before its backward pass; nothing is computed.
 
-    Nodes stand in the order in which they will run, so that of equally deep gradients the one that is ready first has
-    the lower id in a plan (`paceline.plan.plan_graph`). Raises InvalidArgumentError for a loss without a graph, and for
-    one with reentrant checkpoints: they build the graph of what is inside only during the backward pass.
+    Nodes are listed in the order in which they will run, so that of gradients of equal depth the one that is ready
+    first has the lower id in a plan (`paceline.plan.plan_graph`).
+
+    Args:
+        loss: The loss, or several.
+        model: The model whose parameters' gradients are all-reduced.
+
+    Returns:
+        The graph, and the predicted order of the gradients.
+
+    Raises:
+        InvalidArgumentError: The loss has no graph, or the model uses reentrant checkpoints, which build the graph of
+            what is inside them only during the backward pass.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        >>> paceline.torch.autograd_graph(model(torch.ones(1, 2)).sum(), model).order[-1]
+        '0.weight'
     """
     losses = [loss] if isinstance(loss, Tensor) else list(loss)
     roots = [tensor.grad_fn for tensor in losses if tensor.grad_fn is not None]
@@ -79,9 +93,22 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
 
 @contextmanager
 def observed_order(model: nn.Module) -> Iterator[list[str]]:
-    """While it is entered, note the name of each parameter when its gradient has been accumulated, in that order.
+    """Record the name of each parameter when its gradient has been accumulated, while the context is entered.
 
-    A gradient that is accumulated twice, as in reentrant checkpoints that share a parameter, stands there twice.
+    A gradient that is accumulated twice, as in reentrant checkpoints that share a parameter, is listed twice.
+
+    Args:
+        model: The model.
+
+    Yields:
+        The list of names, which grows.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with paceline.torch.observed_order(model) as order:
+        ...     model(torch.ones(1, 2)).sum().backward()
+        >>> order
+        ['weight']
     """
     order: list[str] = []
 
@@ -101,17 +128,17 @@ def observed_order(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _children(node: Any) -> list[Any]:  # noqa: ANN401
-    """What waits for a node in the backward pass."""
+    """Return what waits for a node in the backward pass."""
     return [child for child, _ in node.next_functions if child is not None]
 
 
 def _parameter(node: Any) -> Any:  # noqa: ANN401
-    """The leaf whose gradient a node accumulates; None for any other."""
+    """Return the leaf whose gradient a node accumulates; None for any other node."""
     return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
 
 
 def _order(roots: list[Any]) -> list[Any]:
-    """All nodes, as the engine will run them: of those that wait for nothing, the highest sequence number first."""
+    """Return the nodes in the order in which the engine will run them: the highest sequence number first."""
     waits_for: dict[Any, int] = {}
     ahead = list(dict.fromkeys(roots))
     seen = set(ahead)
@@ -121,7 +148,7 @@ def _order(roots: list[Any]) -> list[Any]:
             raise InvalidArgumentError(
                 "the model uses reentrant checkpoints, which hide the graph inside them; use "
                 "torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or observe the order in the first step "
-                "(paceline.torch.recorder.autograd_graph.observed_order)"
+                "(paceline.torch.observed_order)"
             )
         for child in _children(node):
             waits_for[child] = waits_for.get(child, 0) + 1
@@ -143,7 +170,7 @@ def _order(roots: list[Any]) -> list[Any]:
 
 
 def _names(nodes: list[Any], parameters: dict[Any, str]) -> dict[Any, str]:
-    """Parameters' own names for their gradients; kind and number for all other nodes."""
+    """Return names of nodes: of parameters for their gradients, kind and number for all others."""
     names: dict[Any, str] = {}
     taken = set(parameters.values())
     for place, node in enumerate(nodes):

@@ -1,7 +1,7 @@
 """Two clocks behind one interface: the host's for CPU models, the stream's for CUDA models.
 
-A mark must be cheap, since hundreds are set in a step; turning marks into seconds may be slow, since it is done once
-the steps are over. So no mark waits for the device.
+A mark must be cheap, since a step sets hundreds; converting marks to seconds may be slow, since it happens after the
+steps. So no mark waits for the device.
 """
 
 from __future__ import annotations
@@ -18,34 +18,48 @@ Mark = Any
 
 
 class Clock(ABC):
-    """Sets marks while the step runs; tells the seconds between them afterwards."""
+    """A clock that sets marks during a step, and returns the seconds between them afterwards."""
 
     @abstractmethod
     def mark(self) -> Mark:
-        """Set a mark now: on the host's time line or on the current stream's."""
+        """Set a mark now, on the host's time line or on the current stream's."""
 
     @abstractmethod
     def seconds(self, marks: Sequence[Mark]) -> list[float]:
-        """Give the seconds of every mark since the first one; may wait for the device."""
+        """Return the time of every mark in seconds since the first one; may wait for the device.
+
+        Args:
+            marks: What `mark` returned, at least one.
+        """
 
 
 class CpuClock(Clock):
-    """The host's monotonic clock. Right for CPU tensors alone, whose operations end before they return."""
+    """The host's monotonic clock. Correct for CPU tensors only, whose operations end before they return.
+
+    Example:
+        >>> clock = paceline.torch.CpuClock()
+        >>> clock.seconds([clock.mark()])
+        [0.0]
+    """
 
     def mark(self) -> Mark:
         """Return nanoseconds of `time.perf_counter_ns`."""
         return time.perf_counter_ns()
 
     def seconds(self, marks: Sequence[Mark]) -> list[float]:
-        """Give the seconds of every mark since the first one."""
+        """Return the time of every mark in seconds since the first one.
+
+        Args:
+            marks: What `mark` returned, at least one.
+        """
         return [(mark - marks[0]) * 1e-9 for mark in marks]
 
 
 class CudaClock(Clock):
     """CUDA events on the current stream of one device.
 
-    `cudaEventElapsedTime` gives milliseconds as float32; marks are therefore taken relative to the first mark of *one*
-    step, never of the whole run, where a microsecond would be rounded away.
+    `cudaEventElapsedTime` returns milliseconds as float32; marks are therefore relative to the first mark of one step,
+    not of the whole run, where microseconds would be rounded away.
     """
 
     def __init__(
@@ -56,7 +70,14 @@ class CudaClock(Clock):
         current_stream: Callable[[], Any] | None = None,
         synchronize: Callable[[], None] | None = None,
     ) -> None:
-        """Make a clock for `device`; the three functions are there for tests without a GPU."""
+        """Make a clock for a device.
+
+        Args:
+            device: The CUDA device.
+            new_event: Makes an event; for tests without a GPU.
+            current_stream: Returns the stream; for tests without a GPU.
+            synchronize: Waits for the device; for tests without a GPU.
+        """
         self._new_event = new_event or _timing_event
         # The stream is named: hooks run in autograd's threads, and the current device need not be the model's.
         self._current_stream = current_stream or (lambda: torch.cuda.current_stream(device))
@@ -69,7 +90,11 @@ class CudaClock(Clock):
         return event
 
     def seconds(self, marks: Sequence[Mark]) -> list[float]:
-        """Wait for the device, then give the seconds of every event since the first one."""
+        """Return the time of every event in seconds since the first one, after waiting for the device.
+
+        Args:
+            marks: What `mark` returned, at least one.
+        """
         self._synchronize()
         return [marks[0].elapsed_time(mark) * 1e-3 for mark in marks]
 
@@ -79,7 +104,7 @@ def _timing_event() -> Any:  # noqa: ANN401, torch's events are untyped
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Return the clock that tells the truth about work on `device`; ValueError for devices that have none here."""
+    """Return the clock for work on `device`. Raises ValueError for a device that is neither CPU nor CUDA."""
     if device.type == "cpu":
         return CpuClock()
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""The recorder: warm-up steps, recorded steps, then steps without hooks to tell what the hooks cost."""
+"""The recorder: warm-up steps, recorded steps, then steps without hooks to measure what the hooks cost."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Recorder:
     """Records the steps of a training loop; made by `record`.
 
     A step ends where `optimizer.step()` returns. The first `warmup` steps run without hooks, the next `steps` with
-    them; then the hooks go, and up to `steps` more are timed as wholes to tell what the hooks cost. A loop that ends
-    earlier gives a trace of the steps there were.
+    them; then the hooks are removed, and up to `steps` more are timed as a whole to measure what the hooks cost. A loop
+    that ends earlier gives a trace of the steps there were.
     """
 
     def __init__(
@@ -51,11 +51,24 @@ class Recorder:
         earlier_steps: int = 0,
         alternate: bool = False,
     ) -> None:
-        """Take what `record` takes.
+        """Take the arguments of `record`, and some for tests and launchers.
 
-        `clock` replaces the device's own; `earlier_steps` ran before the recorder came, and count as warm-up. With
-        `alternate`, every recorded step is followed by one without hooks, so that a machine whose speed drifts does
-        not look like the cost of recording; but a loop that ends early then has half as many recorded steps.
+        Args:
+            model: As for `record`.
+            optimizer: As for `record`.
+            warmup: As for `record`.
+            steps: As for `record`.
+            name: As for `record`.
+            batch: As for `record`.
+            output: As for `record`.
+            clock: Replaces the device's own clock.
+            earlier_steps: Steps that ran before recording started; they count as warm-up.
+            alternate: Follow every recorded step by one without hooks, so that drift in the machine's speed does not
+                look like the cost of recording. A loop that ends early then has half as many recorded steps.
+
+        Raises:
+            ValueError: A number is out of range, or the model is not on one CPU or CUDA device.
+            OSError: `output` cannot be written.
         """
         if warmup < 0 or steps < 1:
             raise ValueError(f"warmup must be at least 0 and steps at least 1, not {warmup} and {steps}")
@@ -94,7 +107,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Remove all hooks; raise RecordingError if no step was recorded, unless the block itself raised."""
+        """Remove all hooks. Raises RecordingError if no step was recorded, unless the block itself raised."""
         self.stop()
         if kind is None:
             self._combined()  # raises what is wrong
@@ -106,7 +119,11 @@ class Recorder:
                     raise
 
     def start(self) -> None:
-        """Attach what the first phase needs. Without a `with` block, call `stop` in the end."""
+        """Start recording. Without a `with` block, call `stop` in the end.
+
+        Raises:
+            RecordingError: It has recorded before.
+        """
         if self._optimizer is None or self._phase is not _Phase.STOPPED:
             raise RecordingError("a recorder records once; make a new one")
         self._handles = [
@@ -120,7 +137,7 @@ class Recorder:
             raise
 
     def stop(self) -> None:
-        """Remove every hook and let go of the model and the optimizer. May be called twice."""
+        """Remove every hook and release the model and the optimizer. Idempotent."""
         self._phase = _Phase.STOPPED
         if self._probe is not None:
             self._probe.release()
@@ -131,29 +148,29 @@ class Recorder:
 
     @property
     def recorded(self) -> int:
-        """Steps recorded so far."""
+        """Number of steps recorded so far."""
         return len(self._logs)
 
     @property
     def finished(self) -> bool:
-        """Whether all steps asked for are recorded (and the hooks gone)."""
+        """Whether all requested steps are recorded, and the hooks removed."""
         return len(self._logs) >= self.steps
 
     @property
     def done(self) -> bool:
-        """Whether the steps without hooks are timed too, so that further steps would add nothing."""
+        """Whether the steps without hooks are timed as well, so that further steps would add nothing."""
         return self.finished and (
             self._phase is _Phase.STOPPED or len(self._periods[_Phase.BARE]) >= self._bare_before + self.steps
         )
 
     @property
     def steps_wanted(self) -> int:
-        """Steps after which the recorder is `done`."""
+        """Number of steps after which the recorder is `done`."""
         return self.warmup + 2 * self.steps
 
     @property
     def trace(self) -> dict[str, Any]:
-        """The trace as docs/reference/trace-format.md describes it; RecordingError as long as no step is recorded."""
+        """The trace in the format of docs/reference/trace-format.md. Raises RecordingError until a step is recorded."""
         medians = self._combined()
         batch = self._batch or medians.batch
         if batch < 1:
@@ -172,7 +189,7 @@ class Recorder:
 
     @property
     def summary(self) -> Summary:
-        """The totals, the overhead, and what is not in the trace."""
+        """Totals, overhead, and what is not in the trace."""
         trace = self.trace
         medians = self._combined()
         worker = trace["workers"][0]
@@ -203,12 +220,20 @@ class Recorder:
 
     @property
     def overhead(self) -> Overhead | None:
-        """How far recording changed the step; None as long as no step was timed without hooks."""
+        """How much recording changed the step; None until a step without hooks was timed."""
         periods = {phase: [self._clock.seconds(pair)[1] for pair in pairs] for phase, pairs in self._periods.items()}
         return overhead(periods[_Phase.RECORDED], periods[_Phase.BARE])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace to `path`, which is replaced in one step if it exists."""
+        """Write the trace atomically, replacing an existing file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            RecordingError: No step was recorded.
+            OSError: The file cannot be written.
+        """
         write_json(Path(path), self.trace)
 
     def _enter(self, phase: _Phase) -> None:
@@ -328,19 +353,35 @@ def record(
 ) -> Recorder:
     """Record a trace of the training loop inside a `with` block.
 
-    ::
+    A step ends where `optimizer.step()` returns. After `warmup` steps, `steps` are recorded. Later steps run without
+    hooks, and as many as were recorded are timed to measure what the hooks cost.
 
-        with paceline.torch.record(model, optimizer, output="T.json") as r:
-            for images, labels in loader:
-                ...
-        print(r.summary)
+    Args:
+        model: The model, on the CPU or on one CUDA device.
+        optimizer: The optimizer whose `step` ends a step.
+        warmup: Steps before recording starts.
+        steps: Steps to record; the trace has their medians.
+        name: Name of the trace; by default the model's class.
+        batch: Samples of a step; by default read from the model's first tensor argument, summed over its calls in a
+            step.
+        output: File to write the trace to at the end.
 
-    A step ends where `optimizer.step()` returns. After `warmup` steps, `steps` are recorded; later ones run without
-    hooks, and as many of them as were recorded are timed to tell what the hooks cost. `name` is the trace's (the
-    model's class by default), `batch` the samples of a step (by default read off the model's first tensor argument,
-    summed over the passes of a step), `output` a file to write at the end. Raises ValueError for models that are
-    neither on the CPU nor on CUDA, and RecordingError at the end of the block if no step was recorded, or in
-    `optimizer.step(closure)`.
+    Returns:
+        The recorder, a context manager with `trace`, `summary` and `save`.
+
+    Raises:
+        ValueError: The model is neither on the CPU nor on CUDA, or an argument is out of range.
+        RecordingError: Raised at the end of the block if no step was recorded, or by `optimizer.step(closure)`.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with paceline.torch.record(model, optimizer, warmup=1, steps=2) as recording:
+        ...     for _ in range(5):
+        ...         model(torch.ones(8, 4)).sum().backward()
+        ...         optimizer.step()
+        >>> recording.trace["batch"], len(recording.trace["workers"][0]["gradients"])
+        (8, 2)
     """
     return Recorder(model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch, output=output)
 

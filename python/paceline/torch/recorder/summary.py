@@ -1,4 +1,4 @@
-"""What a recording says about itself, for people and as data."""
+"""What a recording says about itself, for people and as data, and writing traces to files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of a trace and what does not stand in it; times in seconds."""
+    """Totals of a trace, and what is not in it. Times are in seconds."""
 
     name: str
     device: str
     batch: int
     steps: int
-    """Steps of which the medians are."""
+    """Recorded steps, over which the medians are taken."""
     warmup: int
     forward_s: float
     """All forward layers, `(accumulation)` and `(loss)` included."""
@@ -28,12 +28,12 @@ class Summary:
     backward_s: float
     optimizer_s: float
     input_s: float | None
-    """Between two steps: input, zero_grad, logging. Not a part of the trace."""
+    """Between two steps: input, zero_grad, logging. Not part of the trace."""
     step_s: float
-    """One whole step without hooks where that was measured, else with them."""
+    """One whole step, without hooks if that was measured."""
     samples_per_s: float
     parameters: int
-    """Elements of all parameters, those without a gradient included."""
+    """Elements of all parameters, including those without a gradient."""
     gradients: int
     """Tensors that have a gradient."""
     gradient_bytes: int
@@ -45,13 +45,13 @@ class Summary:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON can hold it; `overhead_ratio` is None where it was not measured."""
+        """Return the summary as data for JSON; `overhead_ratio` is None if it was not measured."""
         data = asdict(self)
         data["overhead_ratio"] = self.overhead.ratio if self.overhead else None
         return data
 
     def __str__(self) -> str:
-        """Say it in a few lines."""
+        """Return a few lines for people."""
         lines = [
             f"{self.name}: batch {self.batch} on {self.device}",
             f"median of {self.steps} steps after {self.warmup} of warm-up",
@@ -72,11 +72,8 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.4g} ms"
 
 
-# Writing a trace so that a reader never sees half of one.
-
-
 def check_writable(path: Path) -> None:
-    """Raise OSError if a file could not be written at `path`: better now than after minutes of recording."""
+    """Raise OSError if a file could not be written at `path`: before minutes of recording rather than after."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder")
     if not path.parent.is_dir():
@@ -86,7 +83,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON beside `path` and rename it into place; an existing file is replaced, a link's target too."""
+    """Write JSON to a temporary file and rename it to `path`, so that no reader sees half of it; links are followed."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -106,27 +103,24 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         raise
 
 
-# How far recording changed the step.
-
-
 @dataclass(frozen=True)
 class Overhead:
-    """Median step with the hooks and without them, from the end of one step to the end of the next, in seconds."""
+    """Median step with and without the hooks, from the end of one step to the end of the next, in seconds."""
 
     recorded_s: float
     bare_s: float
     recorded_steps: int
     bare_steps: int
     noise: float
-    """Half the interquartile range of the bare steps, as a share of their median: what one should not read into."""
+    """Half the interquartile range of the bare steps, as a share of their median: differences below it mean nothing."""
 
     @property
     def ratio(self) -> float:
-        """Recorded ÷ bare: 1.014 means 1.4 % longer."""
+        """Recorded divided by bare: 1.014 means 1.4 % longer."""
         return self.recorded_s / self.bare_s
 
     def __str__(self) -> str:
-        """Say it in one sentence."""
+        """Return one sentence for people."""
         percent = abs(self.ratio - 1) * 100
         change = f"{percent:.1f} % {'longer' if self.ratio >= 1 else 'shorter'}"
         recorded = f"median {self.recorded_s * 1e3:.4g} ms of {self.recorded_steps}"
@@ -135,7 +129,7 @@ class Overhead:
 
 
 def overhead(recorded_s: Sequence[float], bare_s: Sequence[float]) -> Overhead | None:
-    """Compare the periods of recorded and of bare steps; None if there are none of either."""
+    """Compare the durations of recorded and of bare steps; None if there are none of either."""
     if not recorded_s or not bare_s or median(bare_s) <= 0:
         return None
     bare = median(bare_s)

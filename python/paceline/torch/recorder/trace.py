@@ -171,11 +171,8 @@ def _seconds(value: float) -> float:
     return round(value, 9)
 
 
-# The error of a recording that cannot give a trace.
-
-
 class RecordingError(PacelineError, RuntimeError):
-    """Says why no trace could be made of the steps that were seen."""
+    """No trace could be made of the steps that were seen; the message says why."""
 
 
 def refuse_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> None:

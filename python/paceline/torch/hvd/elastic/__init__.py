@@ -23,6 +23,7 @@
 | updates | whether others wait to come in; HostsUpdatedInterrupt |
 """
 
+from paceline._internal.lazy import public_names
 from paceline.torch.hvd.elastic.runner import run
 from paceline.torch.hvd.elastic.sampler import ElasticSampler
 from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, ObjectState, State
@@ -38,3 +39,5 @@ __all__ = [
     "TorchState",
     "run",
 ]
+
+__dir__ = public_names(__name__)

@@ -1,4 +1,4 @@
-"""The loop around a training function."""
+"""The loop around an elastic training function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_member import Membership, membership
-from paceline.torch.hvd import optimizer as optimizers
+from paceline.torch.hvd.distributed import enter_world, leave_world
 from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, State
 from paceline.torch.hvd.lifecycle import init, shutdown
 from paceline.torch.hvd.process_sets import barrier
@@ -21,15 +21,30 @@ S = TypeVar("S", bound=State)
 
 
 def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Decorate `train(state, ...)`: it is called again, in the next world, when a rank has died or others have come.
+    """Decorate an elastic training function, so that it resumes when ranks die, come or leave.
 
-    - A rank dies: an operation of the others raises `HorovodInternalError`; all go back to the last commit.
-    - Ranks are to come or leave: `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
+    - When a rank dies, an operation of the others raises `HorovodInternalError`; all ranks return to the last commit.
+    - When ranks are to come or leave, `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
 
-    Then ranks meet anew (`hvd.rank()` and `size()` may be others), the reset callbacks are called, the state is
-    synchronized, and `func` is called. What it has to know of how far it is stands in the state.
+    Then the ranks meet again (`hvd.rank()` and `hvd.size()` may have changed), the reset callbacks run, the state is
+    synchronised, and the function is called again. It must find its progress in the state. Without `paceline run
+    --elastic`, or another launcher with a driver, the function is called once, and its error is raised.
 
-    Without `paceline run --elastic` (or another launcher that has a driver) `func` is called once; its error is raised.
+    Args:
+        func: The training function; its first argument is a `State`.
+
+    Returns:
+        A function with the same arguments.
+
+    Example:
+        >>> @hvd.elastic.run
+        ... def train(state):
+        ...     while state.batch < 3:
+        ...         state.batch += 1
+        ...         state.commit()
+        ...     return state.batch
+        >>> train(hvd.elastic.ObjectState(batch=0))
+        3
     """
 
     @functools.wraps(func)
@@ -63,7 +78,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
 
 
 def _synchronize(state: State, member: Membership | None) -> None:
-    """All ranks have the same state, and it has the number that the driver knows."""
+    """Give all ranks the same state, numbered as the driver numbers it."""
     if not is_initialized():
         init()
     here = current()
@@ -81,19 +96,19 @@ def _synchronize(state: State, member: Membership | None) -> None:
 
 
 def _leave(state: State, member: Membership, why: str) -> None:
-    """The world has ended: nothing of it is to stay."""
+    """Leave a world that has ended, and keep nothing of it."""
     member.commits, member.why = state._commits.numbers, why
-    optimizers.leave()
+    leave_world()
     shutdown()
     # What failed is held by cycles of exceptions and their frames, with connections and memory of the old world.
     gc.collect()
 
 
 def _go_on(state: State) -> None:
-    """Meet the others in the next world."""
+    """Meet the other ranks in the next world."""
     init()
     member = membership()
     if member is not None and member.place is not None:
         state._back_to(member.place.commit)
-    optimizers.enter()
+    enter_world()
     state.on_reset()

@@ -13,15 +13,28 @@ from paceline.torch.hvd import world
 
 
 class ElasticSampler(Sampler[int]):
-    """The indices of a data set in an order that all ranks have alike, shared among them in turn.
+    """Samples the indices of a data set in an order common to all ranks, which take them in turn.
 
-    After each step call `record_batch`: what has been processed does not come again in this epoch, also if ranks die or
-    come. As under torch's DistributedSampler each rank has as many indices; if they do not suffice, the first ones come
-    twice. Give it to a `TorchState`, and call `set_epoch` at the end of each epoch.
+    After each step call `record_batch`: processed samples do not come again in this epoch, even if ranks die or join.
+    As in torch's DistributedSampler, each rank has the same number of indices; if they do not suffice, the first ones
+    are repeated. Give the sampler to a `TorchState`, and call `set_epoch` at the end of each epoch.
+
+    Example:
+        >>> sampler = hvd.elastic.ElasticSampler(range(4), shuffle=False)
+        >>> sampler.record_batch(0, batch_size=3)
+        >>> sampler.reset()
+        >>> list(sampler)
+        [3]
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Shuffled anew in each epoch, by `seed` and the epoch's number."""
+        """Share the indices of a data set.
+
+        Args:
+            dataset: Anything that has a length.
+            shuffle: Whether to shuffle the indices anew in each epoch.
+            seed: Seed of the shuffle, together with the number of the epoch; the same on all ranks.
+        """
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = 0
         self.processed_indices: set[int] = set()
@@ -38,26 +51,44 @@ class ElasticSampler(Sampler[int]):
         return len(self.processed_indices)
 
     def set_epoch(self, epoch: int) -> None:
-        """A new epoch: nothing of it has been processed."""
+        """Start an epoch, of which nothing has been processed.
+
+        Args:
+            epoch: Number of the epoch.
+        """
         self.epoch = epoch
         self.processed_indices = set()
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Batch `batch_idx` of those since the last `reset` has been processed: by all ranks, as they step together."""
+        """Record that a batch has been processed on all ranks, which step together.
+
+        Args:
+            batch_idx: Number of the batch since the last `reset`.
+            batch_size: Samples of a batch on one rank.
+        """
         share = slice(batch_idx * batch_size * self.num_replicas, (batch_idx + 1) * batch_size * self.num_replicas)
         self.record_indices(self._padded[share])
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """These have been processed. Other ranks hear of it only when the state is synchronized."""
+        """Record that samples have been processed. Other ranks learn of it only when the state is synchronised.
+
+        Args:
+            indices: Indices of the samples.
+        """
         self.processed_indices.update(indices)
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
-        """This rank's indices of a batch."""
+        """Return this rank's indices of a batch.
+
+        Args:
+            batch_idx: Number of the batch since the last `reset`.
+            batch_size: Samples of a batch on one rank.
+        """
         return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def reset(self) -> None:
-        """Share what has not been processed among the ranks of now."""
+        """Share what has not been processed among the present ranks."""
         if world.is_initialized():
             self.num_replicas, self.rank = world.size(), world.rank()
         order = self._order()
@@ -79,19 +110,23 @@ class ElasticSampler(Sampler[int]):
         return torch.randperm(length, generator=generator).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, and what has been processed in it."""
+        """Return the epoch and what has been processed in it."""
         return {"epoch": self.epoch, "processed_indices": sorted(self.processed_indices)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to that epoch and place, and share the rest among the ranks of now."""
+        """Return to an epoch and a position in it, and share the rest among the present ranks.
+
+        Args:
+            state_dict: What `state_dict` returned.
+        """
         self.epoch = int(state_dict["epoch"])
         self.processed_indices = set(state_dict["processed_indices"])
         self.reset()
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices."""
+        """Iterate over this rank's indices."""
         return iter(self.indices)
 
     def __len__(self) -> int:
-        """How many this rank has."""
+        """Return the number of this rank's indices."""
         return self.num_samples

@@ -1,4 +1,4 @@
-"""What ranks have in common, and how all go back to it."""
+"""The state that ranks have in common, and how they return to an earlier one."""
 
 from __future__ import annotations
 
@@ -18,46 +18,59 @@ from paceline.torch.hvd.world import size
 
 
 class State:
-    """To be extended: `save` keeps what `restore` brings back, and `sync` gives all ranks what rank 0 has.
+    """Base class of elastic state: `save` keeps what `restore` brings back, and `sync` copies rank 0's to all ranks.
 
     The ranks that go on are those that made the same commit; rank 0 is one of them. `ObjectState` and `TorchState` keep
-    two commits, so that all survivors can go back to the same one; what extends this class alone keeps one, as under
-    Horovod, and a rank that was one commit ahead gets the others' state by `sync`.
+    two commits, so that all survivors can return to the same one. A class that extends this one alone keeps one, as
+    under Horovod, and a rank that was one commit ahead gets the others' state by `sync`.
     """
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as Horovod's, which passes them on
-        """Nothing is committed yet."""
+        """Start without a commit.
+
+        Args:
+            **kwargs: Passed on to the next class, as in Horovod.
+        """
         super().__init__(**kwargs)
         self._callbacks: list[Callable[[], None]] = []
         self._commits = Commits()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Call these when a new world has begun, before `sync`: to scale the learning rate to its size.
+        """Register functions to call when a new world has begun, before `sync`: to rescale the learning rate, say.
 
-        They are called on ranks that were in the world before, not on new ones, and are no place for operations.
+        They are called on ranks that were in the world before, not on new ones, and must not start operations.
+
+        Args:
+            callbacks: Functions without arguments.
         """
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """A new world has begun."""
+        """Run `reset` and the callbacks: a new world has begun."""
         self.reset()
         for callback in self._callbacks:
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now, in memory; then let ranks in or out, as `check_host_updates` does.
+        """Keep the state as it is now, in memory, and then let ranks join or leave as `check_host_updates` does.
 
-        If a rank dies, all go back to the last commit that all survivors have made. All ranks call this at the same
-        point of their training, after `optimizer.step()`. It costs a copy of the state, and a small all-reduce.
+        If a rank dies, all return to the last commit that all survivors have made. All ranks call this at the same
+        point of the training, after `optimizer.step()`. It costs a copy of the state and a small all-reduce.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are to join or leave; `run` catches it.
+            JobError: A rank is gone.
         """
         self.save()
         self._made()
         check()
 
     def check_host_updates(self) -> None:
-        """Let ranks in that wait, and out that are to leave, if there are any; without a copy. All ranks call this.
+        """Let ranks join or leave, if any are to; only then is the state copied. All ranks call this together.
 
-        Raises HostsUpdatedInterrupt on all ranks, which `run` catches.
+        Raises:
+            HostsUpdatedInterrupt: Ranks are to join or leave; `run` catches it.
+            JobError: A rank is gone.
         """
         try:
             check()
@@ -72,7 +85,7 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Bring back what was kept last."""
+        """Return to the state that was kept last."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -80,7 +93,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Do what a new world asks for, if anything."""
+        """Do what a new world requires, if anything."""
 
     # What `run` needs to know
 
@@ -99,12 +112,14 @@ class State:
         self._commits.adopt(number, None)
 
 
+Snapshot = Any
+"""Whatever a state needs to be restored."""
 _PICKLES = (pickle.PicklingError, TypeError, AttributeError)
-"""What pickle raises for what it cannot take."""
+"""What pickle raises for an object that it cannot serialise."""
 
 
 def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
-    """The error with the attribute whose fault it is; as it was, if it is none's."""
+    """Return an error that names the attribute at fault, or the error as it is if none is."""
     for name, value in objects.items():
         try:
             dumped(value)
@@ -117,39 +132,55 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
 
 
 class ObjectState(State):
-    """Python objects as attributes: `ObjectState(epoch=0, batch=0)`, then `state.batch += 1`.
+    """Python objects as attributes.
 
-    What changes in place is copied (`copy.deepcopy`) at each commit, and sent as pickle when ranks synchronize.
+    Objects are copied with `copy.deepcopy` at each commit, and sent as pickle when ranks synchronise.
+
+    Example:
+        >>> state = hvd.elastic.ObjectState(epoch=0, batch=0)
+        >>> state.batch += 1
+        >>> state.commit()
+        >>> state.batch
+        1
     """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:  # noqa: ANN401
-        """`bcast_object` and `get_rank` are Horovod's, and not needed."""
+        """Take the objects.
+
+        Args:
+            bcast_object: Accepted for compatibility with Horovod, and ignored.
+            get_rank: Accepted for compatibility with Horovod, and ignored.
+            **kwargs: The objects by name.
+        """
         super().__init__()
         self._names = list(kwargs)
         for name, value in kwargs.items():
             setattr(self, name, value)
 
     def save(self) -> None:
-        """Keep the objects as they are now; of what was kept before, the last is held as well."""
+        """Keep the objects as they are now, and the commit before this one."""
         self._commits.add(self._snapshot())
 
     def restore(self) -> None:
-        """Bring back what was kept last, if anything was."""
+        """Return to the objects that were kept last, if any were."""
         snapshot = self._commits.last()
         if snapshot is not None:
             self._bring_back(snapshot)
 
     def sync(self) -> None:
-        """Give all ranks the objects of rank 0, and keep them: `restore` brings them back.
+        """Copy the objects of rank 0 to all ranks, and keep them: `restore` brings them back.
 
-        Raises InvalidArgumentError naming an attribute that pickle cannot take.
+        Raises:
+            InvalidArgumentError: An attribute cannot be pickled; the message names it.
+            JobError: A rank is gone.
         """
         if self._names:
             own = {name: getattr(self, name) for name in self._names}
             try:
                 objects = broadcast_object(own, 0, "hvd.elastic.objects")
             except _PICKLES as error:
-                raise _no_pickle(own, error) from error
+                named = _no_pickle(own, error)
+                raise named from error
             for name, value in objects.items():
                 setattr(self, name, value)
         self._commits.synchronized(self._snapshot())
@@ -168,34 +199,27 @@ class ObjectState(State):
         self._commits.adopt(number, self._snapshot())
 
 
-# The last two commits of this process.
-
-
-Snapshot = Any
-"""Whatever a state needs to be as it was."""
-
-
 class Commits:
-    """Snapshots by the number of their commit. Two: another rank may not have come to make the last one."""
+    """Snapshots by commit number. There are two, since another rank may not have made the last commit."""
 
     def __init__(self) -> None:
-        """There is none."""
+        """Start without any."""
         self._held: dict[int, Snapshot] = {}
         self._synchronized: list[Snapshot] = []
 
     @property
     def numbers(self) -> list[int]:
-        """Of those that are held, the last one last."""
+        """Numbers of the snapshots that are held, in rising order."""
         return list(self._held)
 
     def add(self, snapshot: Snapshot) -> None:
-        """A new commit; of those before, one is kept."""
+        """Add a commit, and keep the one before it."""
         self._synchronized.clear()
         number = self.numbers[-1] + 1 if self._held else 0
         self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
 
     def adopt(self, number: int, snapshot: Snapshot) -> None:
-        """From now on this is the only one, and all ranks have it."""
+        """Make this the only commit; all ranks have it."""
         self._synchronized.clear()
         self._held = {number: snapshot}
 
@@ -207,13 +231,13 @@ class Commits:
         self._synchronized = [snapshot]
 
     def last(self) -> Snapshot | None:
-        """The last one, or what `sync` has left since."""
+        """Return the last snapshot, or the one that `sync` has left since; None if there is none."""
         if self._synchronized:
             return self._synchronized[0]
         return self._held[self.numbers[-1]] if self._held else None
 
     def back_to(self, number: int) -> bool:
-        """Forget later ones. False if this one is not held; then nothing is."""
+        """Forget later commits. If this one is not held, return False and forget all."""
         self._synchronized.clear()
         if number not in self._held:
             self._held = {}
@@ -222,22 +246,26 @@ class Commits:
         return True
 
 
-# Whether others wait to come in, or ranks are to leave: all ranks hear of it at the same commit.
-
-
 class HostsUpdatedInterrupt(RuntimeError):
-    """There is to be another world; `run` catches it. Nothing is lost: all ranks are at the same point."""
+    """Ranks are to join or leave; `run` catches it. Nothing is lost, since all ranks are at the same point."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """`skip_sync` is Horovod's: whether no rank comes in. Ranks are synchronized in any case."""
+        """Make the exception.
+
+        Args:
+            skip_sync: Horovod's flag for a change in which no rank joins; here ranks are always synchronised.
+        """
         super().__init__("ranks are to come or to leave; hvd.elastic.run goes on with them")
         self.skip_sync = skip_sync
 
 
 def check() -> None:
-    """All ranks call this at the same point, and wait for each other. Raises HostsUpdatedInterrupt on all, or on none.
+    """Let ranks join or leave: raise HostsUpdatedInterrupt on all ranks or on none. All ranks call this together.
 
-    That they wait is what keeps their commits at most one apart.
+    Since the ranks wait for each other here, their commits are at most one apart.
+
+    Raises:
+        HostsUpdatedInterrupt: Ranks are to join or leave.
     """
     member = membership()
     updated = member is not None and member.updated()

@@ -12,15 +12,29 @@ from paceline.torch.hvd.elastic.state_handlers import Kind, kind_of
 
 
 class TorchState(ObjectState):
-    """Models, optimizers, learning-rate schedulers, samplers, and other objects, as attributes by the names given.
+    """Models, optimizers, learning-rate schedulers, samplers and other objects, as attributes by their names.
 
-    What has `state_dict` and `load_state_dict` is kept by them; the rest as in `ObjectState`.
+    What has `state_dict` and `load_state_dict` is committed through them, other objects as in `ObjectState`.
+
+    Example:
+        >>> state = hvd.elastic.TorchState(model=torch.nn.Linear(2, 1), epoch=0)
+        >>> state.save()
+        >>> state.epoch = 5
+        >>> state.restore()
+        >>> state.epoch
+        0
     """
 
     def __init__(
         self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: object
     ) -> None:
-        """Nothing is kept yet, and ranks may differ: `run` synchronizes them before the training function is called."""
+        """Take the objects; nothing is committed yet. `run` synchronises the ranks before the first call.
+
+        Args:
+            model: The model.
+            optimizer: The optimizer.
+            **kwargs: Further objects by name.
+        """
         self._kinds: dict[str, Kind] = {}
         given = {"model": model, "optimizer": optimizer}
         kwargs = {**{name: value for name, value in given.items() if value is not None}, **kwargs}
@@ -29,14 +43,14 @@ class TorchState(ObjectState):
         self._kinds = {name: kind for name, kind in kinds.items() if kind is not None}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever was given
-        """What was given under this name."""
+        """Return the object of this name."""
         kinds: dict[str, Kind] = self.__dict__.get("_kinds", {})
         if name in kinds:
             return kinds[name].value
         raise AttributeError(f"{type(self).__name__} has no '{name}'; give it to TorchState({name}=...)")
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Another object in the place of one that was given. Raises TypeError if it is kept in another way."""
+        """Replace an object. Raises TypeError if the new one is not committed in the same way."""
         kinds: dict[str, Kind] = self.__dict__.get("_kinds", {})
         if name not in kinds:
             super().__setattr__(name, value)
@@ -49,7 +63,12 @@ class TorchState(ObjectState):
         kinds[name] = kind
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has, and keep it: `restore` brings it back."""
+        """Copy the state of rank 0 to all ranks, and keep it: `restore` brings it back.
+
+        Raises:
+            JobError: A rank is gone.
+            InvalidArgumentError: An object cannot be pickled.
+        """
         for name, kind in self._kinds.items():
             kind.sync(f"hvd.elastic.{name}")
         super().sync()

@@ -1,0 +1,143 @@
+"""The public Python API: what `dir()` shows, what importing it loads, and its docstrings, whose examples are run."""
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import paceline
+import pytest
+from job_workers.launch import clean
+
+LIGHT = ["paceline", "paceline.doctor", "paceline.emulate", "paceline.errors", "paceline.job", "paceline.plan"]
+LIGHT += ["paceline.ray", "paceline.ray.ps"]
+TORCH = ["paceline.torch", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
+USUAL = {"__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"}
+TAKES_SETTINGS = {"simulate", "sweep"}
+
+
+def loaded(name):
+    if name in TORCH:
+        pytest.importorskip("torch")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", LIGHT + TORCH)
+def test_dir_shows_what_is_public_and_no_helpers(name):
+    module = loaded(name)
+    assert set(module.__all__) <= set(dir(module)) <= {*module.__all__, *USUAL}
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+    assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_importing_paceline_loads_nothing_but_the_native_module():
+    code = "import sys; before = set(sys.modules); import paceline; print(sorted(set(sys.modules) - before))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=clean(), timeout=60, capture_output=True, text=True
+    )
+    own = {name for name in eval(out.stdout) if name.startswith("paceline")}
+    assert own == {"paceline", "paceline._core", "paceline._internal", "paceline._internal.lazy"}
+    slow = {"asyncio", "click", "dataclasses", "inspect", "json", "logging", "numpy", "pathlib", "rich", "tempfile"}
+    assert not slow & set(eval(out.stdout))
+
+
+def members(name):
+    """Public functions, classes and methods of a module: what a caller may call, by its name."""
+    module = loaded(name)
+    for public in sorted(set(module.__all__) - {"__version__"}):
+        value = getattr(module, public)
+        home = getattr(value, "__module__", None) or ""
+        if not home.startswith("paceline") or not callable(value):
+            continue
+        yield public, value
+        if inspect.isclass(value):
+            for method in dir(value):
+                found = inspect.getattr_static(value, method)
+                found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+                if inspect.isfunction(found) and found.__module__.startswith("paceline"):
+                    yield f"{public}.{method}", found
+
+
+def arguments(found):
+    """Names of the arguments that the docstring of a function or class has to describe."""
+    if inspect.isclass(found):
+        if dataclasses.is_dataclass(found) or "__init__" not in vars(found):
+            return []
+        return arguments(found.__init__)
+    return [name for name in inspect.signature(found).parameters if name not in ("self", "cls")]
+
+
+@pytest.mark.parametrize("name", LIGHT + TORCH)
+def test_docstrings_describe_every_argument(name):
+    missing = []
+    for public, found in members(name):
+        own = public.rpartition(".")[2]
+        if own.startswith("_") or public in TAKES_SETTINGS:
+            continue
+        text = inspect.getdoc(found) or ""
+        if inspect.isclass(found):
+            text += "\n" + (inspect.getdoc(found.__init__) or "")
+        if not text.strip():
+            missing.append(public)
+        section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", text, re.MULTILINE)
+        described = set(re.findall(r"^    \*{0,2}(\w+):", section.group(1), re.MULTILINE)) if section else set()
+        made_elsewhere = inspect.isclass(found) and "Made by" in text
+        if not made_elsewhere:
+            missing += [f"{public}({argument})" for argument in arguments(found) if argument not in described]
+        missing += [f"{public}: no argument {word}" for word in described - set(arguments(found))]
+    assert not missing
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    """A process that no launcher has started: examples that join a job join one of a single rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(clean()):
+            patch.delenv(name)
+        yield
+
+
+def examples(name, given):
+    finder = doctest.DocTestFinder(recurse=False)
+    seen = set()
+    for public, found in members(name):
+        if id(found) in seen:  # inherited by several classes
+            continue
+        seen.add(id(found))
+        yield from finder.find(found, f"{name}.{public}", module=False, globs=dict(given))
+
+
+def run_examples(name, given):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    runner = doctest.DocTestRunner(optionflags=flags)
+    said = []
+    for test in examples(name, given):
+        runner.run(test, out=said.append)
+    assert not runner.failures, "".join(said)
+    return runner.tries
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_examples(name, one_rank):
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("pandas")
+    with paceline.job.join() as job:
+        tried = run_examples(name, {"paceline": paceline, "np": numpy, "job": job})
+    assert tried or name in ("paceline.ray", "paceline.ray.ps", "paceline.doctor", "paceline.emulate")
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_examples_with_torch(name, one_rank):
+    torch = pytest.importorskip("torch")
+    import paceline.torch as hvd
+
+    hvd.init()
+    try:
+        assert run_examples(name, {"paceline": paceline, "torch": torch, "hvd": hvd})
+    finally:
+        hvd.shutdown()
