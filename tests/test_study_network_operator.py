@@ -31,7 +31,7 @@ def test_traces_are_what_the_script_makes(tmp_path):
     made = sorted(tmp_path.iterdir())
     assert [path.name for path in made] == sorted(f"netop-{model}.json" for model in MODELS)
     for path in made:
-        assert path.read_bytes() == (ROOT / "python" / "paceline" / "traces" / path.name).read_bytes()
+        assert path.read_bytes() == (ROOT / "python" / "paceline" / "catalog" / "traces" / path.name).read_bytes()
 
 
 @pytest.mark.parametrize("model", MODELS)
