@@ -42,7 +42,8 @@ def test_the_example_under_torchrun():
 def test_torch_learns_its_rank_from_other_launchers(environ, told):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     clean = {name: value for name, value in os.environ.items() if name not in names}
-    code = f"import os, paceline.torch.backend as b; b.register(); print(*(os.environ.get(n, '-') for n in {names}))"
+    code = "import os; from paceline.torch.backend.register import register; register(); "
+    code += f"print(*(os.environ.get(name, '-') for name in {names}))"
     done = subprocess.run([sys.executable, "-c", code], env=clean | environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
 
@@ -76,7 +77,9 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
     info = tmp_path / "paceline_entry-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paceline_entry\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[torch.distributed.backends]\npaceline = paceline.torch.backend:register\n")
+    (info / "entry_points.txt").write_text(
+        "[torch.distributed.backends]\npaceline = paceline.torch.backend.register:register\n"
+    )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     said = torchrun(sys.executable, "-c", SCRIPT.format(before=""), env={"PYTHONPATH": path})
     assert said.count("sum 4") == 2

@@ -12,7 +12,7 @@ from paceline.cli import validate as cli_validate
 from paceline.cli.main import main
 from paceline.validate import cells as all_cells
 from paceline.validate.cells import Network, Wanted, auto_shrink, cells
-from paceline.validate.compare import How, compare
+from paceline.validate.compare import ComparisonOptions, compare
 from paceline.validate.plot import figure
 from paceline.validate.real import MOST_RUNS
 from paceline.validate.timeline import both
@@ -84,14 +84,14 @@ def test_a_hierarchy_has_hosts_with_two_ranks():
 
 def test_multicasts_have_a_group():
     emulator = Invented()
-    compare(some("ring-multicast"), emulator, How(repeats=1), quietly)
+    compare(some("ring-multicast"), emulator, ComparisonOptions(repeats=1), quietly)
     assert emulator.runs[0][2]["multicast"].startswith("239.")
 
 
 def test_cells_are_grouped_by_hosts():
     emulator = Invented()
     asked = some("ring", 2) + some("ring", 4) + some("ps", 4, 2) + some("hierarchical", 4)
-    result = compare(asked, emulator, How(repeats=2), quietly)
+    result = compare(asked, emulator, ComparisonOptions(repeats=2), quietly)
     assert [(wanted["workers"], wanted["servers"]) for wanted in emulator.clusters] == [(4, 2), (2, 0)]
     assert [row.cell for row in result.rows] == asked
     assert [one[2]["strategy"] for one in emulator.runs] == ["ring", "ps", "ring", "hierarchical"]
@@ -103,7 +103,7 @@ def test_cells_are_grouped_by_hosts():
 @pytest.mark.parametrize("what", [{"late_s": 0.3}, {"steal_s": 5.0}])
 def test_disturbed_iterations_are_repeated_so_many_times(what):
     emulator = Invented(**what)
-    (row,) = compare(some(), emulator, How(repeats=3), quietly).rows
+    (row,) = compare(some(), emulator, ComparisonOptions(repeats=3), quietly).rows
     assert len(emulator.runs) == MOST_RUNS
     said = row.to_dict()
     assert (said["runs"], said["disturbed"], said["repeats"], said["undisturbed"]) == (MOST_RUNS, 9, 9, False)
@@ -111,7 +111,7 @@ def test_disturbed_iterations_are_repeated_so_many_times(what):
 
 def test_a_run_that_was_disturbed_does_not_count():
     emulator = Invented(disturbed_runs=1)
-    (row,) = compare(some(), emulator, How(repeats=3), quietly).rows
+    (row,) = compare(some(), emulator, ComparisonOptions(repeats=3), quietly).rows
     said = row.to_dict()
     assert (said["runs"], said["disturbed"], said["repeats"], said["undisturbed"]) == (2, 3, 3, True)
     assert said["measured_s"] == pytest.approx(1.0)
@@ -155,7 +155,7 @@ def test_text_csv_and_plot(invented, tmp_path):
 
 
 def test_the_plot_has_every_row():
-    result = compare(some("ring") + some("tree"), Invented(), How(repeats=1), quietly)
+    result = compare(some("ring") + some("tree"), Invented(), ComparisonOptions(repeats=1), quietly)
     (axes,) = figure(result.rows).axes
     points = [tuple(points.get_offsets()[0]) for points in axes.collections[1:]]
     assert points == [(row.measured_s, row.simulated_s) for row in result.rows]
@@ -223,8 +223,8 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
     [
         (["--trace", "resnet-5"], "unknown trace 'resnet-5'"),
         (["--strategy", "rings"], "unknown strategy 'rings'"),
-        (["--scale", "0"], "'--scale': '0' is not a factor"),
-        (["--shrink", "much"], "'--shrink': 'much' is not a factor"),
+        (["--scale", "0"], "--scale: '0' is not a factor"),
+        (["--shrink", "much"], "--shrink: 'much' is not a factor"),
         (["--bandwidth", "500"], "no unit"),
         (["--workers", "0"], "0 is not between 1"),
         (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),
@@ -302,12 +302,12 @@ def test_ranks_on_this_machine(monkeypatch, tmp_path):
 @pytest.mark.process
 def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
     emulator = Invented()
-    (row,) = compare(some("ps-aggregation"), emulator, How(repeats=1), quietly).rows
+    (row,) = compare(some("ps-aggregation"), emulator, ComparisonOptions(repeats=1), quietly).rows
     assert emulator.clusters[0]["switch"]
     assert emulator.runs[0][2] == {"strategy": "ps-aggregation", "servers": 1, "switch": True}
     said = row.to_dict()
     assert (said["network"], said["simulated_fluid_s"]) == ("fifo", None)
     # A sum costs the server's port once; each of four copies of it once.
     (alone,) = cells([Wanted(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
-    (row,) = compare([alone], emulator, How(repeats=1), quietly).rows
+    (row,) = compare([alone], emulator, ComparisonOptions(repeats=1), quietly).rows
     assert row.simulated_s == pytest.approx(5 * 8e6 * 8 / RATE, rel=1e-6)

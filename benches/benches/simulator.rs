@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use paceline_model::{Cluster, Time, Trace};
-use paceline_simulator::{ChunkBytes, Options, simulate};
+use paceline_schedule::ChunkBytes;
+use paceline_simulator::{Options, simulate};
 
 /// The least an event simulation of a ring can do: a standard heap, one event per message, no links, no programs.
 fn bare_loop(workers: u64, hop_ps: u64) -> u64 {

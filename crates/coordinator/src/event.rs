@@ -95,6 +95,20 @@ pub struct Tally {
     pub sleep: Option<u32>,
 }
 
+impl Tally {
+    /// What these ballots come to, by the numbers that travel; none unless all are about the same cache.
+    #[must_use]
+    pub fn of(ballots: &[Ballot]) -> Option<Tally> {
+        let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
+        let length = encoded.first()?.len();
+        let least = |at: usize| encoded.iter().map(|numbers| numbers[at]).min().unwrap_or(0);
+        if encoded.iter().any(|numbers| numbers.len() != length) {
+            return None;
+        }
+        Tally::decode(&(0..length).map(least).collect::<Vec<i32>>())
+    }
+}
+
 impl Ballot {
     /// As numbers of which an all-reduce by minimum makes the tally.
     #[must_use]

@@ -1,15 +1,18 @@
 //! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
 
 use socket2::Socket;
 
-use super::book::Book;
 use super::control::Control;
+use super::driver::{Driver, Host};
+use super::failure_detector::{FailureDetector, Monitor};
+use super::ledger::Ledger;
 use super::memory::Opened;
-use super::monitor::{Monitor, Watch};
 use super::orders::Orders;
 use super::peers::Peer;
 use super::placement::Placement;
@@ -95,43 +98,32 @@ pub(super) fn assemble(
         wires.set_offload(Box::new(port));
         mpi::entered();
     }
+    let host = Host { crowded: local.len() > cores, real_time: real_time(), funneled: library.is_some() };
+    let peers: Arc<[Peer]> = peers.into();
+    let (ledger, orders) = (Arc::<Ledger>::default(), Arc::<Orders>::default());
+    let monitor = Arc::new(Monitor::new().map_err(system("a pipe cannot be made"))?);
+    let tells = (ledger.clone(), monitor.clone(), timeline.clone());
+    let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, bell, host)));
+    let detector = FailureDetector::new(
+        (rank, peers.clone(), &settings),
+        controls,
+        (ledger.clone(), driver.clone(), monitor.clone(), orders.clone()),
+    );
     let shared = Arc::new(Shared {
         rank,
+        settings,
         peers,
         hosts,
-        core: Mutex::new(Executor::new(wires)),
-        book: Mutex::new(Book::default()),
-        news: AtomicBool::new(false),
-        bell,
-        parked: AtomicUsize::new(0),
-        turn: Mutex::new(()),
-        changed: Condvar::new(),
-        wanted: Mutex::new(false),
-        kick: Condvar::new(),
-        unflushed: AtomicBool::new(false),
-        looks: AtomicU64::new(0),
-        closing: AtomicBool::new(false),
-        forked: AtomicBool::new(false),
-        notices: Mutex::new(Vec::new()),
-        noticed: Condvar::new(),
-        graveyard: Mutex::new(Vec::new()),
-        monitor: Monitor::new().map_err(system("a pipe cannot be made"))?,
-        placement,
-        timeline: timeline.clone(),
-        listeners: Mutex::default(),
-        orders: Orders::default(),
-        progress_thread: AtomicI32::new(0),
         lends,
-        crowded: local.len() > cores,
-        real_time: real_time(),
-        funneled: library.is_some(),
-        left: Mutex::default(),
-        gone: Condvar::new(),
+        timeline,
+        ledger,
+        monitor,
+        driver: driver.clone(),
+        orders,
+        forked: AtomicBool::new(false),
         library: library.as_ref().map(|thread| thread.about.clone()),
         sockets,
-        settings,
     });
-    let (driver, watcher, watch) = (shared.clone(), shared.clone(), Watch::new(controls));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.into()).spawn(body);
         thread.map(End::Thread).map_err(system("a thread cannot be started"))
@@ -141,7 +133,7 @@ pub(super) fn assemble(
         Some(library) => End::Work(library.drive(drive)),
         None => spawn("paceline-driver", drive)?,
     };
-    let threads = vec![drives, spawn("paceline-monitor", Box::new(move || watch.run(&watcher)))?];
+    let threads = vec![drives, spawn("paceline-monitor", Box::new(move || detector.run()))?];
     Ok(Engine { shared, threads: Mutex::new(threads), grpc: Mutex::new(thread) })
 }
 /// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The name,

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
-use super::book::Answer;
+use super::ledger::Answer;
 use super::orders::Order;
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 

@@ -7,9 +7,9 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `book` | operations not yet begun, and a ledger of those in flight, under one short lock |
-//! | `drive` | progress, spinning, sleeping; the progress thread |
-//! | `monitor` | the control connections: deaths, departures, stalls |
+//! | `ledger` | operations not yet begun, those in flight, and what became of the others, under one short lock |
+//! | `driver` | the executor and who drives it: progress, spinning, sleeping; the progress thread |
+//! | `failure_detector` | the control connections: deaths, departures, stalls |
 //! | `start` | joining a job: rendezvous, connections |
 //! | `introduction` | what the ranks tell each other first |
 //! | `memory` | the shared memory of a host's ranks |
@@ -22,15 +22,15 @@
 //! | [`settings`] | of a job |
 //! | `fork` | what a forked child must let go of |
 mod assemble;
-mod book;
 mod checks;
 mod control;
-mod drive;
+mod driver;
+mod failure_detector;
 mod fork;
 mod introduction;
+mod ledger;
 mod listeners;
 mod memory;
-mod monitor;
 mod orders;
 mod peers;
 mod placement;
@@ -38,12 +38,14 @@ pub mod settings;
 mod start;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 pub use introduction::Exchange;
-use listeners::Listeners;
 pub use listeners::{Listener, News};
 pub use orders::Order;
 pub use peers::Peer;
@@ -51,70 +53,37 @@ pub use placement::pin;
 pub use start::exchange_over_mpi;
 
 use crate::settings::Settings;
-use book::{Book, Command, GroupBook, Waiting};
-use monitor::Monitor;
+use driver::Driver;
+use failure_detector::Monitor;
+use ledger::{Command, InFlight, Ledger};
 use orders::Orders;
+use paceline_executor::Begin;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
-use paceline_executor::{Begin, Executor};
 use paceline_grpc as grpc;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
-use paceline_transport::shm::Bell;
-use paceline_transport::sync::lock;
-use placement::Placement;
 
-/// Shared by all threads.
+/// What callers and communicators use of the engine. Each part knows only those above it here.
 pub struct Shared {
     /// This process's.
     pub rank: u32,
     /// Of the job.
     pub settings: Settings,
     /// The ranks of the job, in order.
-    pub peers: Vec<Peer>,
+    pub peers: Arc<[Peer]>,
     /// By rank: what the host is called that it runs on; equal for ranks that share memory.
     pub hosts: Vec<u32>,
-    core: Mutex<Executor>,
-    book: Mutex<Book>,
-    /// The inbox or the alarms have something.
-    news: AtomicBool,
-    bell: Bell,
-    /// Callers that sleep because another thread drives.
-    parked: AtomicUsize,
-    turn: Mutex<()>,
-    changed: Condvar,
-    /// The progress thread has something to do; it sleeps on this.
-    wanted: Mutex<bool>,
-    kick: Condvar,
-    /// Something that belongs to no operation any more waits for room in a socket.
-    unflushed: AtomicBool,
-    /// Turns of whoever drives; counted by it alone.
-    looks: AtomicU64,
-    closing: AtomicBool,
-    forked: AtomicBool,
-    notices: Mutex<Vec<Notice>>,
-    noticed: Condvar,
-    /// Owners of memory whose operations are over, for a thread that may drop them.
-    graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
-    monitor: Monitor,
-    placement: Placement,
-    listeners: Mutex<Listeners>,
-    orders: Orders,
-    /// What this rank did when.
-    pub timeline: Arc<Timeline>,
-    /// Its number at the kernel; 0: it has not begun.
-    progress_thread: AtomicI32,
     /// By rank: whether its memory can be read from here.
     pub lends: Vec<bool>,
-    /// More ranks on this host than cores.
-    crowded: bool,
-    /// This process was started under a real-time scheduling policy.
-    real_time: bool,
-    /// The progress thread alone drives: it is the one that may call the library underneath.
-    funneled: bool,
-    /// It has left the job.
-    left: Mutex<bool>,
-    gone: Condvar,
+    /// What this rank did when.
+    pub timeline: Arc<Timeline>,
+    ledger: Arc<Ledger>,
+    /// The failure detector's inbox.
+    monitor: Arc<Monitor>,
+    driver: Arc<Driver>,
+    orders: Arc<Orders>,
+    forked: AtomicBool,
     /// What MPI was loaded, if messages go over it.
     library: Option<paceline_mpi::About>,
     /// Descriptors that a forked child must not keep open: a peer would not see this process end.
@@ -195,40 +164,30 @@ impl Engine {
     /// The next operation that asked for a notice and is over; none after the time, or when the engine is closed.
     #[must_use]
     pub fn next_notice(&self, timeout: Duration) -> Option<Notice> {
-        let until = Instant::now() + timeout;
-        let mut notices = lock(&self.shared.notices);
-        loop {
-            if !notices.is_empty() {
-                return Some(notices.remove(0));
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.shared.closing.load(Ordering::SeqCst) {
-                return None;
-            }
-            notices = self.shared.noticed.wait_timeout(notices, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.shared.ledger.next_notice(timeout, || self.shared.driver.closing())
     }
 
     /// Owners of memory whose operations are over. They are handed out because dropping some needs a lock that the
     /// engine's threads must not take.
     #[must_use]
     pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
-        std::mem::take(&mut lock(&self.shared.graveyard))
+        self.shared.ledger.take_finished()
     }
 
     /// For people and tests, as JSON.
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
         let (transports, bytes, multicast) = {
-            let mut core = lock(&self.shared.core);
+            let mut core = self.shared.driver.core();
             (core.wires().names(), core.wires().bytes, core.wires().multicast().map(Multicast::status))
         };
-        let book = lock(&self.shared.book);
-        let in_flight: Vec<_> = book.groups.values().flat_map(|g| g.live.iter().map(Waiting::describe)).collect();
+        let operations = self.shared.ledger.operations();
+        let in_flight: Vec<_> =
+            operations.groups.values().flat_map(|g| g.live.iter().map(InFlight::describe)).collect();
         serde_json::json!({
             "rank": self.shared.rank,
             "size": self.size(),
-            "peers": self.shared.peers,
+            "peers": *self.shared.peers,
             "hosts": self.shared.hosts,
             "transports": transports,
             "multicast": multicast,
@@ -240,7 +199,7 @@ impl Engine {
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],
             "in_flight": in_flight,
-            "closed": self.shared.closing.load(Ordering::SeqCst),
+            "closed": self.shared.driver.closing(),
         })
     }
 
@@ -250,14 +209,14 @@ impl Engine {
             return;
         }
         self.shared.close();
-        let threads = std::mem::take(&mut *lock(&self.threads));
+        let threads = std::mem::take(&mut *self.threads.lock());
         for end in threads {
             match end {
                 End::Thread(thread) => drop(thread.join()),
                 End::Work(work) => drop(work.recv_timeout(STUCK)),
             }
         }
-        if let Some(thread) = lock(&self.grpc).take() {
+        if let Some(thread) = self.grpc.lock().take() {
             thread.close();
         }
         if let Err(error) = self.stop_timeline() {
@@ -271,7 +230,7 @@ impl Engine {
         self.shared.forked.store(true, Ordering::SeqCst);
         crate::fork::release(&self.shared.sockets);
         // Not even the lock may be waited for: who held it is not there any more.
-        if let Some(thread) = self.grpc.try_lock().ok().as_deref().and_then(Option::as_ref) {
+        if let Some(thread) = self.grpc.try_lock().as_deref().and_then(Option::as_ref) {
             crate::fork::release(&thread.descriptors());
         }
     }
@@ -290,11 +249,15 @@ impl Shared {
     }
 
     /// What a group is called.
+    #[must_use]
     pub fn name_of(&self, group: u32) -> String {
-        lock(&self.book).groups.get(&group).map_or_else(String::new, |group| group.name.clone())
+        self.ledger.operations().groups.get(&group).map_or_else(String::new, |group| group.name.clone())
     }
 
     /// Why nothing can be submitted any more.
+    ///
+    /// # Errors
+    /// The engine is closed, or its process was forked.
     pub fn usable(&self) -> Result<()> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(RunError::Usage(
@@ -303,10 +266,7 @@ impl Shared {
                     .into(),
             ));
         }
-        if self.closing.load(Ordering::Relaxed) {
-            return Err(RunError::Failed("the job was left: the engine is closed".into()));
-        }
-        Ok(())
+        if self.driver.closing() { Err(closed()) } else { Ok(()) }
     }
 
     /// Makes a communicator known. `me`: this process's place in it.
@@ -315,77 +275,38 @@ impl Shared {
     /// The engine is closed, or the name is taken.
     pub fn add_group(&self, id: u32, name: &str, ranks: Vec<u32>, me: u32) -> Result<()> {
         self.usable()?;
-        let mut book = lock(&self.book);
-        if let Some(other) = book.groups.get(&id)
-            && other.failed.is_none()
-            && (other.ranks != ranks || other.name != name)
-        {
-            return Err(RunError::Usage(format!("group '{name}': the name clashes with group '{}'", other.name)));
-        }
-        if book.groups.contains_key(&id) {
-            return Err(RunError::Usage(format!("group '{name}' exists already; give each its own name")));
-        }
-        book.groups.insert(id, GroupBook::new(name.into(), ranks.clone()));
-        book.inbox.push(Command::Group { id, ranks, me });
-        drop(book);
-        self.announce();
+        self.ledger.add_group(id, name, ranks, me)?;
+        self.driver.announce();
         Ok(())
     }
 
     /// Fails a communicator here and everywhere, and waits until nothing of it is touched any more.
     pub fn abandon(&self, id: u32, error: &RunError) {
-        let ranks = {
-            let mut book = lock(&self.book);
-            if book.fail(id, error) {
-                lock(&self.listeners).tell(id, &News::Failed(error.clone()));
-            }
-            book.groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default()
-        };
-        self.monitor.tell_failed(id, &ranks, error);
-        self.announce();
-        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here. A library
-        // underneath may be stuck.
-        let until = Instant::now() + STUCK;
-        while !self.funneled || Instant::now() < until {
-            if let Ok(mut core) = self.core.try_lock() {
-                core.fail_group(id, error);
-                return;
-            }
-            if lock(&self.book).alarms.is_empty() && !self.news.load(Ordering::SeqCst) {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        // It has taken the alarm; what it does with it ends before its next look.
-        let looks = self.looks.load(Ordering::SeqCst);
-        while self.core.try_lock().is_err() && self.looks.load(Ordering::SeqCst) < looks + 2 {
-            if self.funneled && Instant::now() > until {
-                return;
-            }
-            self.announce();
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        self.ledger.fail(id, error);
+        self.monitor.tell_failed(id, &self.ledger.ranks_of(id), error);
+        self.driver.announce();
+        self.driver.let_go_of(id, error);
     }
 
     /// From now on the listener hears what befalls the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
-        lock(&self.listeners).add(group, listener);
+        self.ledger.listeners.lock().add(group, listener);
         // What came before it listened.
-        let failed = lock(&self.book).groups.get(&group).and_then(|group| group.failed.clone());
+        let failed = self.ledger.operations().groups.get(&group).and_then(|group| group.failed.clone());
         if let Some(error) = failed {
-            lock(&self.listeners).tell(group, &News::Failed(error));
+            self.ledger.listeners.lock().tell(group, &News::Failed(error));
         }
-    }
-
-    /// A group of the same ranks as another takes over what the library underneath has for it.
-    pub fn inherit(&self, from: u32, to: u32) {
-        lock(&self.book).inbox.push(Command::Inherit { from, to });
-        self.announce();
     }
 
     /// The listener of the group hears no more.
     pub fn listen_no_more(&self, group: u32) {
-        lock(&self.listeners).remove(group);
+        self.ledger.listeners.lock().remove(group);
+    }
+
+    /// A group of the same ranks as another takes over what the library underneath has for it.
+    pub fn inherit(&self, from: u32, to: u32) {
+        self.ledger.operations().inbox.push(Command::Inherit { from, to });
+        self.driver.announce();
     }
 
     /// Tells the other ranks of a group that its coordinator has begun a cycle.
@@ -393,81 +314,81 @@ impl Shared {
         self.monitor.invite(group, ranks.iter().copied().filter(|&rank| rank != self.rank), cycle);
     }
 
+    /// Tells servers what the workers have begun.
+    pub fn order(&self, servers: &[u32], order: &Order) {
+        self.monitor.order(servers, order);
+    }
+
+    /// What the workers have begun since; waits for it so long. None: all of them have left.
+    #[must_use]
+    pub fn next_orders(&self, timeout: Duration) -> Option<VecDeque<Order>> {
+        self.orders.next(self.workers(), timeout)
+    }
+
     /// Ranks with their hosts, for people.
+    #[must_use]
     pub fn describe(&self, ranks: &[u32]) -> String {
         peers::describe(&self.peers, ranks)
     }
 
     /// From now on the progress thread runs on this core alone.
+    ///
+    /// # Errors
+    /// A core that is not there.
     pub fn pin_progress_thread(&self, core: usize) -> Result<()> {
-        let number = self.progress_thread.load(Ordering::SeqCst);
-        pin(rustix::process::Pid::from_raw(number), core)
+        self.driver
+            .pin_progress_thread(core)
             .map_err(|e| RunError::Usage(format!("a thread cannot be bound to core {core}: {e}")))
     }
 
     /// Destroys a communicator; what is in flight in it fails on all its ranks.
     pub fn remove_group(&self, id: u32) {
-        let mut book = lock(&self.book);
-        if let Some(group) = book.groups.get_mut(&id) {
-            if group.failed.is_none() && !group.live.is_empty() {
-                let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
-                self.monitor.tell_failed(id, &group.ranks, &RunError::Failed(text));
-            }
-            group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
-            // Its number is not used again; its history would be kept for nothing.
-            group.recent = std::collections::VecDeque::new();
+        if let Some(ranks) = self.ledger.remove_group(id) {
+            let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
+            self.monitor.tell_failed(id, &ranks, &RunError::Failed(text));
         }
-        book.inbox.push(Command::Remove(id));
-        drop(book);
-        self.announce();
+        self.driver.announce();
     }
 
-    /// Registers an operation and hands it to whoever drives. `background`: somebody drives even if nobody waits.
-    pub fn submit(&self, group: u32, begin: Begin, how: Submission) -> Result<Arc<Handle>> {
+    /// Registers an operation and hands it to whoever drives.
+    ///
+    /// # Errors
+    /// The engine is closed, or the communicator has failed or was destroyed.
+    pub fn submit(&self, group: u32, begin: Begin, how: &Submission) -> Result<Arc<Handle>> {
         self.usable()?;
-        let handle = begin.handle.clone();
-        let mut book = lock(&self.book);
-        let Some(entry) = book.groups.get_mut(&group) else {
-            return Err(RunError::Usage("the communicator was destroyed".into()));
-        };
-        if let Some(error) = &entry.failed {
-            return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
-        }
-        let seq = begin.transfer.is_none().then(|| {
-            entry.next = entry.next.wrapping_add(1);
-            entry.next.wrapping_sub(1)
-        });
-        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
-        let number = self.timeline.begin(&begin.label, begin.signature.call.name(), bytes);
-        handle.number.store(number, Ordering::Relaxed);
-        let now = Instant::now();
-        let peer = begin.transfer.and_then(|between| between.peer).map(|peer| entry.ranks[peer as usize]);
-        entry.live.push_back(Waiting {
-            seq,
-            signature: begin.signature,
-            label: begin.label.clone(),
-            peer,
-            timeout: how.timeout.unwrap_or_else(|| self.settings.timeout()),
-            handle: handle.clone(),
-            moved: (now, 0),
-            asked: None,
-            reported: None,
-            answers: std::collections::HashMap::new(),
-        });
-        book.inbox.push(Command::Begin(group, begin));
-        drop(book);
-        self.announce();
+        let handle = self.ledger.enter(group, begin, how, self.settings.timeout(), &self.timeline)?;
+        self.driver.announce();
         if how.background {
-            self.wake_progress_thread();
+            self.driver.wake_progress_thread();
         }
         Ok(handle)
     }
 
-    /// Something new is in the book: whoever drives and sleeps is woken.
-    fn announce(&self) {
-        self.news.store(true, Ordering::SeqCst);
-        self.bell.ring();
+    /// Waits until the operation is over; `false` at the time limit.
+    #[must_use]
+    pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.driver.wait(handle, until)
     }
+
+    /// As `wait`, for a thread that shares its core with the training.
+    #[must_use]
+    pub fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        self.driver.wait_quietly(handle, until)
+    }
+
+    /// Leaves the job.
+    fn close(&self) {
+        if self.driver.close() {
+            self.monitor.leave();
+            self.ledger.close(&closed());
+            self.driver.wake_parked();
+        }
+    }
+}
+
+/// Why operations fail when the job is left.
+fn closed() -> RunError {
+    RunError::Failed("the job was left: the engine is closed".into())
 }
 
 /// What is not part of an operation, but of how it is submitted.

@@ -1,14 +1,13 @@
 //! What the workers of a group tell a parameter server that is a process of its own: over the control connection, and
 //! therefore in order.
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use super::Shared;
 use paceline_executor::InStep;
-use paceline_transport::sync::lock;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
 
 /// An all-reduce that the workers have begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,9 +19,9 @@ pub struct Order {
     /// As users type it.
     pub strategy: String,
     /// Of the elements.
-    pub dtype: String,
+    pub dtype: Dtype,
     /// How they are combined.
-    pub op: String,
+    pub op: ReduceOp,
     /// Elements.
     pub count: u64,
     /// What sums are multiplied by.
@@ -56,40 +55,26 @@ struct State {
 
 impl Orders {
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.state));
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
+    pub fn push(&self, order: Order) {
+        self.change(|state| state.queue.push_back(order));
+    }
+
+    /// A worker has left or died.
+    pub fn worker_gone(&self) {
+        self.change(|state| state.gone += 1);
+    }
+
     /// All orders, as soon as there are any or the time is over; none when all `workers` are gone and nothing is left.
-    fn next(&self, workers: u32, timeout: Duration) -> Option<VecDeque<Order>> {
-        let mut state = lock(&self.state);
+    pub fn next(&self, workers: u32, timeout: Duration) -> Option<VecDeque<Order>> {
+        let mut state = self.state.lock();
         if state.queue.is_empty() && state.gone < workers {
-            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, timeout);
         }
         (!state.queue.is_empty() || state.gone < workers).then(|| std::mem::take(&mut state.queue))
-    }
-}
-
-impl Shared {
-    /// Tells servers what the workers have begun.
-    pub fn order(&self, servers: &[u32], order: &Order) {
-        self.monitor.order(servers, order);
-    }
-
-    /// What the workers have begun since; waits for it so long. None: all of them have left.
-    pub fn next_orders(&self, timeout: Duration) -> Option<VecDeque<Order>> {
-        self.orders.next(self.workers(), timeout)
-    }
-
-    pub(crate) fn take_order(&self, order: Order) {
-        self.orders.change(|state| state.queue.push_back(order));
-    }
-
-    /// A rank has left or died.
-    pub(crate) fn gone(&self, rank: u32) {
-        if rank < self.workers() {
-            self.orders.change(|state| state.gone += 1);
-        }
     }
 }
 
@@ -105,7 +90,7 @@ mod tests {
         for _ in 0..200 {
             let orders = Arc::new(Orders::default());
             let leaves = orders.clone();
-            let leaver = std::thread::spawn(move || leaves.change(|state| state.gone += 1));
+            let leaver = std::thread::spawn(move || leaves.worker_gone());
             let begin = Instant::now();
             assert!(orders.next(1, Duration::from_secs(60)).is_none());
             assert!(begin.elapsed() < Duration::from_secs(30));

@@ -4,14 +4,14 @@
 //! costs two changes of threads (110 us instead of 4 for 4 KiB). MPI binds ranks to cores; we do not, because what a
 //! rank starts, data loaders for example, would be bound with it. Instead every rank that waits says on which core it
 //! does, and one that finds a peer on its own core moves once, after which it may run anywhere again.
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use paceline_transport::shm::Segment;
-use paceline_transport::sync::lock;
 
 /// Not more often than this: a move costs some microseconds, and the scheduler may have its reasons.
 const EVERY: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ impl Placement {
         self.own.waits_on().store(here, Ordering::Relaxed);
         let shared = self.lower.iter().any(|segment| segment.waits_on().load(Ordering::Relaxed) == here);
         if shared {
-            let mut moved = lock(&self.moved);
+            let mut moved = self.moved.lock();
             if moved.is_none_or(|at| at.elapsed() > EVERY) {
                 *moved = Some(Instant::now());
                 self.step_aside(here as usize - 1);

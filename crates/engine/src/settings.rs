@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
 
@@ -70,59 +71,6 @@ impl Transport {
     }
 }
 
-/// How an all-reduce is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Cut {
-    /// Into pieces of so many bytes.
-    Bytes(u64),
-    /// By name.
-    Named(NamedCut),
-}
-
-/// Cuts that have a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NamedCut {
-    /// Not at all.
-    Whole,
-    /// A piece per worker.
-    PerWorker,
-}
-
-/// How ranks of a host reduce among themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Inside {
-    /// The first rank gathers.
-    Root,
-    /// A ring.
-    #[default]
-    Ring,
-}
-
-/// Which server adds up which elements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// Whole buckets in turn.
-    #[default]
-    RoundRobin,
-    /// Every bucket in equal pieces on all servers.
-    Even,
-}
-
-/// In which order servers send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Distribution {
-    /// For each piece, for each worker.
-    #[default]
-    RoundRobin,
-    /// For each worker, for each piece.
-    Block,
-}
-
 /// All of them.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -142,7 +90,7 @@ pub struct Settings {
     /// Strategy of all all-reduces; none: by size.
     pub strategy: Option<String>,
     /// How they are cut; none: the strategy's own.
-    pub chunk: Option<Cut>,
+    pub chunk: Option<ChunkBytes>,
     /// For `hierarchical`.
     pub inside: Inside,
     /// Parameter servers.
@@ -205,7 +153,14 @@ impl Settings {
     /// # Errors
     /// A field that is unknown or has another type.
     pub fn parse(json: &str) -> Result<Settings> {
-        serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))
+        let settings: Settings = serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))?;
+        if let Placement::Table(_) = settings.placement {
+            // Buckets have no numbers before tensors have been fused: a coordinator places tensors by name.
+            return Err(RunError::Usage(
+                "settings: placement: a table is for simulations; take round-robin or even".into(),
+            ));
+        }
+        Ok(settings)
     }
 
     /// Processes that do not train: servers, and the one in the switch's place.

@@ -1,8 +1,8 @@
 //! The caller's view of an operation in flight.
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use paceline_transport::error::{Result, RunError};
+use parking_lot::Mutex;
 
 const PENDING: u8 = 0;
 const FINISHED: u8 = 1;
@@ -45,7 +45,7 @@ impl Handle {
         if self.state.load(Ordering::Acquire) != FAILED {
             return Ok(());
         }
-        let error = self.error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let error = self.error.lock().clone();
         Err(error.unwrap_or_else(|| RunError::Failed("the operation failed".into())))
     }
 
@@ -62,7 +62,7 @@ impl Handle {
 
     /// It has failed.
     pub fn fail(&self, error: RunError) {
-        *self.error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+        *self.error.lock() = Some(error);
         self.state.store(FAILED, Ordering::Release);
     }
 }

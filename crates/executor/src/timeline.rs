@@ -8,11 +8,10 @@ mod write;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
+use parking_lot::Mutex;
 
 /// Most spans that are kept: beyond, they are counted.
 const MOST: usize = 4_000_000;
@@ -157,7 +156,7 @@ impl Timeline {
     /// A file that cannot be written; a timeline that has been started.
     pub fn start(&self, path: &str) -> Result<()> {
         let wrong = |why: String| RunError::Usage(format!("timeline {path}: {why}"));
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.target.is_some() {
             return Err(wrong("one is being recorded already; stop it first".into()));
         }
@@ -174,7 +173,7 @@ impl Timeline {
     pub fn stop(&self) -> Result<()> {
         self.on.store(false, Ordering::SeqCst);
         let Some((inner, (path, file))) = ({
-            let mut inner = lock(&self.inner);
+            let mut inner = self.inner.lock();
             let target = inner.target.take();
             target.map(|target| (std::mem::take(&mut *inner), target))
         }) else {
@@ -186,7 +185,7 @@ impl Timeline {
     }
 
     fn push(&self, kind: Kind, begin: u64, end: u64) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.target.is_none() {
         } else if inner.spans.len() < MOST {
             inner.spans.push(Span { kind, begin, end });
@@ -201,7 +200,7 @@ impl Timeline {
             return 0;
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.open.insert(number, Open { label: label.to_owned(), call, bytes, begin: now() });
         number
     }
@@ -211,7 +210,7 @@ impl Timeline {
         if number == 0 {
             return;
         }
-        let open = lock(&self.inner).open.remove(&number);
+        let open = self.inner.lock().open.remove(&number);
         if let Some(Open { label, call, bytes, begin }) = open {
             self.push(Kind::Operation { number, label, call, bytes }, begin, now());
         }

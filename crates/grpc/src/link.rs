@@ -5,10 +5,10 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::generated::Fragment;
@@ -47,10 +47,6 @@ pub struct Link {
     bell: OwnedFd,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn wake(waker: &mut Option<Waker>) {
     if let Some(waker) = waker.take() {
         waker.wake();
@@ -68,7 +64,7 @@ impl Link {
 
     /// Whether the fragment that `make` gives was taken over.
     pub fn send(&self, make: impl FnOnce() -> Fragment) -> bool {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         // The inbox tells why it is closed.
         outbox.refused = outbox.closed || outbox.queue.len() >= QUEUE;
         if outbox.refused {
@@ -84,7 +80,7 @@ impl Link {
         if self.arrived.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         into.append(&mut inbox.queue);
         wake(&mut inbox.waker);
         match &inbox.end {
@@ -101,7 +97,7 @@ impl Link {
     /// What becomes readable when it is worth to look again; `refused`: the executor waits for room.
     pub fn about_to_sleep(&self, refused: bool) -> &OwnedFd {
         self.asleep.store(true, Ordering::SeqCst);
-        let room = refused && !lock(&self.outbox).refused;
+        let room = refused && !self.outbox.lock().refused;
         if room || self.arrived.load(Ordering::SeqCst) > 0 {
             self.ring();
         }
@@ -116,11 +112,11 @@ impl Link {
 
     /// Nothing more is sent nor wanted.
     pub fn close(&self) {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         outbox.closed = true;
         wake(&mut outbox.waker);
         drop(outbox);
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         (inbox.unwanted, inbox.queue) = (true, VecDeque::new());
         wake(&mut inbox.waker);
     }
@@ -135,7 +131,7 @@ impl Link {
 
     /// The next fragment to be sent; none if there will be no more.
     pub fn poll_outbox(&self, waker: &Waker) -> Poll<Option<Fragment>> {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         let Some(fragment) = outbox.queue.pop_front() else {
             outbox.waker = Some(waker.clone());
             return if outbox.closed { Poll::Ready(None) } else { Poll::Pending };
@@ -151,7 +147,7 @@ impl Link {
 
     /// Ready when there is room for what comes.
     pub fn poll_room(&self, waker: &Waker) -> Poll<()> {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if inbox.queue.len() < QUEUE || inbox.unwanted {
             return Poll::Ready(());
         }
@@ -160,7 +156,7 @@ impl Link {
     }
 
     pub fn arrive(&self, tag: Tag, payload: Bytes) {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if inbox.unwanted {
             return;
         }
@@ -172,9 +168,9 @@ impl Link {
 
     /// Nothing more will come, so that nobody needs what would be sent.
     pub fn end(&self, why: String) {
-        lock(&self.inbox).end.get_or_insert(why);
+        self.inbox.lock().end.get_or_insert(why);
         self.arrived.store(1, Ordering::SeqCst);
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         (outbox.closed, outbox.queue) = (true, VecDeque::new());
         wake(&mut outbox.waker);
         drop(outbox);

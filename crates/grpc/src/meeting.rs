@@ -1,8 +1,9 @@
 //! What a rank knows of the others while they connect, and what is told of it.
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::door::Offer;
@@ -76,12 +77,12 @@ impl Meeting {
     /// Notes what a stranger did.
     pub fn note(&self, ip: IpAddr, what: &str) {
         let text = format!("{ip} made {what}");
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(ip, text, true);
+        self.notes.lock().add(ip, text, true);
     }
 
     /// Notes why a rank was not reached; who calls it tries again.
     pub fn missed(&self, peer: u32, why: String) {
-        self.missed.lock().unwrap_or_else(PoisonError::into_inner)[peer as usize] = Some(why);
+        self.missed.lock()[peer as usize] = Some(why);
     }
 
     /// `rank 3 (10.0.0.7)`.
@@ -92,7 +93,7 @@ impl Meeting {
     /// Why the ranks did not come together in time: these have not been met.
     pub fn late(&self, missing: &[u32], waited: Duration) -> RunError {
         let (called, calling): (Vec<u32>, Vec<u32>) = missing.iter().partition(|&&peer| !self.is_host(peer));
-        let missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = self.missed.lock();
         let mut parts = Vec::new();
         if !called.is_empty() {
             let why = |&peer: &u32| {
@@ -109,7 +110,7 @@ impl Meeting {
             let own = self.offers[self.rank as usize].address;
             parts.push(format!("was not called by {} at {own}", text::ranks(&calling)));
         }
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).describe();
+        let notes = self.notes.lock().describe();
         let (rank, world, waited) = (self.rank, self.offers.len(), text::seconds(waited));
         RunError::Failed(format!("rank {rank} of {world} {} over gRPC within {waited}{notes}", parts.join(" and ")))
     }

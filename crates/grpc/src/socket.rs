@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -25,7 +26,7 @@ pub struct Descriptors(Arc<Mutex<Vec<RawFd>>>);
 
 impl Descriptors {
     fn with<T>(&self, f: impl FnOnce(&mut Vec<RawFd>) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.0.lock())
     }
 
     /// In a child after `fork`, in which another thread may have held the lock for ever; that is only while a connection is
@@ -64,7 +65,7 @@ impl Visit {
     /// Somebody else needs the place.
     pub fn send_away(&self) {
         self.state.sent_away.store(true, Ordering::Relaxed);
-        if let Some(waker) = self.state.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(waker) = self.state.waker.lock().take() {
             waker.wake();
         }
     }
@@ -127,7 +128,7 @@ impl Drop for Socket {
 
 impl Stranger {
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        *self.visit.state.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        *self.visit.state.waker.lock() = Some(cx.waker().clone());
         let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         if self.visit.state.sent_away.load(Ordering::Relaxed) {
             return refused("gave way to another connection before it showed the job's token");

@@ -1,10 +1,11 @@
 //! The thread that speaks gRPC: from the first call to a rank until the last stream is over.
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::sleep;

@@ -1,7 +1,13 @@
 //! Element types and reduction operations.
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{UnknownName, find};
 
 /// Type of the elements of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Dtype {
     /// IEEE 754 binary32.
@@ -50,12 +56,6 @@ impl Dtype {
         }
     }
 
-    /// The type of this name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Dtype> {
-        Dtype::ALL.into_iter().find(|dtype| dtype.name() == name)
-    }
-
     /// The type of this number, as a peer sends it.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Dtype> {
@@ -69,8 +69,16 @@ impl Dtype {
     }
 }
 
+impl FromStr for Dtype {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Dtype, UnknownName> {
+        find(name, &Dtype::ALL, Dtype::name)
+    }
+}
+
 /// How contributions are combined. An average is a sum that is scaled afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum ReduceOp {
     /// a + b; integers wrap.
@@ -102,5 +110,29 @@ impl ReduceOp {
     #[must_use]
     pub fn from_code(code: u8) -> Option<ReduceOp> {
         ReduceOp::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl FromStr for ReduceOp {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<ReduceOp, UnknownName> {
+        find(name, &ReduceOp::ALL, ReduceOp::name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_name_is_found_by_it_and_written_as_it() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.name().parse(), Ok(dtype));
+        }
+        for op in ReduceOp::ALL {
+            assert_eq!(op.name().parse(), Ok(op));
+        }
+        let error = "average".parse::<ReduceOp>().unwrap_err();
+        assert_eq!(error.to_string(), "'average' is none of sum, min, max, product");
     }
 }

@@ -3,6 +3,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`dtype`] | element types and reduction operations |
+//! | [`names`] | from a name to what bears it |
 //! | [`reduce`] | kernels: combine, scale, copy |
 pub mod dtype;
+pub mod names;
 pub mod reduce;

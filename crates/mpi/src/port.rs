@@ -4,8 +4,10 @@
 //! taken it. So a rank that is slow holds back those who send to it, and nothing piles up in the library's memory, as it
 //! would with small messages that are sent eagerly; and when all sends are over, all has arrived.
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::abi::Handle;
 use super::calls::Mpi;
@@ -16,7 +18,6 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::offload::{Offload, OffloadTicket};
 use paceline_transport::space::Space;
-use paceline_transport::sync::lock;
 use paceline_transport::tag::{TAG_BYTES, Tag};
 
 /// Payload of a fragment: as over TCP. Larger ones go no faster, smaller ones cost a handshake more often.
@@ -107,7 +108,7 @@ impl Offload for Port {
         if abandoned() {
             return false;
         }
-        let any = lock(&self.lanes).test();
+        let any = self.lanes.lock().test();
         if any {
             self.since = Instant::now();
         }
@@ -142,7 +143,7 @@ impl Offload for Port {
     /// MPI cannot take it back: from now on nothing is asked of MPI, so that it touches no memory of the caller's.
     fn abandon(&mut self, ticket: &OffloadTicket) {
         self.collectives.abandon(ticket);
-        let mut lanes = lock(&self.lanes);
+        let mut lanes = self.lanes.lock();
         for lane in &mut lanes.lanes {
             lane.lost.get_or_insert_with(|| "an all-reduce of the MPI library was abandoned".into());
         }
@@ -154,7 +155,7 @@ impl Offload for Port {
         if abandoned() {
             return false;
         }
-        let mut lanes = lock(&lanes);
+        let mut lanes = lanes.lock();
         lanes.cancel();
         let until = Instant::now() + CANCELS;
         while lanes.requests.any() && Instant::now() < until {
@@ -281,5 +282,5 @@ impl Lanes {
 pub(super) type Shared = Mutex<Lanes>;
 
 pub(super) fn locked(lanes: &Shared) -> MutexGuard<'_, Lanes> {
-    lock(lanes)
+    lanes.lock()
 }

@@ -1,17 +1,18 @@
 //! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::abi::Abi;
 use super::calls::{Mpi, Owner, claim_thread, version};
 use super::collective::abandoned;
 use super::find::{OTHERS, candidates, is_loaded};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
 
 /// How long the end of the process waits for `MPI_Finalize`, which waits for all ranks: one may still save a checkpoint,
 /// and launchers kill all others when a rank ends without it.
@@ -64,7 +65,7 @@ impl Thread {
     /// # Errors
     /// No library, or one that cannot be used; ranks that do not come; a process in which MPI cannot be used any more.
     pub fn get(named: Option<&str>, limit: Duration) -> Result<Arc<Thread>> {
-        let mut thread = lock(&THREAD);
+        let mut thread = THREAD.lock();
         if let Some(thread) = &*thread {
             thread.usable(named)?;
             return Ok(thread.clone());
@@ -152,7 +153,7 @@ impl Thread {
     pub(super) fn post<T: Send + 'static>(&self, task: impl FnOnce(&Arc<Mpi>) -> T + Send + 'static) -> Receiver<T> {
         let (say, hear) = channel();
         let task = move |mpi: &Arc<Mpi>| drop(say.send(task(mpi)));
-        let _ = lock(&self.tasks).send(Box::new(task));
+        let _ = self.tasks.lock().send(Box::new(task));
         hear
     }
 
@@ -252,7 +253,7 @@ pub fn left() {
 
 /// At the end of the process.
 extern "C" fn finish() {
-    let Ok(thread) = THREAD.try_lock() else { return };
+    let Some(thread) = THREAD.try_lock() else { return };
     let Some(thread) = &*thread else { return };
     let unfinished = UNFINISHED.load(Ordering::SeqCst) > 0;
     if thread.process != std::process::id() || thread.owner != Owner::Us {

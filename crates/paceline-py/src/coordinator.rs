@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_engine::settings::seconds;
-use paceline_kernels::dtype::ReduceOp;
 use paceline_runtime::coordination::{Coordinator, Named, Output, Wanted};
 use paceline_runtime::job::Job;
-use paceline_transport::tag::Call;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -79,13 +77,13 @@ impl PyCoordinator {
     ) -> PyResult<NamedOperation> {
         drop(self.engine.engine().take_finished());
         let wanted = Wanted {
-            call: parse("call", call, &Call::ALL[..9], Call::name)?,
+            call: parse("call", call)?,
             name,
             inputs: &inputs,
             dtype,
             shape: &shape,
             device,
-            op: if op.is_empty() { None } else { Some(parse("op", op, &ReduceOp::ALL, ReduceOp::name)?) },
+            op: if op.is_empty() { None } else { Some(parse("op", op)?) },
             own: &own,
             root,
             prescale,

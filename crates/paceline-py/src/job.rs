@@ -3,14 +3,17 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_engine::Submission;
 use paceline_engine::settings::{Settings, seconds};
 use paceline_executor::InStep;
 use paceline_executor::handle::Handle;
-use paceline_kernels::dtype::{Dtype, ReduceOp};
+use parking_lot::Mutex;
+
+use paceline_kernels::names::{UnknownName, find};
 use paceline_runtime::communicator::{Communicator, Request};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
@@ -122,7 +125,8 @@ impl PyEngine {
         policy: &str,
         bucket: (u64, u64),
     ) -> PyResult<PyCoordinator> {
-        let kind = parse("policy", policy, &coordination::Kind::ALL, coordination::Kind::name)?;
+        let kind = find(policy, &coordination::Kind::ALL, coordination::Kind::name)
+            .map_err(|error| user_error(format!("policy: {error}")))?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
         let settings = coordination::Settings {
             cycle_time: nanoseconds(cycle_time_s),
@@ -150,7 +154,7 @@ impl PyEngine {
 
     fn serve(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let served = py.detach(|| {
-            let mut groups = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut groups = self.1.lock();
             self.0.serve(&mut groups, seconds(timeout_s))
         });
         py.check_signals()?;
@@ -192,11 +196,8 @@ impl PyCommunicator {
     }
 }
 
-pub(crate) fn parse<T: Copy>(what: &str, text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> PyResult<T> {
-    all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| {
-        let names: Vec<_> = all.iter().map(|&one| name(one)).collect();
-        user_error(format!("{what}: '{text}' is none of {}", names.join(", ")))
-    })
+pub(crate) fn parse<T: FromStr<Err = UnknownName>>(what: &str, text: &str) -> PyResult<T> {
+    text.parse().map_err(|error| user_error(format!("{what}: {error}")))
 }
 
 #[pymethods]
@@ -251,13 +252,13 @@ impl PyCommunicator {
         let (call, sends) = match call {
             "send" => (Call::Transfer, true),
             "recv" => (Call::Transfer, false),
-            name => (parse("call", name, &Call::ALL[..9], Call::name)?, false),
+            name => (parse("call", name)?, false),
         };
         let from_anybody = call == Call::Transfer && !sends && root == -1;
         let request = Request {
             call,
-            dtype: parse("dtype", dtype, &Dtype::ALL, Dtype::name)?,
-            op: parse("op", op, &ReduceOp::ALL, ReduceOp::name)?,
+            dtype: parse("dtype", dtype)?,
+            op: parse("op", op)?,
             inputs: &inputs,
             outputs: &outputs,
             root: if from_anybody {
@@ -288,8 +289,8 @@ impl PyCommunicator {
 
     /// The short way for an all-reduce of one buffer, waited for at once.
     fn all_reduce(&self, py: Python<'_>, address: usize, elements: u64, dtype: &str, op: &str) -> PyResult<()> {
-        let dtype = parse("dtype", dtype, &Dtype::ALL, Dtype::name)?;
-        let op = parse("op", op, &ReduceOp::ALL, ReduceOp::name)?;
+        let dtype = parse("dtype", dtype)?;
+        let op = parse("op", op)?;
         let inputs = [(address, elements)];
         let request = Request { call: Call::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
         // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.

@@ -3,11 +3,12 @@ mod lowering;
 mod request;
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use paceline_schedule::{Bucket, Topology};
+use parking_lot::Mutex;
 pub use request::{Memory, Request};
 
 use crate::digest::digest;
@@ -21,7 +22,6 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::space::Space;
-use paceline_transport::sync::lock;
 use paceline_transport::tag::{Call, Signature};
 
 /// Bytes that a switch holds of an operation: while one fragment comes another goes on.
@@ -84,7 +84,7 @@ impl Communicator {
     /// A name that is taken.
     pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
-        *lock(&communicator.choice) = lock(&self.choice).clone();
+        *communicator.choice.lock() = self.choice.lock().clone();
         if self.shared.settings.transport.tensors_by_mpi() {
             self.shared.inherit(self.id, communicator.id);
         }
@@ -116,7 +116,7 @@ impl Communicator {
             handle,
             keep: None,
         };
-        let handle = self.shared.submit(self.id, begin, Submission::default())?;
+        let handle = self.shared.submit(self.id, begin, &Submission::default())?;
         self.wait(&handle, None).map(drop)
     }
 
@@ -168,7 +168,7 @@ impl Communicator {
     /// What an all-reduce of so many bytes takes, by size.
     #[must_use]
     pub fn choices(&self) -> Vec<(u64, String)> {
-        lock(&self.choice).describe()
+        self.choice.lock().describe()
     }
 
     pub(crate) fn choice(&self) -> &Mutex<Choice> {
@@ -238,7 +238,7 @@ impl Communicator {
         if request.call.rooted() {
             signature.root = request.root as u16;
         }
-        let lends = plan.as_ref().map_or_else(|| lock(&self.choice).lends(), |planned| planned.plan.lends);
+        let lends = plan.as_ref().map_or_else(|| self.choice.lock().lends(), |planned| planned.plan.lends);
         let ordered = plan.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
         let native = plan.as_ref().filter(|planned| planned.plan.is_native());
         let program = match (program, native) {
@@ -294,7 +294,7 @@ impl Communicator {
         if let Some(plan) = ordered {
             self.order(request, &plan.plan, bucket, how.timeout);
         }
-        self.shared.submit(self.id, begin, how)
+        self.shared.submit(self.id, begin, &how)
     }
 
     /// Tells the servers what the workers have begun.
@@ -304,8 +304,8 @@ impl Communicator {
             group: name.strip_suffix(", servers").unwrap_or_default().into(),
             workers: self.ranks[..self.workers as usize].to_vec(),
             strategy: plan.strategy.clone(),
-            dtype: request.dtype.name().into(),
-            op: request.op.name().into(),
+            dtype: request.dtype,
+            op: request.op,
             count: request.inputs.iter().map(|memory| memory.1).sum(),
             postscale: request.postscale,
             step: request.step,
@@ -324,8 +324,7 @@ impl Communicator {
     #[allow(unsafe_code, reason = "no memory is given: a server has its own")]
     pub(crate) fn serve(&self, order: &Order) -> Result<Arc<Handle>> {
         let wrong = || RunError::Failed(format!("the workers' order makes no sense: {order:?}"));
-        let dtype = Dtype::parse(&order.dtype).ok_or_else(wrong)?;
-        let op = ReduceOp::ALL.into_iter().find(|op| op.name() == order.op).ok_or_else(wrong)?;
+        let Order { dtype, op, .. } = *order;
         if order.count.checked_mul(dtype.size() as u64).is_none_or(|bytes| bytes > MOST_SERVED) {
             return Err(wrong());
         }
@@ -343,7 +342,7 @@ impl Communicator {
 
     /// The plan's schedules for this group's topology.
     fn planned(&self, plan: &Plan) -> Result<Arc<Planned>> {
-        let mut named = lock(&self.named);
+        let mut named = self.named.lock();
         if let Some(planned) = named.get(&plan.strategy) {
             return Ok(planned.clone());
         }
@@ -389,9 +388,9 @@ impl Communicator {
         }
         let bytes = request.inputs.iter().map(|m| m.1).sum::<u64>() * request.dtype.size() as u64;
         match request.strategy {
-            None => Ok(Some(lock(&self.choice).of(bytes))),
+            None => Ok(Some(self.choice.lock().of(bytes))),
             Some(name) => {
-                let mut named = lock(&self.named);
+                let mut named = self.named.lock();
                 if let Some(plan) = named.get(name) {
                     return Ok(Some(plan.clone()));
                 }

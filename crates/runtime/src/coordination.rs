@@ -26,11 +26,12 @@ mod thread;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
 pub use paceline_coordinator::{Kind, Limits, Settings};
+use parking_lot::{Condvar, Mutex};
 
 use crate::communicator::Communicator;
 use crate::job::Job;
@@ -39,7 +40,6 @@ pub use named::{Named, Wanted};
 pub use output::Output;
 use paceline_executor::timeline;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
 use steps::Planner;
 use thread::{Arrival, Shared, When};
 
@@ -165,7 +165,7 @@ impl Coordinator {
             operation.ask()?;
             operation.asked_at.store(now, Ordering::Relaxed);
         }
-        let mut flying = lock(&self.flying);
+        let mut flying = self.flying.lock();
         let in_flight = |operation: &Arc<Named>| {
             flying.get(operation.name()).and_then(Weak::upgrade).is_some_and(|other| !other.done())
         };
@@ -229,7 +229,7 @@ impl Coordinator {
                 return Ok(false);
             }
             if !std::mem::replace(&mut told, true) {
-                lock(&self.shared.inbox).events.push(Arrival::Event(Event::Awaited));
+                self.shared.inbox.lock().events.push(Arrival::Event(Event::Awaited));
                 self.shared.drive(operation.name());
                 continue;
             }
@@ -247,7 +247,7 @@ impl Coordinator {
         if let Some(planner) = &self.planner {
             planner.fail(&error);
         }
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }

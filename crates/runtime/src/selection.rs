@@ -3,12 +3,11 @@ use std::net::SocketAddrV4;
 use std::sync::{Arc, OnceLock};
 
 use paceline_schedule::{
-    Chunk, Distribution as ScheduleDistribution, Inside as ScheduleInside, Knob, Knobs, Placement as SchedulePlacement,
-    Schedule, Topology, build, look_up,
+    Chunk, ChunkBytes, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build, look_up,
 };
 
 use crate::digest::digest;
-use paceline_engine::settings::{Cut, Distribution, Inside, NamedCut, Placement, Settings};
+use paceline_engine::settings::Settings;
 use paceline_transport::error::{Result, RunError};
 
 /// A strategy and how it cuts, in bytes.
@@ -17,10 +16,10 @@ pub struct Plan {
     /// As users type it.
     pub strategy: String,
     /// None: the strategy's own.
-    pub cut: Option<CutBytes>,
-    pub(crate) inside_root: bool,
-    pub(crate) even: bool,
-    pub(crate) block: bool,
+    pub cut: Option<ChunkBytes>,
+    pub(crate) inside: Inside,
+    pub(crate) placement: Placement,
+    pub(crate) distribution: Distribution,
     /// Whether large pieces are lent rather than copied; ranks need not agree on it.
     pub lends: bool,
     /// How the strategy's multicasts go out, if it has any.
@@ -36,25 +35,14 @@ pub(crate) enum Copied {
     Sender,
 }
 
-/// How a bucket is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CutBytes {
-    /// Not at all.
-    Whole,
-    /// A piece per worker.
-    PerWorker,
-    /// Pieces of so many bytes.
-    Bytes(u64),
-}
-
 impl Plan {
-    pub(crate) fn new(strategy: &str, cut: Option<CutBytes>) -> Plan {
+    pub(crate) fn new(strategy: &str, cut: Option<ChunkBytes>) -> Plan {
         Plan {
             strategy: strategy.into(),
             cut,
-            inside_root: false,
-            even: false,
-            block: false,
+            inside: Inside::default(),
+            placement: Placement::default(),
+            distribution: Distribution::default(),
             lends: true,
             multicast: None,
         }
@@ -73,36 +61,30 @@ impl Plan {
                 entry.name
             )));
         }
-        let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk)).map(|cut| match cut {
-            Cut::Bytes(bytes) => CutBytes::Bytes(bytes),
-            Cut::Named(NamedCut::Whole) => CutBytes::Whole,
-            Cut::Named(NamedCut::PerWorker) => CutBytes::PerWorker,
-        });
+        let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk));
+        let default = Plan::new(entry.name, cut);
+        let placed = entry.uses(Knob::Placement).then(|| settings.placement.clone());
         Ok(Plan {
-            inside_root: settings.inside == Inside::Root,
-            even: settings.placement == Placement::Even && entry.uses(Knob::Placement),
-            block: settings.distribution == Distribution::Block && entry.uses(Knob::Distribution),
+            inside: settings.inside,
+            placement: placed.unwrap_or_default(),
+            distribution: if entry.uses(Knob::Distribution) { settings.distribution } else { default.distribution },
             multicast: entry.uses(Knob::Multicast).then(|| settings.multicast.map_or(Copied::Sender, Copied::Network)),
-            ..Plan::new(entry.name, cut)
+            ..default
         })
     }
 
     fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
-        let chunk = self.cut.map(|cut| match cut {
-            CutBytes::Whole => Chunk::Whole,
-            CutBytes::PerWorker => Chunk::PerWorker,
-            CutBytes::Bytes(bytes) => Chunk::Elements((bytes / element).max(1)),
-        });
-        let inside = if self.inside_root { ScheduleInside::Root } else { ScheduleInside::Ring };
-        let placement = if self.even { SchedulePlacement::Even } else { SchedulePlacement::RoundRobin };
-        let distribution = if self.block { ScheduleDistribution::Block } else { ScheduleDistribution::RoundRobin };
+        // A piece has at least an element.
+        let chunk = self.cut.map(|cut| cut.in_elements(element).unwrap_or(Chunk::Elements(1)));
+        let (inside, placement, distribution) = (self.inside, self.placement.clone(), self.distribution);
         let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
         build(&self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
     }
 
     /// What ranks compare.
     fn digest(&self) -> u32 {
-        let text = format!("{} {:?} {} {} {}", self.strategy, self.cut, self.inside_root, self.even, self.block);
+        let Plan { strategy, cut, inside, placement, distribution, .. } = self;
+        let text = format!("{strategy} {cut:?} {inside:?} {placement:?} {distribution:?}");
         digest(text.bytes())
     }
 
@@ -119,9 +101,9 @@ impl Plan {
     fn describe(&self) -> String {
         let cut = match self.cut {
             None => self.strategy.clone(),
-            Some(CutBytes::Whole) => format!("{}, whole", self.strategy),
-            Some(CutBytes::PerWorker) => format!("{}, a piece per worker", self.strategy),
-            Some(CutBytes::Bytes(bytes)) => format!("{}, pieces of {} KiB", self.strategy, bytes >> 10),
+            Some(ChunkBytes::Whole) => format!("{}, whole", self.strategy),
+            Some(ChunkBytes::PerWorker) => format!("{}, a piece per worker", self.strategy),
+            Some(ChunkBytes::Size(bytes)) => format!("{}, pieces of {} KiB", self.strategy, bytes >> 10),
         };
         let cut = match self.multicast {
             None => cut,
@@ -193,8 +175,8 @@ impl Choice {
                 "chunk: without a strategy the pieces are chosen by size; name a strategy, or leave it out".into(),
             ));
         }
-        let small = Plan::new("recursive-doubling", Some(CutBytes::Whole));
-        let large = Plan::new("halving-doubling", Some(CutBytes::Bytes(128 * KIB)));
+        let small = Plan::new("recursive-doubling", Some(ChunkBytes::Whole));
+        let large = Plan::new("halving-doubling", Some(ChunkBytes::Size(128 * KIB)));
         let (small, large) = (Planned::new(small, topology)?, Planned::new(large, topology)?);
         Ok(Choice { table: vec![(32 * KIB, small), (u64::MAX, large)], settled: false })
     }

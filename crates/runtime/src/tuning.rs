@@ -1,16 +1,16 @@
 //! What is fastest for each size of message, measured when a communicator is made.
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_engine::Submission;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_schedule::Topology;
+use paceline_schedule::{ChunkBytes, Topology};
 use paceline_transport::error::Result;
-use paceline_transport::sync::lock;
 use paceline_transport::tag::Call;
+use parking_lot::Mutex;
 
 use crate::communicator::{Communicator, Request};
-use crate::selection::{Choice, CutBytes, KIB, Plan, Planned};
+use crate::selection::{Choice, KIB, Plan, Planned};
 
 /// A size, the size up to which its winner is taken, and what is tried.
 type Trial = (u64, u64, Vec<Plan>);
@@ -23,9 +23,9 @@ fn trials(ranks: u32, lends: bool) -> [Trial; TRIALS] {
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
     let copied = |plan| Plan { lends: false, ..plan };
-    let (whole, parts) = (CutBytes::Whole, |kib: u64| CutBytes::Bytes(kib * KIB));
+    let (whole, parts) = (ChunkBytes::Whole, |kib: u64| ChunkBytes::Size(kib * KIB));
     let tiny = vec![doubling(whole), copied(halving(whole))];
-    let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(CutBytes::PerWorker)];
+    let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(ChunkBytes::PerWorker)];
     let mut large = vec![copied(halving(parts(64))), copied(halving(parts(128))), copied(ring(parts(64)))];
     let mut huge = vec![copied(halving(parts(128))), copied(ring(parts(128)))];
     if ranks == 2 {
@@ -54,18 +54,18 @@ pub(crate) struct Tuned(Mutex<Vec<(Topology, [usize; TRIALS])>>);
 /// Measures the candidates for each size and has the communicator take what was fastest, unless a strategy was named. All
 /// of its ranks call this together.
 pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
-    if lock(world.choice()).settled || world.size() == 1 {
+    if world.choice().lock().settled || world.size() == 1 {
         return Ok(());
     }
-    let simple = Planned::new(Plan::new("recursive-doubling", Some(CutBytes::Whole)), world.topology())?;
-    let use_only = |planned: &Arc<Planned>| lock(world.choice()).table = vec![(u64::MAX, planned.clone())];
+    let simple = Planned::new(Plan::new("recursive-doubling", Some(ChunkBytes::Whole)), world.topology())?;
+    let use_only = |planned: &Arc<Planned>| world.choice().lock().table = vec![(u64::MAX, planned.clone())];
     use_only(&simple);
     // Whether any two can lend; and the first rank decides whether such a group has been measured before: ranks that did
     // so in different groups have different results.
     let mut told = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS + 1];
     told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.lends[rank as usize])));
     if world.rank() == 0
-        && let Some((_, known)) = lock(&tuned.0).iter().find(|(shape, _)| shape == world.topology())
+        && let Some((_, known)) = tuned.0.lock().iter().find(|(shape, _)| shape == world.topology())
     {
         told[..TRIALS].copy_from_slice(&known.map(|index| index as f32));
     }
@@ -89,10 +89,10 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
         }
         table.push((most, plans[*winner].clone()));
     }
-    let mut tuned = lock(&tuned.0);
+    let mut tuned = tuned.0.lock();
     tuned.retain(|(shape, _)| shape != world.topology());
     tuned.push((world.topology().clone(), winners));
-    *lock(world.choice()) = Choice { table, settled: true };
+    *world.choice().lock() = Choice { table, settled: true };
     Ok(())
 }
 

@@ -22,8 +22,8 @@ pub mod step;
 pub mod strategies;
 
 pub use plan::{
-    Chunk, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build, find, look_up,
-    registry,
+    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build, find,
+    look_up, registry,
 };
 pub use schedule::{Least, Link, Links, Roles, Schedule, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -1,6 +1,7 @@
 //! Topology and knobs, the registry of strategies, and how one is built.
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::schedule::Schedule;
@@ -85,32 +86,64 @@ impl Chunk {
     }
 }
 
+/// How a bucket is cut into messages, as users say it: in bytes. `whole`, `per-worker` or a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChunkBytes {
+    /// Not at all.
+    Whole,
+    /// A piece per worker.
+    PerWorker,
+    /// Pieces of so many bytes.
+    #[serde(untagged)]
+    Size(u64),
+}
+
+impl ChunkBytes {
+    /// The same in elements of so many bytes; none if a piece has no whole element.
+    #[must_use]
+    pub fn in_elements(self, element_bytes: u64) -> Option<Chunk> {
+        match self {
+            ChunkBytes::Whole => Some(Chunk::Whole),
+            ChunkBytes::PerWorker => Some(Chunk::PerWorker),
+            ChunkBytes::Size(bytes) => Some(Chunk::Elements(bytes / element_bytes)).filter(|_| bytes >= element_bytes),
+        }
+    }
+}
+
 /// Which server owns which bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Bucket i on server i modulo their number, as TensorFlow does.
+    #[default]
     RoundRobin,
     /// Every bucket is cut into servers x workers equal pieces, spread over the servers.
     Even,
     /// Server of each bucket, by its id.
+    #[serde(untagged)]
     Table(Arc<[u32]>),
 }
 
 /// In which order servers send after the barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Distribution {
     /// For each tensor, for each worker.
+    #[default]
     RoundRobin,
     /// For each worker, for each tensor.
     Block,
 }
 
 /// How ranks of a node reduce among themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Inside {
     /// The first rank of the node gathers, adds and sends back.
     Root,
     /// A ring inside the node; every rank then takes part in the rings between nodes.
+    #[default]
     Ring,
 }
 

@@ -374,7 +374,9 @@ impl<'a> World<'a> {
                 }
                 if self.votes.iter().all(|votes| !votes.is_empty()) {
                     let ballots: Vec<_> = self.votes.iter_mut().filter_map(VecDeque::pop_front).collect();
-                    self.all(now + self.scenario.vote, &Event::Tallied(tally(&ballots)));
+                    // All machines have the same cache: what was encoded can be decoded.
+                    let tally = Tally::of(&ballots).unwrap_or_else(|| unreachable!("ballots about different caches"));
+                    self.all(now + self.scenario.vote, &Event::Tallied(tally));
                 }
             }
             Action::Report(report) => {
@@ -398,12 +400,4 @@ impl<'a> World<'a> {
             Action::Refuse(..) | Action::Warn(_) | Action::AllJoined(_) => {}
         }
     }
-}
-
-fn tally(ballots: &[Ballot]) -> Tally {
-    let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
-    let least = |at: usize| encoded.iter().filter_map(|numbers| numbers.get(at)).min().copied().unwrap_or(0);
-    let least: Vec<i32> = (0..encoded[0].len()).map(least).collect();
-    // What was encoded can be decoded.
-    Tally::decode(&least).unwrap_or_else(|| unreachable!("a ballot of {} numbers", least.len()))
 }

@@ -33,7 +33,7 @@ mod simulation;
 pub mod timeline;
 mod worker;
 
-pub use options::{ChunkBytes, Network, Options, Pull, SimulationError};
+pub use options::{Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
 pub use replay::{PlayedBucket, PlayedFactors, PlayedLayer, Replay, replay};

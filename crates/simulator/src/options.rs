@@ -1,9 +1,11 @@
 //! What a simulation is asked for, beyond trace and cluster.
-use paceline_schedule::{Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
+use serde::Deserialize;
 use thiserror::Error;
 
 /// When workers wait for the parameters that servers send back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pull {
     /// Each forward layer waits for its own.
     Layer,
@@ -12,23 +14,13 @@ pub enum Pull {
 }
 
 /// How links are shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Network {
     /// One message after the other, cut-through.
     Fifo,
     /// Max-min fair between connections, as TCP strives for.
     Fluid,
-}
-
-/// How buckets are cut, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkBytes {
-    /// Not.
-    Whole,
-    /// One piece per worker.
-    PerWorker,
-    /// Pieces of this many bytes.
-    Size(u64),
 }
 
 /// One simulation.

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
-    Bucket, Chunk, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets, build, look_up,
+    Bucket, ChunkBytes, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets, build, look_up,
 };
 
 use crate::lanes::Lanes;
-use crate::options::{ChunkBytes, Network, Options, Pull, SimulationError};
+use crate::options::{Network, Options, Pull, SimulationError};
 
 /// One forward layer of a recorded worker.
 pub(crate) struct Layer {
@@ -239,12 +239,10 @@ fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> 
 fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs, SimulationError> {
     let chunk = match options.chunk {
         None => None,
-        Some(ChunkBytes::Whole) => Some(Chunk::Whole),
-        Some(ChunkBytes::PerWorker) => Some(Chunk::PerWorker),
         Some(ChunkBytes::Size(bytes)) if bytes < element_bytes => {
             return wrong(format!("chunk: {bytes} bytes are less than one element of {element_bytes}"));
         }
-        Some(ChunkBytes::Size(bytes)) => Some(Chunk::Elements(bytes / element_bytes)),
+        Some(chunk) => chunk.in_elements(element_bytes),
     };
     if let Placement::Table(table) = &options.placement
         && table.len() != buckets

@@ -1,7 +1,9 @@
 //! Closed forms as oracles: docs/explanation/models.md lists each of them.
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Bucket, Chunk, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build, registry};
-use paceline_simulator::{ChunkBytes, Options, Pull, simulate};
+use paceline_schedule::{
+    Bucket, Chunk, ChunkBytes, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build, registry,
+};
+use paceline_simulator::{Options, Pull, simulate};
 use proptest::prelude::*;
 
 fn cluster(gbps: f64, latency_us: u64, overhead_us: u64) -> Cluster {

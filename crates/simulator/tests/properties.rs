@@ -2,8 +2,8 @@
 use paceline_model::cluster::{Jitter, Racks, ServerPlace, Switch};
 use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Distribution, Inside, Knob, Placement, find, registry};
-use paceline_simulator::{ChunkBytes, Network, Options, Pull, simulate, simulate_with_timeline};
+use paceline_schedule::{ChunkBytes, Distribution, Inside, Knob, Placement, find, registry};
+use paceline_simulator::{Network, Options, Pull, simulate, simulate_with_timeline};
 use proptest::prelude::*;
 
 const US: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Sizes at the edge: refused where they cannot be, quick where they can.
 use paceline_model::{Cluster, Trace};
-use paceline_schedule::{Distribution, Placement};
-use paceline_simulator::{ChunkBytes, Options, simulate};
+use paceline_schedule::{ChunkBytes, Distribution, Placement};
+use paceline_simulator::{Options, simulate};
 
 #[test]
 fn what_no_memory_holds_is_refused() {

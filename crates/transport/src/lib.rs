@@ -8,7 +8,6 @@
 //! | [`multicast`] | one message to many ranks, copied by the network |
 //! | [`offload`] | collectives that the library underneath a transport does itself |
 //! | [`error`] | why something cannot be done |
-//! | [`sync`] | locks |
 pub mod channel;
 pub mod error;
 pub mod loopback;
@@ -16,6 +15,5 @@ pub mod multicast;
 pub mod offload;
 pub mod shm;
 pub mod space;
-pub mod sync;
 pub mod tag;
 pub mod tcp;

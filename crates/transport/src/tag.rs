@@ -1,6 +1,9 @@
 //! What stands in front of every fragment: which operation, lane and slot it is for, and what its sender believes the
 //! operation to be, so that a mismatch is found by whoever receives the first message.
+use std::str::FromStr;
+
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_kernels::names::{UnknownName, find};
 
 /// The operations of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +73,14 @@ impl Call {
     #[must_use]
     pub fn rooted(self) -> bool {
         matches!(self, Call::Broadcast | Call::Reduce | Call::Gather | Call::Scatter)
+    }
+}
+
+impl FromStr for Call {
+    type Err = UnknownName;
+    /// A transfer is none of these: its name depends on which end one is.
+    fn from_str(name: &str) -> Result<Call, UnknownName> {
+        find(name, &Call::ALL[..9], Call::name)
     }
 }
 

@@ -89,7 +89,7 @@ impl World {
                     }
                     if self.votes_in.iter().all(|votes| !votes.is_empty()) {
                         let ballots: Vec<Ballot> = self.votes_in.iter_mut().filter_map(VecDeque::pop_front).collect();
-                        let tally = tally(&ballots);
+                        let tally = Tally::of(&ballots).expect("caches differ");
                         self.inboxes.iter_mut().for_each(|inbox| inbox.push_back(Event::Tallied(tally.clone())));
                     }
                 }
@@ -200,12 +200,4 @@ impl World {
     pub fn all_done(&self) -> bool {
         self.machines.iter().all(|machine| machine.pending().next().is_none())
     }
-}
-
-/// By way of the numbers that travel.
-fn tally(ballots: &[Ballot]) -> Tally {
-    let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
-    assert!(encoded.iter().all(|numbers| numbers.len() == encoded[0].len()), "caches differ");
-    let least: Vec<i32> = (0..encoded[0].len()).map(|at| encoded.iter().map(|n| n[at]).min().unwrap()).collect();
-    Tally::decode(&least).unwrap()
 }

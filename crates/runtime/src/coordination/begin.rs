@@ -13,6 +13,7 @@ use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::{self, TensorSpan, Timeline};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_kernels::names::UnknownName;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::tag::Call;
 
@@ -63,6 +64,19 @@ fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), 
     }
 }
 
+/// What ranks agreed on by name. What combines nothing has no reduction, and what moves nothing no type.
+fn understand(terms: &Terms) -> Result<(Call, ReduceOp, Dtype)> {
+    let unknown = |error: UnknownName| {
+        RunError::Failed(format!(
+            "ranks agreed on what this one does not know: {error}; install the same paceline everywhere"
+        ))
+    };
+    let call: Call = terms.call.parse().map_err(unknown)?;
+    let op = if call.reduces() { terms.op.parse().map_err(unknown)? } else { ReduceOp::Sum };
+    let dtype = if call == Call::Barrier { Dtype::Uint8 } else { terms.dtype.parse().map_err(unknown)? };
+    Ok((call, op, dtype))
+}
+
 fn submit(
     data: &Communicator,
     first: &Agreed,
@@ -72,11 +86,7 @@ fn submit(
     marks: Option<&Arc<Marks>>,
 ) -> Result<Arc<Handle>> {
     let terms = &first.request.terms;
-    let call = Call::ALL.into_iter().find(|call| call.name() == terms.call);
-    let call =
-        call.ok_or_else(|| RunError::Failed(format!("ranks agreed on an unknown operation '{}'", terms.call)))?;
-    let op = ReduceOp::ALL.into_iter().find(|op| op.name() == terms.op).unwrap_or(ReduceOp::Sum);
-    let dtype = Dtype::parse(&terms.dtype).unwrap_or(Dtype::Uint8);
+    let (call, op, dtype) = understand(terms)?;
     let (me, size) = (data.rank() as usize, data.size() as usize);
     let mut keeps: Vec<Keep> = Vec::new();
     let mut inputs: Vec<Memory> = Vec::new();
@@ -158,4 +168,38 @@ fn shares(terms: &Terms, size: usize) -> Vec<u64> {
     let row: u64 = terms.shape.iter().skip(1).product();
     let (each, more) = (rows / size as u64, rows % size as u64);
     (0..size as u64).map(|rank| (each + u64::from(rank < more)) * row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(call: &str, op: &str, dtype: &str) -> Terms {
+        Terms {
+            call: call.into(),
+            op: op.into(),
+            dtype: dtype.into(),
+            device: "cpu".into(),
+            shape: vec![3],
+            root: None,
+            scale: [1f64.to_bits(); 2],
+            bytes: 12,
+            fusible: true,
+            neutral: true,
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_and_no_sum() {
+        let known = understand(&terms("all_reduce", "min", "float64")).unwrap();
+        assert_eq!(known, (Call::AllReduce, ReduceOp::Min, Dtype::Float64));
+        assert_eq!(understand(&terms("barrier", "", "")).unwrap().0, Call::Barrier);
+        assert_eq!(understand(&terms("broadcast", "", "int32")).unwrap().2, Dtype::Int32);
+        for (call, op, dtype) in
+            [("all_reduce", "median", "int32"), ("all_reduce", "sum", "int4"), ("sort", "", "int32")]
+        {
+            let error = understand(&terms(call, op, dtype)).unwrap_err().to_string();
+            assert!(error.contains("is none of"), "{error}");
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! An operation on a named tensor, and how one waits for it.
 use std::any::Any;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Request, Terms};
+use parking_lot::{Condvar, Mutex};
 
 use super::marks::Marks;
 use super::output::Output;
@@ -12,7 +13,6 @@ use crate::communicator::Memory;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
 use paceline_transport::tag::Call;
 
 /// Owner of memory, to be held until the operation on it is over.
@@ -83,7 +83,7 @@ impl Named {
     pub fn new(wanted: &Wanted<'_>, size: u32, keep: Option<Keep>) -> Result<Named> {
         let Wanted { call, name, inputs, dtype, shape, device, op, own, root, prescale, postscale } = *wanted;
         let wrong = |what: String| Err(RunError::Usage(format!("{} of '{name}': {what}", call.name())));
-        let known = Dtype::parse(dtype);
+        let known = dtype.parse::<Dtype>().ok();
         let given: u64 = inputs.iter().map(|memory| memory.1).sum();
         let product = shape.iter().try_fold(1u64, |all, &length| all.checked_mul(length));
         let Some(row) = product else { return wrong(format!("the shape {shape:?} has too many elements")) };
@@ -189,7 +189,7 @@ impl Named {
     /// Whether it is over, well or not.
     #[must_use]
     pub fn done(&self) -> bool {
-        match &*lock(&self.state) {
+        match &*self.state.lock() {
             State::New | State::Asked => false,
             State::Begun(handle) => handle.done(),
             State::Joined(_) | State::Failed(_) => true,
@@ -211,14 +211,14 @@ impl Named {
     /// Of a join that is over: the rank that joined last.
     #[must_use]
     pub fn last_joined(&self) -> Option<u32> {
-        match &*lock(&self.state) {
+        match &*self.state.lock() {
             State::Joined(rank) => Some(*rank),
             _ => None,
         }
     }
 
     pub(super) fn ask(&self) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !matches!(*state, State::New) {
             return Err(RunError::Usage(format!("'{}' has been submitted before; make a new request", self.name())));
         }
@@ -227,7 +227,7 @@ impl Named {
     }
 
     pub(super) fn begun(&self) -> Result<Option<Arc<Handle>>> {
-        match &*lock(&self.state) {
+        match &*self.state.lock() {
             State::Begun(handle) => Ok(Some(handle.clone())),
             State::Failed(error) => Err(error.clone()),
             State::New => Err(RunError::Usage(format!("'{}' has not been submitted", self.name()))),
@@ -248,20 +248,20 @@ impl Named {
     }
 
     pub(super) fn over(&self) -> bool {
-        matches!(*lock(&self.state), State::Joined(_))
+        matches!(*self.state.lock(), State::Joined(_))
     }
 
     /// Sleeps until other ranks are ready, or for a while.
     pub(super) fn wait_for_a_change(&self, until: Option<Instant>) {
-        let state = lock(&self.state);
+        let mut state = self.state.lock();
         if matches!(*state, State::New | State::Asked) {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
-            drop(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner));
+            let _ = self.changed.wait_for(&mut state, left);
         }
     }
 
     fn turn(&self, state: State) {
-        *lock(&self.state) = state;
+        *self.state.lock() = state;
         self.changed.notify_all();
     }
 
@@ -279,6 +279,6 @@ impl Named {
     }
 
     pub(super) fn take_keep(&self) -> Option<Keep> {
-        lock(&self.keep).take()
+        self.keep.lock().take()
     }
 }

@@ -2,11 +2,12 @@
 //! complete, on the thread that brings the last tensor. No thread is woken and no rank is asked.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Agreed, Bucket, Graph, Issue, Limits, Place, Proposal, Request, Seen, can_be_planned};
+use parking_lot::Mutex;
 
 use super::begin;
 use super::marks::Marks;
@@ -16,7 +17,6 @@ use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
 
 /// One optimizer's.
 struct Steps {
@@ -94,8 +94,8 @@ impl Planner {
                 joined: self.joined.load(Ordering::SeqCst),
             }))
         };
-        let steps = lock(&self.all).entry(of.to_owned()).or_insert_with(new).clone();
-        let mut these = lock(&steps);
+        let steps = self.all.lock().entry(of.to_owned()).or_insert_with(new).clone();
+        let mut these = steps.lock();
         let joined = self.joined.load(Ordering::SeqCst);
         if std::mem::replace(&mut these.joined, joined) != joined {
             these.policy.restart();
@@ -121,7 +121,7 @@ impl Planner {
     /// Takes what is planned; gives back what is to be negotiated.
     pub fn ask(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<Vec<Arc<Named>>> {
         let steps = self.steps(of);
-        let mut steps = lock(&steps);
+        let mut steps = steps.lock();
         let mut others = Vec::new();
         for operation in operations {
             let request = &operation.request;
@@ -141,16 +141,16 @@ impl Planner {
     /// Nothing more comes in this step.
     pub fn flush(&self, of: &str) -> Result<()> {
         let steps = self.steps(of);
-        let mut steps = lock(&steps);
+        let mut steps = steps.lock();
         let due = steps.policy.flush();
         self.begin(&mut steps, due)
     }
 
     /// This rank has no more data.
     pub fn leave(&self) -> Result<()> {
-        let all: Vec<_> = lock(&self.all).values().cloned().collect();
+        let all: Vec<_> = self.all.lock().values().cloned().collect();
         for steps in all {
-            let mut steps = lock(&steps);
+            let mut steps = steps.lock();
             let due = steps.policy.leave();
             self.begin(&mut steps, due)?;
             self.waited.fetch_add(steps.begun.len() as u64, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Planner {
     /// A step is over, and its tensors have been waited for; until then at most.
     pub fn ended(&self, of: &str, until: Instant) -> Result<Ended> {
         let steps = self.steps(of);
-        let mut steps = lock(&steps);
+        let mut steps = steps.lock();
         if let Some(tensors) = &steps.tensors {
             for (handle, _) in &steps.begun {
                 if !tensors.wait(handle, Some(until))? {
@@ -189,13 +189,13 @@ impl Planner {
 
     /// All ranks' proposals are being gathered.
     pub fn proposed(&self, of: &str, gather: Arc<Named>) {
-        lock(&self.steps(of)).proposal = Some(gather);
+        self.steps(of).lock().proposal = Some(gather);
     }
 
     /// What all ranks propose. The plan has a communicator of its own.
     pub fn agree(&self, of: &str, proposals: &[Option<Proposal>], ranks: &Communicator) -> Result<()> {
         let steps = self.steps(of);
-        let mut steps = lock(&steps);
+        let mut steps = steps.lock();
         steps.proposal = None;
         if !steps.policy.agree(proposals) {
             return Ok(());
@@ -214,8 +214,8 @@ impl Planner {
 
     /// Nothing goes on.
     pub fn fail(&self, error: &RunError) {
-        for steps in lock(&self.all).values() {
-            for operation in lock(steps).waiting.iter_mut().filter_map(Option::take) {
+        for steps in self.all.lock().values() {
+            for operation in steps.lock().waiting.iter_mut().filter_map(Option::take) {
                 operation.fail(error.clone());
             }
         }
@@ -227,7 +227,12 @@ impl Planner {
             let named: Vec<_> = steps.waiting[slots.clone()].iter_mut().map(Option::take).collect();
             let planned = &steps.slots[slots.clone()];
             let bucket = steps.buckets.entry(slots.start).or_insert_with(|| bucket_of(planned));
-            let dtype = planned.first().and_then(|seen| Dtype::parse(&seen.terms.dtype)).unwrap_or(Dtype::Float32);
+            let Some(seen) = planned.first() else { continue };
+            let dtype: Dtype = seen
+                .terms
+                .dtype
+                .parse()
+                .map_err(|error| RunError::Failed(format!("'{}': {error}", seen.terms.call)))?;
             let places = absent.iter().map(|slot| slot - slots.start);
             let marks = Arc::new(Marks::new(dtype, slots.len(), irregular, places));
             let how = Submission { timeout: Some(self.patience), background: true };

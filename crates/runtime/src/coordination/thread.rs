@@ -1,15 +1,15 @@
 //! What has come and was not looked at yet, and the thread that looks if nobody else does.
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
+use parking_lot::{Condvar, Mutex};
 
 use super::machine::Machine;
 use super::named::Named;
 use paceline_engine::{Listener, News};
 use paceline_executor::timeline::{self, Timeline};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::sync::lock;
 
 /// Votes are waited for in such pieces, between which the thread looks at what else there is.
 const COUNTING: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn post(&self, arrival: Arrival, when: When) -> Result<()> {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if let Some(error) = &inbox.closed {
             return Err(error.clone());
         }
@@ -66,27 +66,26 @@ impl Shared {
     }
 
     pub fn close(&self, error: &RunError) {
-        lock(&self.inbox).closed.get_or_insert_with(|| error.clone());
+        self.inbox.lock().closed.get_or_insert_with(|| error.clone());
         self.bell.notify_all();
     }
 
     pub fn closed(&self) -> Option<RunError> {
-        lock(&self.inbox).closed.clone()
+        self.inbox.lock().closed.clone()
     }
 
     /// Looks at what has come, unless another thread does so; it will then look at this, too.
     pub fn drive(&self, waited: &str) {
         loop {
             match self.machine.try_lock() {
-                Ok(mut machine) => {
+                Some(mut machine) => {
                     machine.waited = Some(waited.to_owned());
                     self.look(&mut machine);
                     machine.waited = None;
                 }
-                Err(TryLockError::Poisoned(poisoned)) => self.look(&mut poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => return,
+                None => return,
             }
-            if lock(&self.inbox).events.is_empty() {
+            if self.inbox.lock().events.is_empty() {
                 return;
             }
         }
@@ -94,14 +93,14 @@ impl Shared {
 
     fn look(&self, machine: &mut Machine) {
         loop {
-            let arrivals = std::mem::take(&mut lock(&self.inbox).events);
+            let arrivals = std::mem::take(&mut self.inbox.lock().events);
             if arrivals.is_empty() {
                 break;
             }
             machine.take_all(arrivals, &|| self.closed());
         }
         machine.look_at_the_clock(&|| self.closed());
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if let Some(error) = machine.failure() {
             inbox.closed.get_or_insert_with(|| error.clone());
         }
@@ -119,37 +118,37 @@ impl Shared {
     pub fn run_thread(&self) {
         loop {
             {
-                let mut inbox = lock(&self.inbox);
+                let mut inbox = self.inbox.lock();
                 let since = if self.timeline.on() { timeline::now() } else { 0 };
                 while inbox.closed.is_none() && !inbox.wanted {
                     let left = inbox.due.map(|due| due.saturating_duration_since(Instant::now()));
-                    inbox = match left {
+                    match left {
                         Some(Duration::ZERO) => {
                             self.show_sleep(since, inbox.due);
                             break;
                         }
-                        Some(left) => self.bell.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0,
-                        None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
-                    };
+                        Some(left) => drop(self.bell.wait_for(&mut inbox, left)),
+                        None => self.bell.wait(&mut inbox),
+                    }
                 }
                 (inbox.wanted, inbox.due) = (false, None);
                 if let Some(error) = inbox.closed.clone() {
                     drop(inbox);
-                    let mut machine = lock(&self.machine);
+                    let mut machine = self.machine.lock();
                     machine.fail(&error);
                     // What was posted just before.
-                    let rest = std::mem::take(&mut lock(&self.inbox).events);
+                    let rest = std::mem::take(&mut self.inbox.lock().events);
                     machine.take_all(rest, &|| None);
                     return;
                 }
             }
-            let counting = lock(&self.machine).counting();
+            let counting = self.machine.lock().counting();
             if let Some((control, handle)) = counting {
                 // How it ended is looked at with the machine.
                 let _ = control.wait_quietly(&handle, Some(Instant::now() + COUNTING));
             }
-            self.look(&mut lock(&self.machine));
-            let mut inbox = lock(&self.inbox);
+            self.look(&mut self.machine.lock());
+            let mut inbox = self.inbox.lock();
             inbox.wanted |= !inbox.events.is_empty();
         }
     }

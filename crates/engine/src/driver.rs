@@ -1,20 +1,24 @@
 //! Driving the executor: progress, then spinning, then giving up the core, then sleep.
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::book::{Command, GroupBook};
-use super::{News, Notice, STUCK, Shared};
+use super::failure_detector::Monitor;
+use super::ledger::{Command, GroupOperations, Ledger};
+use super::placement::{Placement, pin};
+use super::{STUCK, closed};
 use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
+use paceline_executor::timeline::Timeline;
 use paceline_transport::error::RunError;
-use paceline_transport::sync::lock;
+use paceline_transport::shm::Bell;
 
 /// How a thread waits that finds nothing to do.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Backoff {
     /// So long it looks again and again, with a pause of the processor between.
     spin: Duration,
     /// Until then it offers the core to others between looks; then it sleeps.
@@ -31,16 +35,16 @@ struct Patience {
 /// The second phase is as long as others may keep the core of the rank that is waited for. Whoever sleeps earlier has to be
 /// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1 ms
 /// took 340 us for 4 KiB instead of 7.
-const ALONE: Patience =
-    Patience { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
+const ALONE: Backoff =
+    Backoff { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
 /// More ranks than cores: a peer that is waited for may need this very core.
-const CROWDED: Patience = Patience { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, aside: 30 };
+const CROWDED: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, aside: 30 };
 /// The progress thread, which shares its core with the training.
-const BACKGROUND: Patience =
-    Patience { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
+const BACKGROUND: Backoff =
+    Backoff { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
 /// Under a real-time policy, offering the core lets nobody run but threads of the same priority: not the kernel's, which
 /// deliver what is waited for. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
-const REAL_TIME: Patience = Patience { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };
+const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };
 /// After so long without progress, fragments are put aside whatever is held already.
 const FORCE_ASIDE: Duration = Duration::from_secs(1);
 /// How long whoever leaves waits until all that it sent is on its way.
@@ -48,10 +52,125 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
 const NAP: Duration = Duration::from_millis(500);
 
-impl Shared {
+/// The executor, and who drives it: a caller that waits, or the progress thread. All others sleep.
+pub(super) struct Driver {
+    core: Mutex<Executor>,
+    ledger: Arc<Ledger>,
+    monitor: Arc<Monitor>,
+    timeline: Arc<Timeline>,
+    placement: Placement,
+    /// Peers on this host ring it.
+    bell: Bell,
+    /// Callers that sleep because another thread drives.
+    parked: AtomicUsize,
+    turn: Mutex<()>,
+    changed: Condvar,
+    /// The progress thread has something to do; it sleeps on this.
+    wanted: Mutex<bool>,
+    kick: Condvar,
+    /// Something that belongs to no operation any more waits for room in a socket.
+    unflushed: AtomicBool,
+    /// Turns of whoever drives; counted by it alone.
+    looks: AtomicU64,
+    closing: AtomicBool,
+    /// Kernel thread id of the progress thread; 0 until it has started.
+    progress_thread: AtomicI32,
+    host: Host,
+    /// It has left the job.
+    left: Mutex<bool>,
+    gone: Condvar,
+}
+
+/// What decides how a thread waits.
+#[derive(Clone, Copy)]
+pub(super) struct Host {
+    /// More ranks on this host than cores.
+    pub crowded: bool,
+    /// This process was started under a real-time scheduling policy.
+    pub real_time: bool,
+    /// The progress thread alone drives: it is the one that may call the library underneath.
+    pub funneled: bool,
+}
+
+impl Driver {
+    pub fn new(
+        core: Executor,
+        (ledger, monitor, timeline): (Arc<Ledger>, Arc<Monitor>, Arc<Timeline>),
+        (placement, bell, host): (Placement, Bell, Host),
+    ) -> Driver {
+        Driver {
+            core: Mutex::new(core),
+            ledger,
+            monitor,
+            timeline,
+            placement,
+            bell,
+            parked: AtomicUsize::new(0),
+            turn: Mutex::new(()),
+            changed: Condvar::new(),
+            wanted: Mutex::new(false),
+            kick: Condvar::new(),
+            unflushed: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            progress_thread: AtomicI32::new(0),
+            host,
+            left: Mutex::new(false),
+            gone: Condvar::new(),
+        }
+    }
+
+    /// The executor, as soon as nobody drives it.
+    pub fn core(&self) -> MutexGuard<'_, Executor> {
+        self.core.lock()
+    }
+
+    /// Whether the job is being left, or was.
+    pub fn closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Something new is in the ledger: whoever drives and sleeps is woken.
+    pub fn announce(&self) {
+        self.ledger.mark_news();
+        self.bell.ring();
+    }
+
+    /// From now on the progress thread runs on this core alone.
+    pub fn pin_progress_thread(&self, core: usize) -> std::io::Result<()> {
+        let number = self.progress_thread.load(Ordering::SeqCst);
+        pin(rustix::process::Pid::from_raw(number), core)
+    }
+
+    /// Waits until nothing of a group that has failed is touched any more.
+    pub fn let_go_of(&self, group: u32, error: &RunError) {
+        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here. A library
+        // underneath may be stuck.
+        let until = Instant::now() + STUCK;
+        while !self.host.funneled || Instant::now() < until {
+            if let Some(mut core) = self.core.try_lock() {
+                core.fail_group(group, error);
+                return;
+            }
+            if self.ledger.operations().alarms.is_empty() && !self.ledger.has_news() {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // It has taken the alarm; what it does with it ends before its next look.
+        let looks = self.looks.load(Ordering::SeqCst);
+        while self.core.is_locked() && self.looks.load(Ordering::SeqCst) < looks + 2 {
+            if self.host.funneled && Instant::now() > until {
+                return;
+            }
+            self.announce();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     /// Waits until the operation is over; `false` at the time limit.
     pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
-        self.wait_with(self.patience(), handle, until)
+        self.wait_with(self.backoff(), handle, until)
     }
 
     /// Likewise, as the progress thread waits.
@@ -59,8 +178,8 @@ impl Shared {
         self.wait_with(self.in_background(), handle, until)
     }
 
-    fn wait_with(&self, patience: Patience, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
-        if self.funneled {
+    fn wait_with(&self, backoff: Backoff, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
+        if self.host.funneled {
             return self.wait_for_driver(handle, until);
         }
         loop {
@@ -71,14 +190,13 @@ impl Shared {
                 return handle.done();
             }
             match self.core.try_lock() {
-                Ok(core) => {
+                Some(core) => {
                     let over = || handle.done() || self.closing.load(Ordering::Relaxed);
-                    self.drive(core, patience, until, over);
+                    self.drive(core, backoff, until, over);
                     self.placement.leave();
                     self.hand_over();
                 }
-                Err(TryLockError::Poisoned(_)) => return handle.done(),
-                Err(TryLockError::WouldBlock) => {
+                None => {
                     self.park(handle, until);
                     if handle.done() {
                         // Whoever drove may have handed over to us, who have nothing more to wait for.
@@ -107,11 +225,11 @@ impl Shared {
                 return handle.done();
             }
             self.wake_progress_thread();
-            let mut turn = lock(&self.turn);
+            let mut turn = self.turn.lock();
             self.parked.fetch_add(1, Ordering::SeqCst);
             if !handle.done() {
                 let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
-                turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+                self.changed.wait_for(&mut turn, left);
             }
             self.parked.fetch_sub(1, Ordering::SeqCst);
             drop(turn);
@@ -121,16 +239,16 @@ impl Shared {
     /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
     /// other way to make a communicator): what has failed, fails here.
     fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
-        let book = lock(&self.book);
-        let has = |group: &&GroupBook| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
+        let book = self.ledger.operations();
+        let has = |group: &&GroupOperations| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
         if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
             handle.fail(error);
         }
     }
 
     /// How whoever drives waits at this moment, unless it knows.
-    fn patience(&self) -> Patience {
-        match (self.real_time, self.crowded, self.funneled && self.parked.load(Ordering::Relaxed) == 0) {
+    fn backoff(&self) -> Backoff {
+        match (self.host.real_time, self.host.crowded, self.host.funneled && self.parked.load(Ordering::Relaxed) == 0) {
             (true, ..) => REAL_TIME,
             (_, _, true) => BACKGROUND,
             (_, true, _) => CROWDED,
@@ -138,19 +256,19 @@ impl Shared {
         }
     }
 
-    fn in_background(&self) -> Patience {
-        if self.real_time { REAL_TIME } else { BACKGROUND }
+    fn in_background(&self) -> Backoff {
+        if self.host.real_time { REAL_TIME } else { BACKGROUND }
     }
 
     /// Sleeps while another thread drives.
     fn park(&self, handle: &Handle, until: Option<Instant>) {
-        let mut turn = lock(&self.turn);
+        let mut turn = self.turn.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
         // Whoever drives notifies under this lock after it has let go of the core, or ended an operation.
-        let free = self.core.try_lock().is_ok();
+        let free = !self.core.is_locked();
         if !free && !handle.done() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
-            turn = self.changed.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut turn, left);
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
         drop(turn);
@@ -158,13 +276,13 @@ impl Shared {
 
     /// Whether somebody is to drive. The last fragment of an operation may wait for room when the operation is over.
     fn busy(&self) -> bool {
-        self.unflushed.load(Ordering::SeqCst) || lock(&self.book).in_flight()
+        self.unflushed.load(Ordering::SeqCst) || self.ledger.operations().in_flight()
     }
 
     /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
     fn hand_over(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
-            let _turn = lock(&self.turn);
+            let _turn = self.turn.lock();
             self.changed.notify_all();
         } else if self.busy() {
             self.wake_progress_thread();
@@ -172,7 +290,7 @@ impl Shared {
     }
 
     pub(super) fn wake_progress_thread(&self) {
-        let mut wanted = lock(&self.wanted);
+        let mut wanted = self.wanted.lock();
         if !*wanted {
             *wanted = true;
             self.kick.notify_one();
@@ -184,22 +302,22 @@ impl Shared {
         self.progress_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         loop {
             {
-                let mut wanted = lock(&self.wanted);
+                let mut wanted = self.wanted.lock();
                 while !*wanted && !self.closing.load(Ordering::SeqCst) {
-                    wanted = self.kick.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+                    self.kick.wait(&mut wanted);
                 }
                 *wanted = false;
             }
             if self.closing.load(Ordering::SeqCst) {
-                if self.funneled {
+                if self.host.funneled {
                     self.leave();
-                    *lock(&self.left) = true;
+                    *self.left.lock() = true;
                     self.gone.notify_all();
                 }
                 return;
             }
             // If a caller drives, it hands over when it leaves.
-            if let Ok(core) = self.core.try_lock() {
+            if let Some(core) = self.core.try_lock() {
                 let over = || self.closing.load(Ordering::Relaxed) || !self.busy();
                 self.drive(core, self.in_background(), None, over);
                 self.placement.leave();
@@ -212,7 +330,7 @@ impl Shared {
     fn drive(
         &self,
         mut core: MutexGuard<'_, Executor>,
-        patience: Patience,
+        backoff: Backoff,
         until: Option<Instant>,
         over: impl Fn() -> bool,
     ) {
@@ -220,7 +338,7 @@ impl Shared {
         let mut since = Instant::now();
         loop {
             // Whether somebody waits for the progress thread changes while it drives.
-            let patience = if self.funneled { self.patience() } else { patience };
+            let backoff = if self.host.funneled { self.backoff() } else { backoff };
             let moved = self.turn_once(&mut core);
             if over() {
                 return;
@@ -230,26 +348,26 @@ impl Shared {
                 continue;
             }
             idle = idle.saturating_add(1);
-            if idle == patience.aside && core.put_aside(false) {
+            if idle == backoff.aside && core.put_aside(false) {
                 idle = 0;
                 continue;
             }
-            if idle <= patience.looks {
+            if idle <= backoff.looks {
                 std::hint::spin_loop();
                 continue;
             }
             let now = Instant::now();
-            if idle == patience.looks + 1 {
+            if idle == backoff.looks + 1 {
                 since = now;
             }
             let waited = now - since;
             if until.is_some_and(|until| now >= until) {
                 return;
             }
-            if waited < patience.spin {
+            if waited < backoff.spin {
                 std::hint::spin_loop();
-            } else if waited < patience.offer {
-                if !self.crowded && !self.funneled {
+            } else if waited < backoff.offer {
+                if !self.host.crowded && !self.host.funneled {
                     self.placement.look(waited);
                 }
                 std::thread::yield_now();
@@ -276,7 +394,7 @@ impl Shared {
                 }
                 // What woke us is mostly one fragment of several: look a little before sleeping again. Unless nothing
                 // can have woken us, and this is one of many short sleeps.
-                idle = if core.wires().must_look() { patience.looks + 1 } else { 0 };
+                idle = if core.wires().must_look() { backoff.looks + 1 } else { 0 };
             }
         }
     }
@@ -285,9 +403,8 @@ impl Shared {
     fn turn_once(&self, core: &mut Executor) -> bool {
         let mut moved = false;
         self.looks.store(self.looks.load(Ordering::Relaxed) + 1, Ordering::Release);
-        if self.news.load(Ordering::Acquire) {
-            self.news.store(false, Ordering::SeqCst);
-            self.read_book(core);
+        if self.ledger.take_news() {
+            self.read_ledger(core);
             moved = true;
         }
         moved |= core.progress();
@@ -296,14 +413,14 @@ impl Shared {
         }
         self.unflushed.store(core.wires().unflushed(), Ordering::SeqCst);
         if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
-            self.write_book(core);
+            self.settle(core);
         }
         moved
     }
 
-    fn read_book(&self, core: &mut Executor) {
+    fn read_ledger(&self, core: &mut Executor) {
         let (inbox, alarms) = {
-            let mut book = lock(&self.book);
+            let mut book = self.ledger.operations();
             (std::mem::take(&mut book.inbox), std::mem::take(&mut book.alarms))
         };
         for command in inbox {
@@ -319,46 +436,15 @@ impl Shared {
         }
     }
 
-    fn write_book(&self, core: &mut Executor) {
-        let mut notices = Vec::new();
-        {
-            let mut book = lock(&self.book);
-            for over in core.over.drain(..) {
-                self.timeline.end(over.handle.number.load(Ordering::Relaxed));
-                if let Some(group) = book.groups.get_mut(&over.group) {
-                    group.complete(over.seq, &over.handle);
-                }
-                if let Some(number) = over.handle.notify {
-                    notices.push(Notice { number, error: over.handle.result().err() });
-                }
-                if let Some(keep) = over.keep {
-                    lock(&self.graveyard).push(keep);
-                }
-            }
-            book.troubled |= !core.failures.is_empty();
-            for failure in core.failures.drain(..) {
-                if let Some(group) = book.groups.get_mut(&failure.group)
-                    && group.failed.is_none()
-                {
-                    group.failed = Some(failure.error.clone());
-                    self.monitor.tell_failed(failure.group, &group.ranks, &failure.error);
-                    lock(&self.listeners).tell(failure.group, &News::Failed(failure.error.clone()));
-                }
-            }
+    fn settle(&self, core: &mut Executor) {
+        for (failure, ranks) in self.ledger.settle(core, &self.timeline) {
+            self.monitor.tell_failed(failure.group, &ranks, &failure.error);
         }
         for lost in core.wires().lost.drain(..) {
             self.monitor.connection_lost(lost.rank, &lost.reason);
         }
-        if !notices.is_empty() {
-            let fresh = notices.len();
-            lock(&self.notices).extend(notices);
-            // Several threads may wait for notices; each takes one.
-            for _ in 0..fresh {
-                self.noticed.notify_one();
-            }
-        }
         if self.parked.load(Ordering::SeqCst) > 0 {
-            let _turn = lock(&self.turn);
+            let _turn = self.turn.lock();
             self.changed.notify_all();
         }
     }
@@ -381,46 +467,45 @@ impl Shared {
         false
     }
 
-    /// Leaves the job.
-    pub(super) fn close(&self) {
+    /// Leaves the job; `false` if that was done before.
+    pub fn close(&self) -> bool {
         if self.closing.swap(true, Ordering::SeqCst) {
-            return;
+            return false;
         }
         self.announce();
         self.wake_progress_thread();
-        if self.funneled {
-            let left = lock(&self.left);
-            let waits = |left: &mut bool| !*left;
-            drop(self.gone.wait_timeout_while(left, LEAVING + STUCK, waits).unwrap_or_else(PoisonError::into_inner));
+        if self.host.funneled {
+            let mut left = self.left.lock();
+            let _ = self.gone.wait_while_for(&mut left, |left| !*left, LEAVING + STUCK);
         } else {
             self.leave();
         }
-        self.monitor.leave();
-        let left = RunError::Failed("the job was left: the engine is closed".into());
-        lock(&self.listeners).tell_all(&News::Failed(left));
-        // Whoever looks for notices has seen `closing`, or sleeps and is woken.
-        drop(lock(&self.notices));
-        self.noticed.notify_all();
-        let _turn = lock(&self.turn);
+        true
+    }
+
+    /// Wakes all callers that sleep because another thread drove.
+    pub fn wake_parked(&self) {
+        let _turn = self.turn.lock();
         self.changed.notify_all();
     }
 
     /// Ends what is in flight and the connections, on a thread that may drive.
     fn leave(&self) {
         // Whoever drives sees `closing` and lets go.
-        let mut core = lock(&self.core);
-        self.read_book(&mut core);
+        let mut core = self.core.lock();
+        self.read_ledger(&mut core);
         let until = Instant::now() + LEAVING;
-        while core.wires().unflushed() && Instant::now() < until && !lock(&self.book).troubled {
+        while core.wires().unflushed() && Instant::now() < until && !self.ledger.operations().troubled {
             if !core.progress() && core.wires().must_look() {
                 std::thread::yield_now();
             }
         }
-        core.fail_all(&RunError::Failed("the job was left: the engine is closed".into()));
-        self.write_book(&mut core);
+        core.fail_all(&closed());
+        self.settle(&mut core);
         // Connections and shared memory end here, not when the last reference to the engine does.
-        let whole = !lock(&self.book).troubled;
-        if core.wires().disconnect(whole) && self.library.is_some() && whole {
+        let whole = !self.ledger.operations().troubled;
+        // Who is funneled is so by MPI.
+        if core.wires().disconnect(whole) && self.host.funneled && whole {
             paceline_mpi::left();
         }
     }

@@ -6,19 +6,21 @@
 //! the operation yet. Nobody is asked anything while operations move.
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::book::{Answer, Book, Waiting};
 use super::control::{Control, Departure, Message};
-use super::orders::Order;
+use super::driver::Driver;
+use super::ledger::{Answer, InFlight, Ledger, Operations};
+use super::listeners::News;
+use super::orders::{Order, Orders};
 use super::peers::{Peer, describe};
-use super::{News, Shared};
+use super::settings::Settings;
 use paceline_transport::error::RunError;
-use paceline_transport::sync::lock;
 
 /// How often the ledger is looked at while something is in flight, and how often a rank is asked.
 const TICK: Duration = Duration::from_millis(250);
@@ -34,11 +36,11 @@ const STALE: Duration = Duration::from_secs(3);
 
 /// What other threads use of it.
 pub(super) struct Monitor {
-    outbox: Mutex<Vec<Errand>>,
+    outbox: Mutex<Vec<MonitorCommand>>,
     bell: (OwnedFd, OwnedFd),
 }
 
-enum Errand {
+enum MonitorCommand {
     Send(u32, Message),
     Lost(u32, String),
     Leave,
@@ -51,48 +53,58 @@ impl Monitor {
         Ok(Monitor { outbox: Mutex::new(Vec::new()), bell })
     }
 
-    fn post(&self, errands: impl IntoIterator<Item = Errand>) {
-        lock(&self.outbox).extend(errands);
+    fn post(&self, commands: impl IntoIterator<Item = MonitorCommand>) {
+        self.outbox.lock().extend(commands);
         let _ = rustix::io::write(&self.bell.1, &[1]);
     }
 
     /// Tells the others of a group that it has failed here.
     pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
         let why = error.to_string();
-        self.post(ranks.iter().map(|&rank| Errand::Send(rank, Message::Abort { group, why: why.clone() })));
+        self.post(ranks.iter().map(|&rank| MonitorCommand::Send(rank, Message::Abort { group, why: why.clone() })));
     }
 
     /// Tells servers what the workers have begun.
     pub fn order(&self, servers: &[u32], order: &Order) {
-        self.post(servers.iter().map(|&rank| Errand::Send(rank, Message::Serve(order.clone()))));
+        self.post(servers.iter().map(|&rank| MonitorCommand::Send(rank, Message::Serve(order.clone()))));
     }
 
     /// Tells the other ranks of a group that its coordinator has begun a cycle.
     pub fn invite(&self, group: u32, ranks: impl Iterator<Item = u32>, cycle: u64) {
-        self.post(ranks.map(|rank| Errand::Send(rank, Message::Invite { group, cycle })));
+        self.post(ranks.map(|rank| MonitorCommand::Send(rank, Message::Invite { group, cycle })));
     }
 
     pub fn connection_lost(&self, rank: u32, reason: &str) {
-        self.post([Errand::Lost(rank, reason.into())]);
+        self.post([MonitorCommand::Lost(rank, reason.into())]);
     }
 
     pub fn leave(&self) {
-        self.post([Errand::Leave]);
+        self.post([MonitorCommand::Leave]);
     }
 }
 
 /// What is known of a rank.
-enum Fate {
+enum PeerState {
     Here,
     /// It said goodbye; how many operations of each communicator it had called.
     Left(HashMap<u32, u32>),
     Dead(String),
 }
 
-/// The monitor's own state.
-pub(super) struct Watch {
+/// The thread: what it knows of the other ranks, and whom it tells.
+pub(super) struct FailureDetector {
+    rank: u32,
+    peers: Arc<[Peer]>,
+    /// Ranks that train; behind them come those that help.
+    workers: u32,
+    /// Of the job: silence after which an operation fails.
+    timeout: Duration,
+    ledger: Arc<Ledger>,
+    driver: Arc<Driver>,
+    monitor: Arc<Monitor>,
+    orders: Arc<Orders>,
     controls: Vec<Option<Control>>,
-    fates: Vec<Fate>,
+    states: Vec<PeerState>,
     heard: Vec<Option<Instant>>,
     /// Data connections that broke while the control connection did not.
     lost: Vec<(u32, String, Instant)>,
@@ -100,36 +112,54 @@ pub(super) struct Watch {
     first: Option<Departure>,
 }
 
-impl Watch {
-    pub fn new(controls: Vec<Option<Control>>) -> Watch {
-        let fates = controls.iter().map(|_| Fate::Here).collect();
+impl FailureDetector {
+    pub fn new(
+        (rank, peers, settings): (u32, Arc<[Peer]>, &Settings),
+        controls: Vec<Option<Control>>,
+        (ledger, driver, monitor, orders): (Arc<Ledger>, Arc<Driver>, Arc<Monitor>, Arc<Orders>),
+    ) -> FailureDetector {
+        let states = controls.iter().map(|_| PeerState::Here).collect();
         let heard = controls.iter().map(|_| None).collect();
-        Watch { controls, fates, heard, lost: Vec::new(), first: None }
-    }
-
-    /// The thread.
-    pub fn run(mut self, shared: &Shared) {
-        let mut tick = IDLE;
-        loop {
-            self.wait(shared, tick);
-            let errands = std::mem::take(&mut *lock(&shared.monitor.outbox));
-            for errand in errands {
-                match errand {
-                    Errand::Send(rank, message) => self.send(rank, &message),
-                    Errand::Lost(rank, why) => self.lost.push((rank, why, Instant::now())),
-                    Errand::Leave => return self.leave(shared),
-                }
-            }
-            for rank in 0..self.controls.len() as u32 {
-                self.listen(rank, shared);
-            }
-            tick = if lock(&shared.book).in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
-            self.inspect(shared);
+        FailureDetector {
+            rank,
+            workers: peers.len() as u32 - settings.helpers(),
+            peers,
+            timeout: settings.timeout(),
+            ledger,
+            driver,
+            monitor,
+            orders,
+            controls,
+            states,
+            heard,
+            lost: Vec::new(),
+            first: None,
         }
     }
 
-    fn wait(&self, shared: &Shared, tick: Duration) {
-        let mut fds = vec![PollFd::new(&shared.monitor.bell.0, PollFlags::IN)];
+    /// The thread.
+    pub fn run(mut self) {
+        let mut tick = IDLE;
+        loop {
+            self.wait(tick);
+            let commands = std::mem::take(&mut *self.monitor.outbox.lock());
+            for command in commands {
+                match command {
+                    MonitorCommand::Send(rank, message) => self.send(rank, &message),
+                    MonitorCommand::Lost(rank, why) => self.lost.push((rank, why, Instant::now())),
+                    MonitorCommand::Leave => return self.leave(),
+                }
+            }
+            for rank in 0..self.controls.len() as u32 {
+                self.listen(rank);
+            }
+            tick = if self.ledger.operations().in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
+            self.inspect();
+        }
+    }
+
+    fn wait(&self, tick: Duration) {
+        let mut fds = vec![PollFd::new(&self.monitor.bell.0, PollFlags::IN)];
         for control in self.controls.iter().flatten() {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, control.full());
@@ -138,7 +168,7 @@ impl Watch {
         let time = Timespec { tv_sec: tick.as_secs().cast_signed(), tv_nsec: i64::from(tick.subsec_nanos()) };
         let _ = poll(&mut fds, Some(&time));
         let mut rings = [0u8; 64];
-        while rustix::io::read(&shared.monitor.bell.0, &mut rings).is_ok_and(|n| n == rings.len()) {}
+        while rustix::io::read(&self.monitor.bell.0, &mut rings).is_ok_and(|n| n == rings.len()) {}
     }
 
     fn send(&mut self, rank: u32, message: &Message) {
@@ -148,8 +178,8 @@ impl Watch {
         }
     }
 
-    fn leave(mut self, shared: &Shared) {
-        let called = lock(&shared.book).groups.iter().map(|(&id, group)| (id, group.next)).collect();
+    fn leave(mut self) {
+        let called = self.ledger.operations().groups.iter().map(|(&id, group)| (id, group.next)).collect();
         let bye = Message::Bye { called, after: self.first.clone() };
         for rank in 0..self.controls.len() as u32 {
             self.send(rank, &bye);
@@ -166,7 +196,7 @@ impl Watch {
         }
     }
 
-    fn listen(&mut self, rank: u32, shared: &Shared) {
+    fn listen(&mut self, rank: u32) {
         let Some(control) = &mut self.controls[rank as usize] else { return };
         let _ = control.flush();
         let (messages, end) = control.receive();
@@ -174,40 +204,40 @@ impl Watch {
             self.heard[rank as usize] = Some(Instant::now());
         }
         for message in messages {
-            self.hear(rank, message, shared);
+            self.hear(rank, message);
         }
         if let Some(how) = end {
             self.controls[rank as usize] = None;
-            if matches!(self.fates[rank as usize], Fate::Here) {
+            if matches!(self.states[rank as usize], PeerState::Here) {
                 self.first.get_or_insert_with(|| Departure { rank, how: format!("died: {how}") });
-                self.fates[rank as usize] = Fate::Dead(how);
-                shared.gone(rank);
-                self.bury(rank, shared);
+                self.states[rank as usize] = PeerState::Dead(how);
+                self.gone(rank);
+                self.bury(rank);
             }
         }
     }
 
-    fn hear(&mut self, rank: u32, message: Message, shared: &Shared) {
+    fn hear(&mut self, rank: u32, message: Message) {
         match message {
             Message::Bye { called, after } => {
                 // What a peer says is looked at before it is used.
-                let after = after.filter(|first| (first.rank as usize) < self.fates.len());
+                let after = after.filter(|first| (first.rank as usize) < self.states.len());
                 self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
-                self.fates[rank as usize] = Fate::Left(called.into_iter().collect());
-                shared.gone(rank);
+                self.states[rank as usize] = PeerState::Left(called.into_iter().collect());
+                self.gone(rank);
                 let with: Vec<(u32, Vec<u32>)> = {
-                    let book = lock(&shared.book);
+                    let book = self.ledger.operations();
                     let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
                     with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
                 for (group, ranks) in with {
-                    let news = News::Left(self.departure(rank, &ranks, &shared.peers));
-                    lock(&shared.listeners).tell(group, &news);
+                    let news = News::Left(self.departure(rank, &ranks, &self.peers));
+                    self.ledger.listeners.lock().tell(group, &news);
                 }
             }
-            Message::Abort { group, why } => fail(shared, group, &RunError::Failed(why)),
+            Message::Abort { group, why } => self.fail(group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
-                let (answer, failed) = lock(&shared.book).answer(group, seq, rank);
+                let (answer, failed) = self.ledger.operations().answer(group, seq, rank);
                 // Who asks has not been told, perhaps because it made the group after it had failed here.
                 let reply = match (answer, failed) {
                     (Answer::Later(..) | Answer::Live(..), Some(error)) => {
@@ -218,43 +248,59 @@ impl Watch {
                 self.send(rank, &reply);
             }
             Message::Tell { group, seq, answer } => {
-                if let Some(group) = lock(&shared.book).groups.get_mut(&group)
+                if let Some(group) = self.ledger.operations().groups.get_mut(&group)
                     && let Some(waiting) = group.live.iter_mut().find(|w| w.seq == Some(seq))
                 {
                     waiting.answers.insert(rank, answer);
                 }
             }
-            Message::Serve(order) => shared.take_order(order),
-            Message::Invite { group, cycle } => lock(&shared.listeners).invited(group, cycle),
+            Message::Serve(order) => self.orders.push(order),
+            Message::Invite { group, cycle } => self.ledger.listeners.lock().invited(group, cycle),
             Message::Ping => self.send(rank, &Message::Pong),
             Message::Pong => {}
         }
     }
 
     /// A rank has died: the communicators it was in cannot go on.
-    fn bury(&self, rank: u32, shared: &Shared) {
-        let Fate::Dead(how) = &self.fates[rank as usize] else { return };
+    fn bury(&self, rank: u32) {
+        let PeerState::Dead(how) = &self.states[rank as usize] else { return };
         let failures: Vec<_> = {
-            let book = lock(&shared.book);
+            let book = self.ledger.operations();
             let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
                 let waited = group.oldest().map_or(String::new(), |w| format!("; {} waited for it", w.describe()));
-                (id, RunError::Failed(format!("{} died: {how}{waited}", shared.peers[rank as usize].describe())))
+                (id, RunError::Failed(format!("{} died: {how}{waited}", self.peers[rank as usize].describe())))
             })
             .collect()
         };
         for (id, error) in failures {
-            fail(shared, id, &error);
+            self.fail(id, &error);
+        }
+    }
+
+    /// A group cannot go on: whoever drives ends its operations.
+    fn fail(&self, group: u32, error: &RunError) {
+        if self.ledger.fail(group, error) {
+            self.driver.announce();
+            // Nobody may drive at the moment, and somebody sleep until it ends.
+            self.driver.wake_progress_thread();
+        }
+    }
+
+    /// A rank has left or died.
+    fn gone(&self, rank: u32) {
+        if rank < self.workers {
+            self.orders.worker_gone();
         }
     }
 
     /// Looks for operations that do not move, asks those who keep them waiting, reports, and gives up.
-    fn inspect(&mut self, shared: &Shared) {
+    fn inspect(&mut self) {
         let now = Instant::now();
         let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         {
-            let mut book = lock(&shared.book);
-            let Book { groups, .. } = &mut *book;
+            let mut book = self.ledger.operations();
+            let Operations { groups, .. } = &mut *book;
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
                 let ranks = group.ranks.clone();
                 // Later ones wait for the oldest; transfers are independent of each other.
@@ -264,9 +310,9 @@ impl Watch {
                         continue;
                     }
                     let others =
-                        ranks.iter().copied().filter(|&r| r != shared.rank && waiting.peer.is_none_or(|p| p == r));
+                        ranks.iter().copied().filter(|&r| r != self.rank && waiting.peer.is_none_or(|p| p == r));
                     let others: Vec<u32> = others.collect();
-                    match self.look_at(waiting, id, &others, shared, now) {
+                    match self.look_at(waiting, id, &others, now) {
                         Finding::Fine => {}
                         Finding::Ask => asks.push((id, waiting.seq, others)),
                         Finding::Report(text) => reports.push(text),
@@ -288,41 +334,41 @@ impl Watch {
             eprintln!("paceline: {text}");
         }
         for (id, error) in failures {
-            let ranks = lock(&shared.book).groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
-            shared.monitor.tell_failed(id, &ranks, &error);
-            fail(shared, id, &error);
+            let ranks = self.ledger.operations().groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
+            self.monitor.tell_failed(id, &ranks, &error);
+            self.fail(id, &error);
         }
     }
 
-    fn look_at(&self, waiting: &mut Waiting, id: u32, others: &[u32], shared: &Shared, now: Instant) -> Finding {
+    fn look_at(&self, waiting: &mut InFlight, id: u32, others: &[u32], now: Instant) -> Finding {
         let moved = waiting.handle.moved.load(Ordering::Relaxed);
         if moved != waiting.moved.1 {
             waiting.moved = (now, moved);
             waiting.asked = None;
         }
         let stalled = now - waiting.moved.0;
-        let peers = &shared.peers;
+        let peers = &self.peers;
         let what = waiting.describe();
         // Who leaves or dies loses its connections, too; that is told below, or has been.
-        let here = |rank: u32| matches!(self.fates[rank as usize], Fate::Here);
+        let here = |rank: u32| matches!(self.states[rank as usize], PeerState::Here);
         let broken = |(r, _, at): &&(u32, String, Instant)| others.contains(r) && here(*r) && now - *at > GRACE;
         if let Some((rank, why, _)) = self.lost.iter().find(broken) {
             let text = format!("the data connection to {} broke: {why}; {what}", peers[*rank as usize].describe());
             return Finding::Fail(RunError::Failed(text));
         }
-        let gone = |&&rank: &&u32| matches!(self.fates[rank as usize], Fate::Left(_));
+        let gone = |&&rank: &&u32| matches!(self.states[rank as usize], PeerState::Left(_));
         // A receive from anybody can still be satisfied by whoever is left.
         let hopeless =
             waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
         for &rank in others {
             // It died before this communicator was made; else `bury` has failed it.
-            if let Fate::Dead(how) = &self.fates[rank as usize] {
+            if let PeerState::Dead(how) = &self.states[rank as usize] {
                 let text = format!("{} died: {how}; {what} waited for it", peers[rank as usize].describe());
                 return Finding::Fail(RunError::Failed(text));
             }
         }
         for &rank in others.iter().filter(|_| hopeless) {
-            let Fate::Left(called) = &self.fates[rank as usize] else { continue };
+            let PeerState::Left(called) = &self.states[rank as usize] else { continue };
             let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
             if never || stalled > GRACE {
                 let text = format!("{}; {what} waits for it", self.departure(rank, others, peers));
@@ -343,13 +389,13 @@ impl Watch {
                 && !theirs.is_empty()
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {
-                let [them, me] = [rank, shared.rank].map(|rank| peers[rank as usize].name());
+                let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
                 return Finding::Fail(RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me));
             }
         }
         let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
-        let limit = self.limit(waiting, others, stalled, shared, now);
+        let limit = self.limit(waiting, others, stalled, now);
         if stalled < limit && stalled < report_after {
             let due = waiting.asked.is_some_and(|at| now - at >= ASK_EVERY);
             if due {
@@ -359,7 +405,7 @@ impl Watch {
             return Finding::Fine;
         }
         let who = self.blame(waiting, others, peers, now);
-        let text = format!("rank {}: {what} has waited {:.0} s for {who}", shared.rank, stalled.as_secs_f64());
+        let text = format!("rank {}: {what} has waited {:.0} s for {who}", self.rank, stalled.as_secs_f64());
         if stalled < limit {
             waiting.reported = Some(stalled);
             return Finding::Report(text);
@@ -373,8 +419,8 @@ impl Watch {
 
     /// How long an operation may stall. One that waits longer than others do, for ranks that are busy elsewhere (a planned
     /// gradient), does not for a rank that has not answered either: that is stopped.
-    fn limit(&self, waiting: &Waiting, others: &[u32], stalled: Duration, shared: &Shared, now: Instant) -> Duration {
-        let usual = shared.settings.timeout();
+    fn limit(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> Duration {
+        let usual = self.timeout;
         let mute = |rank: &&u32| self.heard[**rank as usize].is_none_or(|at| now - at >= usual);
         let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|rank| mute(&rank));
         if stopped { usual } else { waiting.timeout }
@@ -388,7 +434,7 @@ impl Watch {
     }
 
     /// Who keeps an operation waiting, and how.
-    fn blame(&self, waiting: &Waiting, others: &[u32], peers: &[Peer], now: Instant) -> String {
+    fn blame(&self, waiting: &InFlight, others: &[u32], peers: &[Peer], now: Instant) -> String {
         let (mut silent, mut absent, mut here) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in others {
             let fresh = self.heard[rank as usize].is_some_and(|at| now - at < STALE);
@@ -426,14 +472,4 @@ enum Finding {
     Ask,
     Report(String),
     Fail(RunError),
-}
-
-/// A group cannot go on: whoever drives ends its operations.
-fn fail(shared: &Shared, group: u32, error: &RunError) {
-    if lock(&shared.book).fail(group, error) {
-        lock(&shared.listeners).tell(group, &News::Failed(error.clone()));
-        shared.announce();
-        // Nobody may drive at the moment, and somebody sleep until it ends.
-        shared.wake_progress_thread();
-    }
 }

@@ -1,0 +1,361 @@
+//! What callers, the thread that drives and the failure detector share: operations not yet begun, a ledger of those in
+//! flight, and what has become of the others. It knows no threads.
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+
+use super::listeners::{Listeners, News};
+use super::{Notice, Submission};
+use paceline_executor::handle::Handle;
+use paceline_executor::timeline::Timeline;
+use paceline_executor::{Begin, Executor, Failure};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::tag::Signature;
+
+/// Past operations that a rank remembers, to tell others what it called.
+const REMEMBERED: usize = 512;
+
+/// For the executor, in the order of the calls.
+pub(super) enum Command {
+    Begin(u32, Begin),
+    Group {
+        id: u32,
+        ranks: Vec<u32>,
+        me: u32,
+    },
+    /// A group of the same ranks takes over what the library underneath has for it.
+    Inherit {
+        from: u32,
+        to: u32,
+    },
+    Remove(u32),
+}
+
+/// An operation in flight.
+pub(super) struct InFlight {
+    /// None: a transfer.
+    pub seq: Option<u32>,
+    pub signature: Signature,
+    /// The user's name of the tensors.
+    pub label: String,
+    /// Of a transfer, the rank of the job that it waits for.
+    pub peer: Option<u32>,
+    pub timeout: Duration,
+    pub handle: Arc<Handle>,
+    /// When it last moved, and how far it was.
+    pub moved: (Instant, u64),
+    pub asked: Option<Instant>,
+    pub reported: Option<Duration>,
+    /// What others told of it, by rank of the job.
+    pub answers: HashMap<u32, Answer>,
+}
+
+impl InFlight {
+    /// `all_reduce(float32, 10 elements, sum) 'layer1.weight', operation 12`.
+    pub fn describe(&self) -> String {
+        let mut text = self.signature.describe();
+        if !self.label.is_empty() {
+            text += &format!(" of '{}'", self.label);
+        }
+        if let Some(seq) = self.seq {
+            text += &format!(", operation {}", u64::from(seq) + 1);
+        }
+        text
+    }
+}
+
+/// How far another rank is with an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// It has not called it; it has called so many of the communicator's, and this is what it waits in elsewhere.
+    Later(u32, Option<String>),
+    /// It waits, too; how it describes it, and the digest of its plan.
+    Live(String, u32),
+    /// It is over there; likewise.
+    Past(String, u32),
+}
+
+/// A communicator's operations.
+pub(super) struct GroupOperations {
+    pub ranks: Vec<u32>,
+    pub name: String,
+    pub next: u32,
+    pub live: VecDeque<InFlight>,
+    pub recent: VecDeque<(u32, Signature)>,
+    pub failed: Option<RunError>,
+}
+
+impl GroupOperations {
+    pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
+        GroupOperations { ranks, name, next: 0, live: VecDeque::new(), recent: VecDeque::new(), failed: None }
+    }
+
+    /// What this rank knows of an operation.
+    pub fn answer(&self, seq: u32) -> Answer {
+        if seq >= self.next {
+            return Answer::Later(self.next, None);
+        }
+        if let Some(live) = self.live.iter().find(|w| w.seq == Some(seq)) {
+            return Answer::Live(live.signature.describe(), live.signature.plan);
+        }
+        match self.recent.iter().find(|(s, _)| *s == seq) {
+            Some((_, signature)) => Answer::Past(signature.describe(), signature.plan),
+            None => Answer::Past(String::new(), 0),
+        }
+    }
+
+    /// An operation is over.
+    pub fn complete(&mut self, seq: Option<u32>, handle: &Arc<Handle>) {
+        let same = |w: &InFlight| Arc::ptr_eq(&w.handle, handle);
+        let Some(index) = self.live.iter().position(same) else { return };
+        let Some(waiting) = self.live.remove(index) else { return };
+        if let Some(seq) = seq {
+            if self.recent.len() == REMEMBERED {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((seq, waiting.signature));
+        }
+    }
+
+    /// The oldest operation in flight, for a message.
+    pub fn oldest(&self) -> Option<&InFlight> {
+        self.live.front()
+    }
+}
+
+/// All communicators' operations, under one lock, which is held for moments only.
+#[derive(Default)]
+pub(super) struct Operations {
+    pub inbox: Vec<Command>,
+    pub groups: HashMap<u32, GroupOperations>,
+    /// Failures for the thread that drives: group, error.
+    pub alarms: Vec<(u32, RunError)>,
+    /// Some group has failed.
+    pub troubled: bool,
+}
+
+impl Operations {
+    /// Marks a group as failed; whether it was not yet.
+    pub fn fail(&mut self, group: u32, error: &RunError) -> bool {
+        let Some(book) = self.groups.get_mut(&group) else { return false };
+        if book.failed.is_some() {
+            return false;
+        }
+        book.failed = Some(error.clone());
+        self.troubled = true;
+        self.alarms.push((group, error.clone()));
+        true
+    }
+
+    /// How far this rank is with an operation of a group, and the error that ended the group. To a rank that waits for
+    /// one not yet called, it tells what it waits in elsewhere with that rank: they may have called different things.
+    pub fn answer(&self, group: u32, seq: u32, asker: u32) -> (Answer, Option<RunError>) {
+        let (answer, failed) = match self.groups.get(&group) {
+            Some(book) => (book.answer(seq), book.failed.clone()),
+            None => (Answer::Later(0, None), None),
+        };
+        let Answer::Later(called, _) = answer else { return (answer, failed) };
+        let elsewhere = self.groups.iter().filter(|(id, book)| **id != group && book.ranks.contains(&asker));
+        let waits = elsewhere.filter_map(|(_, book)| book.oldest()).find(|waiting| waiting.seq.is_some());
+        (Answer::Later(called, waits.map(InFlight::describe)), failed)
+    }
+
+    pub fn in_flight(&self) -> bool {
+        self.groups.values().any(|group| !group.live.is_empty())
+    }
+}
+
+/// The operations, and what is told of those that are over.
+#[derive(Default)]
+pub(super) struct Ledger {
+    operations: Mutex<Operations>,
+    /// The inbox or the alarms have something.
+    news: AtomicBool,
+    notices: Mutex<Vec<Notice>>,
+    noticed: Condvar,
+    /// Owners of memory whose operations are over, for a thread that may drop them.
+    deferred_drops: Mutex<Vec<Box<dyn Any + Send>>>,
+    pub listeners: Mutex<Listeners>,
+}
+
+impl Ledger {
+    pub fn operations(&self) -> MutexGuard<'_, Operations> {
+        self.operations.lock()
+    }
+
+    /// There is something in the inbox or among the alarms.
+    pub fn mark_news(&self) {
+        self.news.store(true, Ordering::SeqCst);
+    }
+
+    pub fn has_news(&self) -> bool {
+        self.news.load(Ordering::SeqCst)
+    }
+
+    /// Whether something is there that nobody has looked at; from now on somebody has.
+    pub fn take_news(&self) -> bool {
+        // Mostly there is nothing: a load costs less than a swap.
+        self.news.load(Ordering::Acquire) && self.news.swap(false, Ordering::SeqCst)
+    }
+
+    pub fn add_group(&self, id: u32, name: &str, ranks: Vec<u32>, me: u32) -> Result<()> {
+        let mut operations = self.operations();
+        if let Some(other) = operations.groups.get(&id)
+            && other.failed.is_none()
+            && (other.ranks != ranks || other.name != name)
+        {
+            return Err(RunError::Usage(format!("group '{name}': the name clashes with group '{}'", other.name)));
+        }
+        if operations.groups.contains_key(&id) {
+            return Err(RunError::Usage(format!("group '{name}' exists already; give each its own name")));
+        }
+        operations.groups.insert(id, GroupOperations::new(name.into(), ranks.clone()));
+        operations.inbox.push(Command::Group { id, ranks, me });
+        Ok(())
+    }
+
+    /// The group is destroyed. Its ranks, if operations of it were in flight.
+    pub fn remove_group(&self, id: u32) -> Option<Vec<u32>> {
+        let mut operations = self.operations();
+        let mut broken = None;
+        if let Some(group) = operations.groups.get_mut(&id) {
+            if group.failed.is_none() && !group.live.is_empty() {
+                broken = Some(group.ranks.clone());
+            }
+            group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
+            // Its number is not used again; its history would be kept for nothing.
+            group.recent = VecDeque::new();
+        }
+        operations.inbox.push(Command::Remove(id));
+        broken
+    }
+
+    /// Enters an operation, for whoever drives to begin. `timeout`: the job's.
+    pub fn enter(
+        &self,
+        group: u32,
+        begin: Begin,
+        how: &Submission,
+        timeout: Duration,
+        timeline: &Timeline,
+    ) -> Result<Arc<Handle>> {
+        let handle = begin.handle.clone();
+        let mut operations = self.operations();
+        let Some(entry) = operations.groups.get_mut(&group) else {
+            return Err(RunError::Usage("the communicator was destroyed".into()));
+        };
+        if let Some(error) = &entry.failed {
+            return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
+        }
+        let seq = begin.transfer.is_none().then(|| {
+            entry.next = entry.next.wrapping_add(1);
+            entry.next.wrapping_sub(1)
+        });
+        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
+        let number = timeline.begin(&begin.label, begin.signature.call.name(), bytes);
+        handle.number.store(number, Ordering::Relaxed);
+        let peer = begin.transfer.and_then(|between| between.peer).map(|peer| entry.ranks[peer as usize]);
+        entry.live.push_back(InFlight {
+            seq,
+            signature: begin.signature,
+            label: begin.label.clone(),
+            peer,
+            timeout: how.timeout.unwrap_or(timeout),
+            handle: handle.clone(),
+            moved: (Instant::now(), 0),
+            asked: None,
+            reported: None,
+            answers: HashMap::new(),
+        });
+        operations.inbox.push(Command::Begin(group, begin));
+        Ok(handle)
+    }
+
+    /// A group cannot go on: whether that is new. Whoever drives is to be woken.
+    pub fn fail(&self, group: u32, error: &RunError) -> bool {
+        let new = self.operations().fail(group, error);
+        if new {
+            self.listeners.lock().tell(group, &News::Failed(error.clone()));
+        }
+        new
+    }
+
+    /// The ranks of a group; none if there is no such group.
+    pub fn ranks_of(&self, group: u32) -> Vec<u32> {
+        self.operations().groups.get(&group).map(|group| group.ranks.clone()).unwrap_or_default()
+    }
+
+    /// Enters what the executor has ended. The groups that have failed in it, and their ranks, which are to be told.
+    pub fn settle(&self, core: &mut Executor, timeline: &Timeline) -> Vec<(Failure, Vec<u32>)> {
+        let (mut notices, mut failed) = (Vec::new(), Vec::new());
+        {
+            let mut operations = self.operations();
+            for over in core.over.drain(..) {
+                timeline.end(over.handle.number.load(Ordering::Relaxed));
+                if let Some(group) = operations.groups.get_mut(&over.group) {
+                    group.complete(over.seq, &over.handle);
+                }
+                if let Some(number) = over.handle.notify {
+                    notices.push(Notice { number, error: over.handle.result().err() });
+                }
+                if let Some(keep) = over.keep {
+                    self.deferred_drops.lock().push(keep);
+                }
+            }
+            operations.troubled |= !core.failures.is_empty();
+            for failure in core.failures.drain(..) {
+                if let Some(group) = operations.groups.get_mut(&failure.group)
+                    && group.failed.is_none()
+                {
+                    group.failed = Some(failure.error.clone());
+                    self.listeners.lock().tell(failure.group, &News::Failed(failure.error.clone()));
+                    failed.push((failure, group.ranks.clone()));
+                }
+            }
+        }
+        let fresh = notices.len();
+        if fresh > 0 {
+            self.notices.lock().extend(notices);
+        }
+        // Several threads may wait for notices; each takes one.
+        for _ in 0..fresh {
+            self.noticed.notify_one();
+        }
+        failed
+    }
+
+    /// The next notice; none after the time, or when `closing`.
+    pub fn next_notice(&self, timeout: Duration, closing: impl Fn() -> bool) -> Option<Notice> {
+        let until = Instant::now() + timeout;
+        let mut notices = self.notices.lock();
+        loop {
+            if !notices.is_empty() {
+                return Some(notices.remove(0));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || closing() {
+                return None;
+            }
+            self.noticed.wait_for(&mut notices, left);
+        }
+    }
+
+    pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
+        std::mem::take(&mut self.deferred_drops.lock())
+    }
+
+    /// The engine closes: who listens is told, and who waits for a notice is woken.
+    pub fn close(&self, error: &RunError) {
+        self.listeners.lock().tell_all(&News::Failed(error.clone()));
+        // Whoever looks for notices has seen that it closes, or sleeps and is woken.
+        drop(self.notices.lock());
+        self.noticed.notify_all();
+    }
+}
