@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from paceline._core import Cluster, coordinators, nearest, strategies
 from paceline._internal.units import listed
+from paceline.catalog.names import CoordinatorName, StrategyName
 from paceline.errors import InvalidArgumentError
 
 KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
@@ -19,7 +20,7 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 class Strategy:
     """A registered strategy: its names, and the options (knobs) that it uses."""
 
-    name: str
+    name: StrategyName
     aliases: tuple[str, ...]
     summary: str
     knobs: frozenset[str]
@@ -61,7 +62,7 @@ GRAPH = "graph"
 class Coordinator:
     """A registered coordinator: its names."""
 
-    name: str
+    name: CoordinatorName
     aliases: tuple[str, ...]
     summary: str
 
@@ -73,8 +74,8 @@ def all_coordinators() -> tuple[Coordinator, ...]:
     return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
 
 
-def find_coordinator(name: str, source: str) -> str:
-    """The name of the policy of this name or alias; raises InvalidArgumentError: `source`, if any, and the nearest."""
+def find_coordinator(name: str) -> CoordinatorName:
+    """The name of the policy of this name or alias; raises InvalidArgumentError naming the nearest."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -82,8 +83,7 @@ def find_coordinator(name: str, source: str) -> str:
     near = nearest(name, names)
     known = ", ".join(coordinator.name for coordinator in all_coordinators())
     hint = f"did you mean '{near}'? " if near else ""
-    where = f"{source}: " if source else ""
-    raise InvalidArgumentError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
+    raise InvalidArgumentError(f"unknown coordinator '{name[:80]}'; {hint}known are {known}")
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
@@ -92,15 +92,15 @@ def unknown(kind: str, name: str, names: list[str]) -> str:
     return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 
 
-def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: str = "") -> None:
+def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
     """Refuse a knob that none of the strategies uses."""
     asked = list(strategies)
     names = ", ".join(strategy.name for strategy in asked)
     for knob in given:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
-            users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
+            users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
-                f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}"
+                f"has no effect on {names}; leave it out, or ask for {listed(users, 'or')}", setting=knob
             )
 
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.errors import InvalidArgumentError, JobError
+from paceline.errors import InvalidArgumentError, JobError, Source
 from paceline.job.elastic_protocol import MOST_BLOB, Decoder, Message, encode, proof, proves, world_secret
 from paceline.job.rank_environment import RankEnvironment
-from paceline.job.settings import check_rendezvous
 from paceline.launch.elastic.roster import Place
+from paceline.settings.table import SETTINGS
 
 ADDRESS, WORKER = "PACELINE_RUN_ELASTIC", "PACELINE_RUN_WORKER"
 _SILENT_S = 60.0
@@ -185,7 +185,7 @@ def membership(environ: Any = os.environ) -> Membership | None:  # noqa: ANN401 
     global _membership  # noqa: PLW0603 - a process is one worker
     if _membership is None and environ.get(ADDRESS):
         address, worker, secret = environ[ADDRESS], environ.get(WORKER, ""), environ.get("PACELINE_SECRET", "")
-        check_rendezvous(address, ADDRESS)
+        SETTINGS["rendezvous"].check(address, Source("variable", ADDRESS))
         if not worker.isdecimal() or not secret:
             raise InvalidArgumentError(
                 f"{ADDRESS} is set, but not {WORKER} and PACELINE_SECRET; the launcher sets all three"

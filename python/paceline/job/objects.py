@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.catalog.names import StrategyName
 from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
 
@@ -81,7 +82,7 @@ def told_once(ranks: Job) -> Iterator[None]:
         raise
 
 
-def join(strategies: Sequence[str]) -> Job:
+def join(strategies: Sequence[StrategyName]) -> Job:
     """Join the job. If no strategy is set, use the first of these that agrees with the other settings.
 
     So nothing is measured at the start. Raises JobError and InvalidArgumentError, as `paceline.job.join`.

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from paceline._internal.netif import endpoint
 from paceline.errors import InvalidArgumentError
-from paceline.job.settings import check_rendezvous
 from paceline.job.slurm import nodes, tasks_per_node
+from paceline.settings.table import SETTINGS
 
 _MOST = 1 << 20
 # Slurm steps take two ports from here on: one for torch's store, one for Paceline's rendezvous. Below the ports that
@@ -143,7 +143,7 @@ class _Reader:
         port = self._port() if self._has("MASTER_PORT") else None
         rendezvous = self.environ.get("PACELINE_RENDEZVOUS") or None
         if rendezvous is not None:
-            check_rendezvous(rendezvous, "PACELINE_RENDEZVOUS")
+            SETTINGS["rendezvous"].check(rendezvous, SETTINGS["rendezvous"].source("variable"))
         if launcher == "slurm":
             first = self._first_host() if address is None or rendezvous is None else None
             address = address or first
