@@ -43,7 +43,7 @@ _NO_ADDRESS = (
 )
 
 
-OLDEST_TORCH = (2, 13)
+OLDEST_TORCH = "2.13"
 
 
 def check_torch(version: TorchVersion) -> None:
@@ -53,10 +53,9 @@ def check_torch(version: TorchVersion) -> None:
         InvalidArgumentError: The version is older than 2.13, the oldest that was tried and works.
     """
     if version < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
         raise InvalidArgumentError(
-            f"this is torch {version}, and the backend paceline needs torch {oldest} or newer: over older ones DDP hangs; "
-            f"upgrade with: pip install 'torch>={oldest}'"
+            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones DDP "
+            f"hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
         )
 
 
