@@ -54,8 +54,8 @@ def check_torch(version: TorchVersion) -> None:
     """
     if version < OLDEST_TORCH:
         raise InvalidArgumentError(
-            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones DDP "
-            f"hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
+            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones "
+            f"DDP hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
         )
 
 
