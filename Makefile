@@ -96,6 +96,7 @@ study: setup
 # The documentation site, without the network; with PACELINE_DOCS_ONLINE=1 it links to Python's, numpy's and torch's.
 docs: setup
 	$(UV) --quiet --requirements pyproject.toml --group docs
+	$(BIN)/python -m paceline.settings.reference docs/reference/settings.md
 	$(BIN)/sphinx-build -W --keep-going -q -j auto -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 

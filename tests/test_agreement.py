@@ -12,7 +12,7 @@ from paceline.errors import InvalidArgumentError
 
 KIB = 1 << 10
 MS = 1_000_000
-# Other work on the machine may delay a rank past a cycle; a disagreement between run and simulation comes again each time.
+# Other work on the machine may delay a rank past a cycle; a real disagreement comes again each time.
 on_a_busy_machine = pytest.mark.flaky(reruns=3)
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 

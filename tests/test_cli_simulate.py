@@ -173,7 +173,7 @@ def test_degenerate_cases_say_what_they_became():
         (["--compute-speedup", "2"], "--compute-speedup: has no effect on allreduce:1MB"),
         (["--samples-per-s", "100"], "computes nothing"),
         (["--batch", "64"], "a batch changes nothing"),
-        (["--executor", "dask"], "'dask' is not one of 'local', 'ray'"),
+        (["--executor", "dask"], "--executor: 'dask' is unknown; it is one of local, ray"),
         (["--strategy", "ps", "--placement", "even", "--chunk", "whole"], "leave one of them out"),
     ],
 )
@@ -286,7 +286,7 @@ def test_placement_by_hand(tmp_path):
     assert "fused into one bucket" in fused
     table.write_bytes(b"\xff\xfe\x00")
     assert "is not JSON" in refused(TINY, "--placement", table)
-    assert "there is no such file" in refused(TINY, "--placement", tmp_path / "none.json")
+    assert "--placement: there is no file" in refused(TINY, "--placement", tmp_path / "none.json")
     assert "is a directory" in refused(TINY, "--placement", tmp_path)
 
 

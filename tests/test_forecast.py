@@ -37,7 +37,7 @@ def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
         {"workers": -1},
         {"workers": 1.5},
         {"workers": True},
-        {"workers": "4"},
+        {"workers": "four"},
         {"workers": 4, "servers": 2},
         {"workers": 4, "chunk": "25"},
         {"workers": 4, "bucket_size": -1},

@@ -72,11 +72,12 @@ def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(name, value):
     with pytest.raises(InvalidArgumentError) as told:
         Knobs.from_environment({name: value})
     text = str(told.value)
-    assert text.startswith(f"{name}={value[:80]}: ") and ("unset it" in text or "set PACELINE_" in text)
+    assert text.startswith((f"{name}={value}: ", f"{name}: ")) and value[:80] in text
+    assert "unset it" in text or "set PACELINE_" in text
 
 
 def test_a_time_that_has_no_effect_is_refused():
-    with pytest.raises(InvalidArgumentError, match="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9: has no effect"):
+    with pytest.raises(InvalidArgumentError, match="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: has no effect"):
         Knobs.from_environment({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"})
 
 
@@ -135,7 +136,7 @@ def test_a_coordinator_has_a_name_and_a_use():
         Settings.from_environment({"PACELINE_COORDINATOR": "grpah"})
     with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, and ps has servers"):
         Settings.from_environment({"PACELINE_COORDINATOR": "graph", "PACELINE_STRATEGY": "ps"})
-    with pytest.raises(InvalidArgumentError, match="coordinator nonblocking: has no effect"):
+    with pytest.raises(InvalidArgumentError, match="coordinator: nonblocking has no effect"):
         Settings.from_environment({"PACELINE_COORDINATOR": "nbcs"}).refuse_coordinator()
 
 

@@ -264,7 +264,7 @@ def launch(*words, ranks=0, options=()):
     ("words", "message"),
     [
         (["resnet-5"], "unknown trace 'resnet-5'"),
-        (["resnet-50", "--scale", "0"], "'--scale': '0' is not a factor between"),
+        (["resnet-50", "--scale", "0"], "--scale: '0' is not a factor between"),
         (["resnet-50", "--shrink", "none"], "4 means a quarter of the bytes"),
         (["resnet-50", "--shrink", "0.5"], "shrink: 0.5 is not between 1 and"),
         (["resnet-50", "--pull", "step"], "--pull: has no effect without parameter servers"),

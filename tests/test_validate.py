@@ -223,8 +223,8 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
     [
         (["--trace", "resnet-5"], "unknown trace 'resnet-5'"),
         (["--strategy", "rings"], "unknown strategy 'rings'"),
-        (["--scale", "0"], "'--scale': '0' is not a factor"),
-        (["--shrink", "much"], "'--shrink': 'much' is not a factor"),
+        (["--scale", "0"], "--scale: '0' is not a factor"),
+        (["--shrink", "much"], "--shrink: 'much' is not a factor"),
         (["--bandwidth", "500"], "no unit"),
         (["--workers", "0"], "0 is not between 1"),
         (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),

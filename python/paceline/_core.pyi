@@ -6,14 +6,43 @@ from os import PathLike
 __version__: str
 
 class Trace:
-    """What one worker computes in one iteration (docs/reference/trace-format.md). Immutable."""
+    """What one worker computes in one iteration, and when each gradient is ready. Immutable.
+
+    The file format is described in docs/reference/trace-format.md; `paceline.load_trace` also knows the built-in
+    traces.
+    """
 
     @staticmethod
-    def read(path: str | PathLike[str]) -> Trace: ...
+    def read(path: str | PathLike[str]) -> Trace:
+        """Read a trace file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InvalidArgumentError: The file is missing or malformed; the message names the place in it.
+        """
     @staticmethod
-    def from_json(text: bytes, source: str) -> Trace: ...
+    def from_json(text: bytes, source: str) -> Trace:
+        """Parse a trace.
+
+        Args:
+            text: The JSON, in UTF-8.
+            source: What error messages call it.
+
+        Raises:
+            InvalidArgumentError: It is malformed; the message names the place in it.
+        """
     @staticmethod
-    def all_reduce(spec: str) -> Trace: ...
+    def all_reduce(spec: str) -> Trace:
+        """Make a trace without computation, of gradients only.
+
+        Args:
+            spec: `"allreduce:100MB"`, or `"allreduce:100MB/4"` for four equal tensors.
+
+        Raises:
+            InvalidArgumentError: `spec` is malformed.
+        """
     @staticmethod
     def import_sends(
         aggregation: str | PathLike[str],
@@ -27,26 +56,104 @@ class Trace:
         dtype: str = "float32",
         device: str = "",
         provenance: str = "",
-    ) -> Trace: ...
-    def scaled_to_rate(self, samples_per_s: float) -> Trace: ...
-    def with_batch(self, batch: int) -> Trace: ...
-    def with_dtype(self, dtype: str) -> Trace: ...
-    def with_modules(self, spec: str) -> Trace: ...
-    def to_json(self) -> str: ...
-    def buckets(self, bucket_size: int | None = None) -> list[list[str]]: ...
-    def summary(self) -> str: ...
+    ) -> Trace:
+        """Make a trace from two recordings of sends (docs/reference/trace-format.md).
+
+        Args:
+            aggregation: CSV of the gradients that workers sent to servers.
+            distribution: CSV of the parameters that servers sent to workers.
+            name: Name of the trace.
+            batch: Samples of an iteration.
+            forward_s: Duration of the forward pass in seconds.
+            first_gradient_s: Time from the start of the backward pass to the first send, in seconds.
+            backward_s: Duration of the backward pass in seconds; by default until the last send.
+            dtype: Dtype of the gradients.
+            device: What it was recorded on.
+            provenance: How it was recorded.
+
+        Raises:
+            InvalidArgumentError: A file is missing or malformed, or a value is out of range.
+        """
+    def scaled_to_rate(self, samples_per_s: float) -> Trace:
+        """Scale all durations so that one worker alone reaches a rate.
+
+        Args:
+            samples_per_s: The rate.
+
+        Raises:
+            InvalidArgumentError: The rate is not positive, or the trace has no computation.
+        """
+    def with_batch(self, batch: int) -> Trace:
+        """Change the batch, and scale forward and backward durations with it.
+
+        Args:
+            batch: Samples of an iteration.
+
+        Raises:
+            InvalidArgumentError: The batch is out of range.
+        """
+    def with_dtype(self, dtype: str) -> Trace:
+        """Change the dtype of the gradients, and with it their sizes.
+
+        Args:
+            dtype: float64, float32, float16 or bfloat16.
+
+        Raises:
+            InvalidArgumentError: The dtype is unknown.
+        """
+    def with_modules(self, spec: str) -> Trace:
+        """Add modules that are bound by computation or by the network.
+
+        Args:
+            spec: Such as `"compute:25"` or `"network:25"`: the kind of module, and how many.
+
+        Raises:
+            InvalidArgumentError: `spec` is malformed.
+        """
+    def to_json(self) -> str:
+        """Return the trace in its file format."""
+    def buckets(self, bucket_size: int | None = None) -> list[list[str]]:
+        """Return the names of the gradients of each fused bucket, in the order in which they become ready.
+
+        Args:
+            bucket_size: Bytes of a bucket at most; None puts every tensor into a bucket of its own.
+        """
+    def summary(self) -> str:
+        """Return totals as JSON: durations, tensors, bytes, provenance."""
 
 class Cluster:
-    """Nodes, links, racks and what the switch can do (docs/reference/cluster-format.md). Immutable."""
+    """Nodes, links, racks, and what the switch can do. Immutable.
+
+    The file format is described in docs/reference/cluster-format.md; `paceline.load_cluster` also knows the built-in
+    clusters, and overrides fields.
+    """
 
     @staticmethod
-    def read(path: str | PathLike[str]) -> Cluster: ...
+    def read(path: str | PathLike[str]) -> Cluster:
+        """Read a cluster file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InvalidArgumentError: The file is missing or malformed; the message names the place in it.
+        """
     @staticmethod
-    def from_json(text: bytes, source: str) -> Cluster: ...
-    def to_json(self) -> str: ...
+    def from_json(text: bytes, source: str) -> Cluster:
+        """Parse a cluster.
+
+        Args:
+            text: The JSON, in UTF-8.
+            source: What error messages call it.
+
+        Raises:
+            InvalidArgumentError: It is malformed; the message names the place in it.
+        """
+    def to_json(self) -> str:
+        """Return the cluster in its file format."""
 
 class Graph:
-    """The operations of one training step and what each needs (docs/reference/coordinator-plan.md). Immutable."""
+    """The operations of one training step and their dependencies (docs/reference/coordinator-plan.md). Immutable."""
 
     name: str
     nodes: int
@@ -56,54 +163,93 @@ class Graph:
     """Names of the nodes from which the file wants it traversed; may be empty."""
 
     @staticmethod
-    def read(path: str | PathLike[str]) -> Graph: ...
-    @staticmethod
-    def from_json(text: bytes, source: str) -> Graph: ...
-    def to_json(self) -> str: ...
-    def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
-        """Ids and buckets, as JSON (`paceline.plan.Plan`).
+    def read(path: str | PathLike[str]) -> Graph:
+        """Read a graph file.
 
-        Ids are by depth, or follow the graph's list. Raises InvalidArgumentError for an unknown fetch, none, a cycle,
-        and a list with a child before its parent.
+        Args:
+            path: The file.
+
+        Raises:
+            InvalidArgumentError: The file is missing or malformed; the message names the place in it.
+        """
+    @staticmethod
+    def from_json(text: bytes, source: str) -> Graph:
+        """Parse a graph.
+
+        Args:
+            text: The JSON, in UTF-8.
+            source: What error messages call it.
+
+        Raises:
+            InvalidArgumentError: It is malformed; the message names the place in it.
+        """
+    def to_json(self) -> str:
+        """Return the graph in its file format."""
+    def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
+        """Return ids and buckets as JSON; `paceline.plan.plan_graph` is the typed form.
+
+        Args:
+            fetches: Names of the nodes that a step computes.
+            bucket_size: Bytes of a fused bucket at most; 0 fuses nothing.
+            as_listed: Whether ids follow the graph's list, not the depth.
+
+        Raises:
+            InvalidArgumentError: A fetch is unknown, there are none, what they need has a cycle, or the list has a
+                child before its parent.
         """
 
-def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str: ...
+def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str:
+    """Simulate, and return the result as JSON (`paceline.simulate`)."""
+
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
-    """What this worker does in a simulation with these options, as JSON: buckets, layers, when gradients are ready."""
+    """Return what this worker does in a simulation with these options, as JSON: buckets, layers, times of gradients."""
 
-def strategies() -> str: ...
+def strategies() -> str:
+    """Return the registered strategies as JSON."""
+
 def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
-    """Simulates training under a coordinator: JSON to JSON (paceline.forecast.coordination makes and reads it)."""
+    """Simulate training under a coordinator: JSON in and out (`paceline.forecast.coordination`)."""
 
-def coordinator_constants() -> str: ...
-def coordinators() -> str: ...
+def coordinator_constants() -> str:
+    """Return the measured constants of the coordinators as JSON."""
+
+def coordinators() -> str:
+    """Return the registered coordinators as JSON."""
+
 def simulate_agreement(scenario: str) -> str:
-    """Drive the coordinators' state machines with simulated events; JSON in and out (crates/simulator, agreement)."""
+    """Drive the coordinators' state machines with simulated events: JSON in and out (crates/simulator, agreement)."""
 
-def parse_rate(text: str) -> float: ...
-def parse_size(text: str) -> int: ...
-def parse_time(text: str) -> float: ...
-def nearest(word: str, candidates: list[str]) -> str | None: ...
+def parse_rate(text: str) -> float:
+    """Return bits per second from text such as "25Gbps". Raises InvalidArgumentError."""
+
+def parse_size(text: str) -> int:
+    """Return bytes from text such as "64MB". Raises InvalidArgumentError."""
+
+def parse_time(text: str) -> float:
+    """Return seconds from text such as "10us". Raises InvalidArgumentError."""
+
+def nearest(word: str, candidates: list[str]) -> str | None:
+    """Return the candidate most similar to a misspelt word, if one is similar enough."""
+
 def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes]:
-    """What every rank called it with, in rank order, through the MPI library of `settings` (as for Engine.start).
+    """Return the blobs of all ranks, in rank order, through the MPI library of `settings` (as for Engine.start).
 
-    Initialises MPI. Raises InvalidArgumentError where there is no library or it sees this process in another place than
-    `rank` of `size`, JobError for ranks that do not come.
+    Initialises MPI. Raises InvalidArgumentError if there is no library, or it disagrees about `rank` and `size`;
+    JobError for ranks that do not come.
     """
 
 def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
-    """Path, and name and version, of the MPI library that a job would take; it is loaded, not initialised.
+    """Return path, and name and version, of the MPI library that a job would use; it is loaded, not initialised.
 
-    `named`: PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
+    `named` is PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
     """
 
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 
-    `settings` is JSON (paceline.job.settings makes it): transport (auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi),
-    interface, secret, rendezvous ("host:port" of rank 0 where there is no `exchange`), timeout_s, start_timeout_s,
-    strategy, chunk, inside, servers, streams, tls. `exchange` gives what every rank called it with, in rank order (an
-    all-gather of small blobs, by torch's store for example).
+    `settings` is JSON from `paceline.job.settings`; `rendezvous` in it is "host:port" of rank 0 where there is no
+    `exchange`. `exchange` returns the blobs of all ranks in rank order: an all-gather of small messages, by torch's
+    store for example.
     """
 
     rank: int
@@ -114,11 +260,14 @@ class Engine:
         rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None
     ) -> Engine: ...
     def world(self) -> Communicator:
-        """All ranks. They call it together: unless a strategy was named, they measure what is fastest for each size."""
-    def group(self, ranks: Sequence[int], name: str) -> Communicator:
-        """A communicator of these ranks of the job, in this order; each of them calls it with the same name.
+        """Return the communicator of all ranks, which call this together.
 
-        It waits for the others, and a group of a shape not seen before measures as world() does.
+        Unless a strategy was named, they measure which is fastest for each message size.
+        """
+    def group(self, ranks: Sequence[int], name: str) -> Communicator:
+        """Return a communicator of these ranks of the job, in this order; each of them calls this with the same name.
+
+        It waits for the others. A group of a shape not seen before measures as world() does.
         """
     def coordinator(
         self,
@@ -135,33 +284,34 @@ class Engine:
         policy: str = "negotiate",
         bucket: tuple[int, int] = ...,
     ) -> Coordinator:
-        """A coordinator of these ranks of the job, in this order; each of them calls it with the same name.
+        """Return a coordinator of these ranks of the job, in this order; each of them calls this with the same name.
 
-        Tensors that become ready within `cycle_time_s` seconds go together, in all-reduces of up to `threshold` bytes;
-        `capacity` names are remembered. A tensor that not all ranks have asked for is told of after `warn_after_s`
-        seconds, and fails after `give_up_after_s` (None: never). `core`: where its thread and
-        the engine's progress thread run. `placement`: parameter servers of tensors by name; others are placed in turn.
-        `policy`: as `coordinators` lists them. `bucket`: bytes of the first planned bucket, and of others, at most.
+        Tensors that become ready within `cycle_time_s` seconds are fused, in all-reduces of up to `threshold` bytes;
+        the coordinator remembers `capacity` names. A tensor that not all ranks have requested is reported after
+        `warn_after_s` seconds, and fails after `give_up_after_s` (None: never). `core` is where its thread and the
+        engine's progress thread run. `placement` names the parameter server of tensors by name; others are placed in
+        turn. `policy` is one that `coordinators` lists. `bucket` has the most bytes of the first planned bucket, and of
+        others.
         """
     def next_notice(self, timeout_s: float) -> tuple[int, str | None] | None:
-        """The `notify` of an operation that has finished since, and its error; None after the time. Lets others run."""
+        """Return the `notify` of a finished operation, and its error; None after the timeout. Releases the GIL."""
     def status(self) -> str:
-        """JSON: transports by peer, the first rank on each peer's host, operations in flight, bytes moved."""
+        """Return JSON: transports by peer, the first rank on each peer's host, operations in flight, bytes moved."""
     def serve(self, timeout_s: float) -> bool:
-        """On a parameter server: take part in what the workers begin, for a while; whether they have all left."""
+        """On a parameter server: take part in what workers start, for a while; return whether they have all left."""
     def start_timeline(self, path: str) -> None:
-        """Record what this rank does, into this file, which is written when it stops."""
+        """Start recording what this rank does; the file is written at the end."""
     def stop_timeline(self) -> None:
-        """Write the timeline, if one was started; close() does so, too."""
+        """Write the timeline, if one was started; close() does so too."""
     def mark(self, category: str, name: str, begin: int, end: int) -> None:
         """Add what the script did to the timeline; times by time.monotonic_ns()."""
     def close(self) -> None:
-        """Says goodbye to the other ranks and ends the threads. Operations in flight fail. May be called twice."""
+        """Leave the job and end the threads. Operations in flight fail. Idempotent."""
     def forget_after_fork(self) -> None:
-        """In a forked child: lets go of the parent's connections, so that others see its end. All else refuses."""
+        """In a forked child: release the parent's connections, so that peers see them end. Other calls then refuse."""
 
 class Communicator:
-    """A group of ranks. Each of them calls the same operations in the same order."""
+    """A group of ranks. All of them call the same operations in the same order."""
 
     rank: int
     size: int
@@ -211,19 +361,19 @@ class Communicator:
     def all_reduce(self, address: int, elements: int, dtype: str, op: str) -> None:
         """All-reduce one buffer and wait for it. If that is interrupted, the communicator fails at all ranks."""
     def choices(self) -> list[tuple[int, str]]:
-        """Sizes in bytes, in rising order, and what all-reduces up to each take."""
+        """Return pairs of a size in bytes, rising, and the strategy that all-reduces up to that size use."""
 
 class Operation:
     """An operation in flight."""
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait without the GIL; False after the time. Raises JobError if it failed. Ctrl-C interrupts."""
+        """Wait without the GIL; return False after the timeout. Raises JobError if it failed. Ctrl-C interrupts."""
     def done(self) -> bool: ...
     def source(self) -> int:
-        """The rank that a finished recv from anybody came from."""
+        """Return the rank from which a finished recv from any rank came."""
 
 class Coordinator:
-    """Operations on named tensors, which ranks ask for in any order: they begin when all have asked.
+    """Operations on named tensors, which ranks request in any order: they start when all have requested them.
 
     It has a thread of its own, which sleeps while there is nothing to agree on. Any thread may call it.
     """
@@ -265,46 +415,47 @@ class Coordinator:
         | barrier | | | | |
         """
     def submit(self, operations: Sequence[NamedOperation], *, waits: bool = False) -> None:
-        """Ask for operations that begin together or not at all. `waits`: the caller will wait for them at once.
+        """Request operations that start together or not at all. `waits`: the caller will wait for them at once.
 
         Raises JobError if the coordinator has failed, and InvalidArgumentError for a request that was submitted before.
         """
     def submit_step(self, of: str, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
-        """Ask for operations on gradients of optimizer `of`, in an order to plan (docs/explanation/coordinator.md).
+        """Request operations on gradients of optimizer `of`, in an order to be planned.
 
-        `late`: they were not computed, but stand for what was missing at the end of the backward pass. `flush(of)`
-        follows when no more come in the step, and `ended(of)` after they have been waited for. Raises as `submit`.
+        docs/explanation/coordinator.md describes the plans. `late`: they were not computed, but stand for what was
+        missing at the end of the backward pass. `flush(of)` follows when no more come in the step, and `ended(of)`
+        after they have been waited for. Raises as `submit`.
         """
     def flush(self, of: str) -> None:
-        """No more operations come in this step of optimizer `of`. Raises JobError if the coordinator has failed."""
+        """Report that no more operations come in this step of `of`. Raises JobError if the coordinator failed."""
     def ended(self, of: str) -> None:
-        """The operations of a step have been waited for. It waits for no rank that has not come as far; Ctrl-C is seen.
+        """Report that the operations of a step have been waited for. It waits for no rank that is behind.
 
-        Raises JobError if the coordinator has failed.
+        Ctrl-C interrupts. Raises JobError if the coordinator has failed.
         """
     def counts(self) -> dict[str, int]:
-        """What ranks have told each other (votes, reports, decisions), and buckets that began (negotiated, planned)."""
+        """Return the messages exchanged (votes, reports, decisions), and the buckets started, by kind."""
     def join(self) -> NamedOperation:
-        """From now on this rank takes part with zeros, until all ranks have joined: then it is over.
+        """Take part with zeros from now on, until all ranks have joined: then the operation has finished.
 
         Its source() is the rank that joined last.
         """
     def close(self) -> None:
-        """End the thread; what is in flight fails. May be called twice. The end of the engine does it, too."""
+        """End the thread; operations in flight fail. Idempotent. The end of the engine does it too."""
 
 class NamedOperation:
     """An operation on a named tensor."""
 
     name: str
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait without the GIL; False after the time. Raises JobError if it failed. Ctrl-C interrupts."""
+        """Wait without the GIL; return False after the timeout. Raises JobError if it failed. Ctrl-C interrupts."""
     def done(self) -> bool: ...
     def data(self) -> bytearray:
-        """The result of all_gather, reduce_scatter and all_to_all, once it is over: memory that may be written.
+        """Return the result of a finished all_gather, reduce_scatter or all_to_all, as writable memory.
 
-        It has the buffer protocol, and is in truth a class of the native module.
+        It has the buffer protocol, and is really a class of the native module.
         """
     def own(self) -> list[list[int]]:
-        """What each rank gave as `own`; empty for a rank that has joined."""
+        """Return what each rank gave as `own`; empty for a rank that has joined."""
     def source(self) -> int:
-        """Of a join: the rank that joined last."""
+        """Return the rank that joined last, of a join."""

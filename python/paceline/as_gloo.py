@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
 VARIABLE = "PACELINE_AS_GLOO"
-_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def asked() -> bool:
     """Whether the variable says so. Raises InvalidArgumentError for what is neither yes nor no."""
-    value = os.environ.get(VARIABLE, "").lower()
-    if value not in (*_YES, *_NO):
-        from paceline.errors import InvalidArgumentError
+    value = os.environ.get(VARIABLE, "")
+    if not value:
+        return False
+    from paceline.settings.table import SETTINGS
 
-        raise InvalidArgumentError(f"{VARIABLE}: '{value[:40]}' is neither 1 nor 0")
-    return value in _YES
+    return bool(SETTINGS["as_gloo"].check(value, SETTINGS["as_gloo"].source("variable")))
 
 
 def load() -> None:

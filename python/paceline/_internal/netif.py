@@ -30,24 +30,20 @@ def addresses() -> dict[str, str]:
     return found
 
 
-def check_interface(text: str, source: str) -> None:
+def check_interface(text: str) -> None:
     """Refuse what cannot name an interface on any machine. Raises InvalidArgumentError."""
     if text in ("0.0.0.0", "::", "*"):
         raise InvalidArgumentError(
-            f"{source}: {text} means every interface, but other ranks need one address to connect to; "
+            f"{text} means every interface, but other ranks need one address to connect to; "
             "name an interface (eth0), a network (10.0.0.0/24) or an address"
         )
     if "/" in text:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise InvalidArgumentError(
-                f"{source}: '{text[:80]}' is not a network; write for example 10.0.0.0/24"
-            ) from None
+            raise InvalidArgumentError(f"'{text[:80]}' is not a network; write for example 10.0.0.0/24") from None
     elif not text or any(letter.isspace() or not letter.isprintable() for letter in text) or len(text) > 64:
-        raise InvalidArgumentError(
-            f"{source}: '{text[:80]}' is no interface, network or address; write for example eth0"
-        )
+        raise InvalidArgumentError(f"'{text[:80]}' is no interface, network or address; write for example eth0")
 
 
 def address_of(text: str, source: str) -> str:
@@ -55,7 +51,10 @@ def address_of(text: str, source: str) -> str:
 
     InvalidArgumentError.
     """
-    check_interface(text, source)
+    try:
+        check_interface(text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source}: {error.reason}") from None
     known = addresses()
     if text in known:
         return known[text]

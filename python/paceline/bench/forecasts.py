@@ -65,12 +65,13 @@ def _simulated(  # noqa: PLR0917
     trace: Trace, where: Network, strategy: str, options: dict[str, Any], row: Row, step_s: float, hosts: int
 ) -> float:
     fields: dict[str, Any] = {"gpus_per_node": row.workers // hosts}
-    if "servers" in find_strategy(strategy).knobs:
+    entry = find_strategy(strategy)
+    if "servers" in entry.knobs:
         fields["servers"] = "colocated"
     found = simulate(
         trace,
         load_cluster(where.cluster, **fields),
-        strategy,
+        entry.name,
         workers=row.workers,
         samples_per_s=row.batch / step_s,
         batch=row.batch,

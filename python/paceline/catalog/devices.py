@@ -54,49 +54,47 @@ def adjusted(
     samples_per_s: float | None = None,
     batch: int | None = None,
     dtype: str | None = None,
-    prefix: str = "",
 ) -> Trace:
     """The trace with gradients of another element type, another batch, at the rate of another device.
 
-    `prefix` is that of option names, for errors. Raises InvalidArgumentError.
+    Raises InvalidArgumentError.
     """
     if dtype is not None:
         trace = trace.with_dtype(dtype)
     if device is not None:
         if samples_per_s is not None or batch is not None:
             raise InvalidArgumentError(
-                f"{prefix}device: gives samples/s and batch as published; leave it out, or leave those out"
+                "gives samples/s and batch as published; leave it out, or leave those out", setting="device"
             )
-        return on_device(trace, device, prefix)
+        return on_device(trace, device)
     if batch is not None:
-        if not 0 < batch < 2**32:
-            raise InvalidArgumentError(f"{prefix}batch: {batch} is not a whole number from 1 to {2**32 - 1}")
         trace = trace.with_batch(batch)
     return trace if samples_per_s is None else trace.scaled_to_rate(samples_per_s)
 
 
-def on_device(trace: Trace, device: str, prefix: str = "") -> Trace:
+def on_device(trace: Trace, device: str) -> Trace:
     """The trace at the published rate of a device, with that rate's batch.
 
     Raises InvalidArgumentError, which lists devices.
     """
-    rate = device_rate(trace, device, prefix)
+    rate = device_rate(trace, device)
     return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)
 
 
-def device_rate(trace: Trace, device: str, prefix: str = "") -> Rate:
+def device_rate(trace: Trace, device: str) -> Rate:
     """The published rate of the trace's model on a device. Raises InvalidArgumentError, which lists devices."""
     model = json.loads(trace.summary())["name"]
     known = rates_of(model)
     if device not in known:
         if not known:
             raise InvalidArgumentError(
-                f"{prefix}device: no device's rate is known for {model}; give samples/s and batch"
+                f"no device's rate is known for {model}; give samples/s and batch", setting="device"
             )
         near = nearest(device, list(known))
         hint = f" (did you mean '{near}'?)" if near else ""
         raise InvalidArgumentError(
-            f"{prefix}device: no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or "
-            "give samples/s and batch"
+            f"no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or "
+            "give samples/s and batch",
+            setting="device",
         )
     return known[device]

@@ -1,4 +1,4 @@
-"""Strategies and coordinators: what is registered, found by name, and which options each of them uses."""
+"""Strategies and coordinators: what is registered, lookup by name, and which options each of them uses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from paceline._core import Cluster, coordinators, nearest, strategies
 from paceline._internal.units import listed
+from paceline.catalog.names import CoordinatorName, StrategyName
 from paceline.errors import InvalidArgumentError
 
 KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
@@ -17,22 +18,27 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy as the registry lists it: its names, and the knobs it looks at."""
+    """A registered strategy: its names, and the options (knobs) that it uses."""
 
-    name: str
+    name: StrategyName
     aliases: tuple[str, ...]
     summary: str
     knobs: frozenset[str]
 
     @property
     def is_a_librarys(self) -> bool:
-        """Whether it is the all-reduce of a library underneath, which chooses by what its links carry."""
+        """Whether it is the all-reduce of an underlying library, which chooses by what its links carry."""
         return "rates" in self.knobs
 
 
 @lru_cache(maxsize=1)
 def all_strategies() -> tuple[Strategy, ...]:
-    """Every strategy that can be forecast, in the order of tables."""
+    """Return all strategies that can be forecast, in the order of tables.
+
+    Example:
+        >>> [strategy.name for strategy in paceline.all_strategies()][:2]
+        ['ps', 'ps-multicast']
+    """
     return tuple(
         Strategy(entry["name"], tuple(entry["aliases"]), entry["summary"], frozenset(entry["knobs"]))
         for entry in json.loads(strategies())
@@ -40,7 +46,7 @@ def all_strategies() -> tuple[Strategy, ...]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of this name or alias; raises InvalidArgumentError naming the nearest."""
+    """Return the strategy of this name or alias. Raises InvalidArgumentError naming the nearest."""
     for strategy in all_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
@@ -54,22 +60,22 @@ GRAPH = "graph"
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A way to agree on an order: its names."""
+    """A registered coordinator: its names."""
 
-    name: str
+    name: CoordinatorName
     aliases: tuple[str, ...]
     summary: str
 
 
 @lru_cache(maxsize=1)
 def all_coordinators() -> tuple[Coordinator, ...]:
-    """Every policy, in the order of tables."""
+    """Return all coordinators, in the order of tables."""
     entries = json.loads(coordinators())
     return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
 
 
-def find_coordinator(name: str, source: str) -> str:
-    """The name of the policy of this name or alias; raises InvalidArgumentError: `source`, if any, and the nearest."""
+def find_coordinator(name: str) -> CoordinatorName:
+    """The name of the policy of this name or alias; raises InvalidArgumentError naming the nearest."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -77,30 +83,29 @@ def find_coordinator(name: str, source: str) -> str:
     near = nearest(name, names)
     known = ", ".join(coordinator.name for coordinator in all_coordinators())
     hint = f"did you mean '{near}'? " if near else ""
-    where = f"{source}: " if source else ""
-    raise InvalidArgumentError(f"{where}unknown coordinator '{name[:80]}'; {hint}known are {known}")
+    raise InvalidArgumentError(f"unknown coordinator '{name[:80]}'; {hint}known are {known}")
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
-    """Say that there is no such thing, and which name is nearest."""
+    """Return a message that there is no such thing, with the nearest name."""
     near = nearest(name, names)
     return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 
 
-def check_knobs(strategies: Iterable[Strategy], given: Iterable[str], prefix: str = "") -> None:
-    """Refuse a knob that none of the strategies uses; `prefix` is that of option names."""
+def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
+    """Refuse a knob that none of the strategies uses."""
     asked = list(strategies)
     names = ", ".join(strategy.name for strategy in asked)
     for knob in given:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
-            users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
+            users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
-                f"{prefix}{knob}: has no effect on {names}; leave it out, or ask for {listed(users, 'or')}"
+                f"has no effect on {names}; leave it out, or ask for {listed(users, 'or')}", setting=knob
             )
 
 
 def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:
-    """The strategies that the cluster's switch can serve, and the others."""
+    """Return the strategies that the cluster's switch supports, and the others."""
     switch = json.loads(cluster.to_json()).get("switch", {})
     able: list[Strategy] = []
     unable: list[Strategy] = []

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline import _core
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import find_strategy
 from paceline.cli import param_types as types
-from paceline.cli.job_options import COORDINATOR, SERVERS
 from paceline.errors import InvalidArgumentError
-from paceline.job.settings import TRANSPORTS
 from paceline.launch.hosts import MOST_RANKS
+from paceline.settings import kinds
 
 if TYPE_CHECKING:
     from paceline.bench.engines import Engine
@@ -24,13 +21,10 @@ if TYPE_CHECKING:
     from paceline.bench.plan import Plan
     from paceline.bench.result import Result
 
-_COUNT = types.Value("N", types.whole(1, 100_000))
-_COUNT_OR_NONE = types.Value("N", types.whole(0, 100_000))
+_COUNT = types.COUNT
+_COUNT_OR_NONE = types.COUNT_OR_NONE
 _PATH = click.Path(path_type=Path)
-_RANKS = types.Value("N,…", types.several(types.whole(1, MOST_RANKS)))
-_STRATEGIES = types.Value("NAME,…", types.several(lambda text: find_strategy(text).name))
-_FUSION = types.Value("SIZE", _core.parse_size)
-_TRANSPORT = click.Choice(TRANSPORTS)
+_RANKS = types.several(kinds.whole(1, MOST_RANKS))
 _SCALING = click.Choice(("weak", "strong"))
 _CANNOT = 77
 
@@ -48,20 +42,16 @@ _CANNOT = 77
 )
 @click.option("--rounds", type=_COUNT, help="Engines take turns.  [default: 3 with several engines, else 1]")
 @click.option("--scaling", type=_SCALING, help="With -np 1,2,4, --batch-size is of a rank or of all.  [default: weak]")
-@click.option("--strategy", type=_STRATEGIES, help="Of paceline, a row for each.  [default: chosen by size]")
-@click.option("--transport", type=_TRANSPORT, help="Of paceline.  [default: auto]")
-@click.option("--coordinator", type=COORDINATOR, help="Of paceline, under its DistributedOptimizer.  [default: DDP]")
-@click.option("--servers", type=SERVERS, help="Parameter servers, on the first ranks' hosts.  [default: 1]")
-@click.option("--fusion", type=_FUSION, help="Gradients that travel together.  [default: each engine's own]")
+@types.options("bench", "strategy", "transport", "coordinator", "servers")
+@click.option("--fusion", type=types.SIZE, help="Gradients that travel together.  [default: each engine's own]")
 @click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, a folder for each class.  [default: synthetic]")
 @click.option("--num-workers", type=_COUNT_OR_NONE, help="Of a rank, that load --data-dir.  [default: 2]")
 @click.option("--image-size", type=_COUNT, help="Pixels of a side.  [default: 224; mlp, cnn: 32; inception_v3: 299]")
-@click.option("--seed", type=types.SEED, help="Of weights and images.  [default: 1]")
+@types.option("bench", "seed")
 @click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
 @click.option("--display-every", type=_COUNT, help="With one engine, steps from line to line.  [default: 10]")
 @click.option("--limit", type=types.POSITIVE, metavar="SECONDS", help="For one run of an engine.  [default: 900]")
-@click.option("--cluster", metavar="FILE|NAME", help="The network between the ranks, for the forecast.")
-@click.option("--bandwidth", type=types.RATE, help="Of hosts' cards, for the forecast.  [default: the emulated one]")
+@types.options("bench", "cluster", "bandwidth")
 @click.option("--read", "logs", type=_PATH, multiple=True, help="A log of tf_cnn_benchmarks, nccl-tests or OSU.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -24,6 +24,7 @@ from paceline.emulate.shaping import MTU, shape
 from paceline.emulate.state import DEFAULT
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
+from paceline.settings.table import EMULATE_RUN
 
 
 def _rate(text: str) -> float:
@@ -33,9 +34,9 @@ def _rate(text: str) -> float:
 
 
 _RATE = types.Value("RATE", _rate)
-_workers = click.option("--workers", type=types.Value("N", types.whole(1, MOST)), required=True, help="Worker hosts.")
+_workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
 _bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="Of every card, each way: 500Mbps.")
-_servers = click.option("--servers", type=types.Value("N", types.whole(1, MOST)), help="Hosts for parameter servers.")
+_servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
 _name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Tells it from other clusters.")
 _realtime = click.option("--realtime/--no-realtime", default=True, help="SCHED_FIFO where permitted.  [default: yes]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -95,29 +96,25 @@ def _note_realtime(wanted: bool, got: bool) -> None:
 
 @emulate.command(context_settings={"allow_interspersed_args": False})
 @_workers
-@click.option(
-    "--servers",
-    type=types.Value("N", types.whole(1, MOST)),
-    help="Parameter servers, each on its own host.  [default: 1]",
-)
+@types.option(EMULATE_RUN, "servers", checked=False)
 @_bandwidth
 @click.option(
     "--ranks-per-host",
-    type=types.Value("N", types.whole(1, MOST_RANKS)),
+    type=types.whole(1, MOST_RANKS),
     default="1",
     help="Of each worker.",
 )
 @job_options.switch
 @_realtime
 @job_options.env
-@job_options.strategy
-@job_options.knobs
-@job_options.output
+@job_options.strategy(EMULATE_RUN)
+@job_options.knobs(EMULATE_RUN)
+@job_options.output(EMULATE_RUN)
 @job_options.command
 def run(
     *,
     workers: int,
-    servers: int | None,
+    servers: str | None,
     bandwidth: float,
     ranks_per_host: int,
     realtime: bool,
@@ -187,7 +184,7 @@ def down(*, name: str) -> None:
 @emulate.command()
 @_workers
 @_bandwidth
-@click.option("--repeats", type=types.Value("N", types.whole(1, 1000)), default="5", help="To take the median of.")
+@click.option("--repeats", type=types.whole(1, 1000), default="5", help="To take the median of.")
 @_realtime
 @_json
 def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 import click
 
 from paceline._internal.console import say
+from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 
 
 @click.command()
 @click.argument("trace", default="resnet-50")
-@click.option("--cluster", metavar="NAME", default="flat", help="Where the sliders begin.  [default: flat]")
+@types.option("explore", "cluster", filled=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, metavar="PORT", help="0: any.  [default: 8080]")
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
-from paceline.job.settings import (
-    BAIDU_RING,
-    DISTRIBUTIONS,
-    INSIDE,
-    LONGEST_TIMEOUT_S,
-    MOST_SERVERS,
-    MOST_STREAMS,
-    PULLS,
-    TRANSPORTS,
-    check_multicast,
-)
 from paceline.launch.hosts import MOST_RANKS, Host, Place, place
-
-if TYPE_CHECKING:
-    from paceline.job.settings import Settings
-    from paceline.launch.job import Elastic
+from paceline.settings import kinds
 
 if TYPE_CHECKING:
     from paceline.job.settings import Settings
@@ -38,80 +22,57 @@ if TYPE_CHECKING:
 
 
 def _grace(text: str) -> float:
-    seconds = types.positive(text)
-    if seconds > LONGEST_TIMEOUT_S:
-        raise InvalidArgumentError(f"'{text[:80]}' is more than {LONGEST_TIMEOUT_S:.0f} s")
+    seconds: float = kinds.POSITIVE.check(text)
+    if seconds > kinds.LONGEST_TIMEOUT_S:
+        raise InvalidArgumentError(f"'{text[:80]}' is more than {kinds.LONGEST_TIMEOUT_S:.0f} s")
     return seconds
 
 
-_GRACE = types.Value("SECONDS", _grace)
-_STREAMS = types.Value("N", types.whole(1, MOST_STREAMS))
-_STRATEGY = types.Value("NAME", lambda text: text if text == BAIDU_RING else find_strategy(text).name)
-COORDINATOR = types.Value("NAME", lambda text: find_coordinator(text, ""))
-RANKS = types.Value("N", types.whole(1, MOST_RANKS))
-SERVERS = types.Value("N", types.whole(1, MOST_SERVERS))
-_CHUNK = types.Value("SIZE", types.checked(types.chunk))
-_STEPS = types.Value("N", types.whole(1, 100_000))
-_WARMUP = types.Value("N", types.whole(0, 100_000))
+RANKS = types.whole(1, MOST_RANKS)
 _PATH = click.Path(path_type=Path)
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def together(*options: Decorator) -> Decorator:
-    """One decorator of several, listed in this order by --help."""
-    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
-
 
 env = click.option(
     "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set for all ranks, on all hosts."
-)
-
-strategy = together(
-    click.option("--strategy", type=_STRATEGY, help="As `paceline strategies` lists them.  [default: chosen by size]"),
-    click.option("--transport", type=click.Choice(TRANSPORTS), help="[default: auto]"),
-    click.option("--chunk", type=_CHUNK, metavar="whole|per-worker|SIZE", help="Cut buckets into messages."),
 )
 
 switch = click.option(
     "--switch", is_flag=True, help="A process of its own adds up in the switch's place (ps-aggregation)."
 )
 
-knobs = together(
-    click.option("--placement", metavar="round-robin|even|FILE", help="Which server adds up what."),
-    click.option("--distribution", type=click.Choice(DISTRIBUTIONS), help="How servers send.  [default: round-robin]"),
-    click.option("--pull", type=click.Choice(PULLS), help="When a DistributedOptimizer waits.  [default: step]"),
-    click.option("--coordinator", type=COORDINATOR, help="How ranks of hvd jobs agree on an order.  [default: graph]"),
-    click.option("--inside", type=click.Choice(INSIDE), help="Reduction inside the node.  [default: ring]"),
-    click.option("--streams", type=_STREAMS, help="Connections between two ranks.  [default: 1]"),
-    click.option(
-        "--multicast", metavar="GROUP:PORT", help="The network copies what goes to many.  [default: unicasts]"
-    ),
-    click.option(
-        "--tls/--no-tls", default=None, help="Whether gRPC is encrypted.  [default: if other hosts can connect]"
-    ),
-    click.option(
-        "--timeout", type=types.POSITIVE, metavar="SECONDS", help="Without progress, until it fails.  [default: 30]"
-    ),
-)
 
-output = together(
-    click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
-    click.option("--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."),
-    click.option(
-        "--grace",
-        type=_GRACE,
-        metavar="SECONDS",
-        default="5",
-        help="Others have so long to end, once a rank failed.  [default: 5]",
-    ),
-    click.option("--timeline", type=_PATH, metavar="FILE", help="Record what every rank does, for `paceline doctor`."),
-    click.option("--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."),
-    click.option("--record-steps", type=_STEPS, help="Steps to take the median of.  [default: 10]"),
-    click.option("--record-warmup", type=_WARMUP, help="Steps before the recorded ones.  [default: 3]"),
-    click.option("--as-gloo", is_flag=True, help='Process groups of "gloo" are Paceline\'s: for trainers that insist.'),
-    click.option("--verbose", is_flag=True, help="Say what runs where."),
-)
+def strategy(place: str) -> types.Decorator:
+    """What is run."""
+    return types.options(place, "strategy", "transport", "chunk", checked=False)
+
+
+def knobs(place: str) -> types.Decorator:
+    """How it is run."""
+    names = ("placement", "distribution", "pull", "coordinator", "inside", "streams", "multicast", "tls", "timeout_s")
+    return types.options(place, *names, checked=False)
+
+
+def output(place: str) -> types.Decorator:
+    """What a job leaves behind and says."""
+    return types.together(
+        click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
+        click.option(
+            "--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."
+        ),
+        click.option(
+            "--grace",
+            type=types.Value("SECONDS", _grace),
+            default="5",
+            help="Others have so long to end, once a rank failed.  [default: 5]",
+        ),
+        types.option(place, "timeline", checked=False),
+        click.option(
+            "--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."
+        ),
+        click.option("--record-steps", type=types.COUNT, help="Steps to take the median of.  [default: 10]"),
+        click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps before the recorded ones.  [default: 3]"),
+        types.options(place, "as_gloo", "verbose"),
+    )
+
 
 command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 
@@ -123,12 +84,10 @@ def request(
     no_prefix: bool,
     output_dir: Path | None,
     grace: float,
-    timeline: Path | None,
     record: Path | None,
     record_steps: int | None,
     record_warmup: int | None,
-    as_gloo: bool,
-    verbose: bool,
+    as_gloo: bool | None,
     switch: bool,
     elastic: Callable[[Settings], Elastic] | None = None,
     **settings: object,
@@ -139,19 +98,16 @@ def request(
 
     if no_prefix and output_dir is not None:
         raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
-    if settings["multicast"] is not None:
-        check_multicast(settings["multicast"], "--multicast")
     asked = Request(
         command=command,
         settings=settings,
+        given_by="flag",
         names=names,
         grace_s=grace,
-        timeline=timeline,
         record=record,
         record_steps=record_steps,
         record_warmup=record_warmup,
-        as_gloo=as_gloo,
-        verbose=verbose,
+        as_gloo=bool(as_gloo),
         switch=switch,
         elastic=elastic,
     )
@@ -167,11 +123,11 @@ def request(
 # The options of `paceline run` for jobs whose ranks may die and come.
 
 
-_RESETS = types.Value("N", types.whole(0, 1_000_000))
+_RESETS = types.whole(0, 1_000_000)
 _SLACK_S = 10.0
 """Beyond the time in which every rank notices that another is silent."""
 
-options = together(
+options = types.together(
     click.option(
         "--elastic", is_flag=True, help="Replace ranks that die; go on from the last commit (docs/how-to/elastic.md)."
     ),

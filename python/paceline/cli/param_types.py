@@ -1,27 +1,31 @@
-"""Kinds of option values: whole numbers, rates, sizes and lists of them. Errors name the option and the remedy."""
+"""Options of the command line: those of the table of settings, and types for options that one command alone has."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline import _core
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, Source
+from paceline.settings import kinds
+from paceline.settings.kinds import Kind
+from paceline.settings.table import SETTINGS, of_place
 
-T = TypeVar("T")
-
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[object]
+    _Choice = click.Choice[str]
 else:  # before click 8.4 it is not generic
     _ParamType = click.ParamType
+    _Choice = click.Choice
 
 
 class Value(_ParamType):
-    """A value that a function makes of text; its InvalidArgumentError becomes the option's."""
+    """A value that a function makes of text; its InvalidArgumentError names the option."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         """`name` is what --help calls such a value."""
@@ -30,125 +34,100 @@ class Value(_ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Text to value."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except InvalidArgumentError as error:
-            self.fail(str(error), param, ctx)
+        return _converted(self._parse, value, param) if isinstance(value, str) else value
 
 
-def several(parse: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """A parser of comma-separated lists, in which nothing may stand twice."""
+class Name(_Choice):
+    """One of several names, which the shell completes."""
 
-    def parse_list(text: str) -> list[T]:
-        values: list[T] = []
-        for word in text.split(","):
-            if not word.strip():
-                raise InvalidArgumentError(f"'{text[:80]}' has an empty place; separate values with one comma")
-            value = parse(word.strip())
-            if value in values:
-                raise InvalidArgumentError(f"{word.strip()} is listed twice")
-            values.append(value)
-        return values
+    def __init__(self, kind: Kind) -> None:
+        """Of a kind that has choices."""
+        super().__init__(kind.choices)
+        self._check = kind.check
 
-    return parse_list
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Text to name."""
+        return _converted(self._check, value, param)
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """A parser of whole numbers."""
-
-    def parse_whole(text: str) -> int:
-        negative = text.startswith("-")
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()):
-            raise InvalidArgumentError(f"'{text[:80]}' is not a whole number; write for example 8 or 2,4,8")
-        if negative or len(digits) > 20 or not least <= int(digits) <= most:
-            raise InvalidArgumentError(f"{text[:80]} is not between {least} and {most}")
-        return int(digits)
-
-    return parse_whole
-
-
-def factor_of(example: str) -> Callable[[str], float]:
-    """A parser of positive factors such as 2 or 0.5; `example` says what one means."""
-
-    def parse_factor(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 1e-6 <= value <= 1e6:
-            raise InvalidArgumentError(f"'{text[:80]}' is not a factor between 0.000001 and 1000000; {example}")
-        return value
-
-    return parse_factor
-
-
-factor = factor_of("2 means twice as fast")
-
-
-def positive(text: str) -> float:
-    """A positive number."""
+def _converted(check: Callable[[Any], object], value: object, param: click.Parameter | None) -> object:
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise InvalidArgumentError(f"'{text[:80]}' is not a number above 0")
-    return value
+        return check(value)
+    except InvalidArgumentError as error:
+        if param is None or not param.name:
+            raise
+        raise error.at(param.name, Source("flag", param.opts[0])) from None
 
 
-def chunk(text: str) -> str | int:
-    """`whole`, `per-worker` or bytes."""
-    return text if text in ("whole", "per-worker") else _core.parse_size(text)
+def of_kind(kind: Kind) -> Value | Name:
+    """The type of an option whose values are of this kind."""
+    return Name(kind) if kind.choices else Value(kind.words, kind.check)
 
 
-def bucket_size(text: str) -> int | None:
-    """`none` or bytes."""
-    return None if text == "none" else _core.parse_size(text)
+def option(place: str, name: str, *, checked: bool = True, filled: bool = False) -> Decorator:
+    """The option of a command (`place`) for a setting of the table.
+
+    Args:
+        place: The command, as the table calls it.
+        name: The setting.
+        checked: Whether the text becomes a value here; else whoever reads all settings of the job checks it.
+        filled: Whether the command is called with the default where the option is not given; else with None.
+    """
+    setting = SETTINGS[name]
+    kind, default = setting.kind_of(place), setting.default_of(place) if filled else None
+    words = setting.default_text(place)
+    if kind.is_switch and "/" not in setting.flag:
+        return click.option(setting.flag, name, is_flag=True, default=None, help=setting.help_of(place))
+    told = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
+    if kind.is_switch:
+        return click.option(setting.flag, name, default=default, help=told)
+    type_ = of_kind(kind)
+    if not checked and isinstance(type_, Value):
+        type_ = Value(kind.words, lambda text: text)
+    shown = None if kind.choices else kind.words
+    given = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=told)
 
 
-def words(text: str) -> list[str]:
-    """Names, at least one."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
-        raise InvalidArgumentError(f"'{text[:80]}' has no name; leave the option out for its default")
-    return found
+def options(place: str, *names: str, checked: bool = True, filled: bool = False) -> Decorator:
+    """The options of a command for several settings, listed in this order by --help."""
+    return together(*(option(place, name, checked=checked, filled=filled) for name in names))
 
 
-def checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """A parser that leaves the text as it is, once `check` accepts it."""
-
-    def parse(text: str) -> str:
-        check(text)
-        return text
-
-    return parse
+def together(*several: Decorator) -> Decorator:
+    """One decorator of several, listed in this order by --help."""
+    return lambda command: reduce(lambda done, one: one(done), reversed(several), command)
 
 
-MOST_WORKERS = 60_000
-BATCH = Value("N", whole(1, 2**32 - 1))
-WORKERS = Value("N,…", several(whole(1, MOST_WORKERS)))
-GPUS = Value("N", whole(1, 1024))
-ITERATIONS = Value("N", whole(1, 100_000))
-SEED = Value("N", whole(0, 2**64 - 1))
-FACTORS = Value("FACTOR,…", several(factor))
-SCALE = Value("FACTOR", factor_of("4 means four times as long"))
-SHRINK = Value("FACTOR", factor_of("4 means a quarter of the bytes"))
-WORDS = Value("NAME,…", words)
-TIME = Value("TIME", checked(_core.parse_time))
+def flags(place: str, values: Mapping[str, object]) -> dict[str, Source]:
+    """What messages call the settings of a command: their flags, as they were typed for these values."""
+    return {setting.name: setting.source("flag", values.get(setting.name)) for setting in of_place(place)}
+
+
+def _of(kind: Kind) -> Value:
+    return Value(kind.words, kind.check)
+
+
+def whole(least: int, most: int, words: str = "N") -> Value:
+    """Whole numbers in a range."""
+    return _of(kinds.whole(least, most, words))
+
+
+def several(value: Kind) -> Value:
+    """Lists of values, separated by commas."""
+    return _of(kinds.several(value))
+
+
+def or_auto(kind: Kind) -> Value:
+    """A factor, or None for `auto`."""
+    return Value(f"auto|{kind.words}", lambda text: None if text == "auto" else kind.check(text))
+
+
+COUNT = whole(1, 100_000)
+COUNT_OR_NONE = whole(0, 100_000)
+SCALE = kinds.factor("4 means four times as long")
+SHRINK = kinds.factor("4 means a quarter of the bytes")
+WORDS = _of(kinds.names_of(str))
 SECONDS = Value("TIME", _core.parse_time)
-RATE = Value("RATE", checked(_core.parse_rate))
-POSITIVE = Value("NUMBER", positive)
-CHUNK = Value("CHUNK", chunk)
-BUCKET_SIZE = Value("SIZE", checked(bucket_size))
-
-
-def _rates(text: str) -> list[str]:
-    words = text.split(",")
-    several(_core.parse_rate)(text)
-    return [word.strip() for word in words]
-
-
-RATES = Value("RATE,…", _rates)
+POSITIVE = _of(kinds.POSITIVE)
+SIZE = Value("SIZE", _core.parse_size)

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import click
 
-from paceline import _core
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable, replaced
-from paceline.cli.param_types import BUCKET_SIZE, WORDS, Value
+from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 
 
 @click.command()
 @click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
-@click.option("--fetch", type=WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]")
-@click.option("--bucket-size", type=BUCKET_SIZE, default="64MB", show_default=True, help="Of a bucket, or `none`.")
+@click.option(
+    "--fetch", type=types.WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]"
+)
+@types.option("plan", "bucket_size", filled=True)
 @click.option(
     "--ids",
     type=click.Choice(["depth", "listed"]),
@@ -26,7 +27,7 @@ from paceline.errors import InvalidArgumentError
     help="How all-reduces are numbered.",
 )
 @click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: operations or nodes that are all-reduces, too.")
-@click.option("--unknown-size", type=Value("SIZE", _core.parse_size), help="TensorFlow: of those without a shape.")
+@click.option("--unknown-size", type=types.SIZE, help="TensorFlow: of those without a shape.")
 @click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph as JSON, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")

@@ -15,6 +15,7 @@ from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
+from paceline.settings import kinds
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
@@ -34,7 +35,7 @@ def _most(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = types.positive(text)
+    seconds: float = kinds.POSITIVE.check(text)
     if seconds > _LONGEST_S:
         raise InvalidArgumentError(f"'{text[:80]}' is more than {_LONGEST_S:.0f} s")
     return seconds
@@ -43,7 +44,7 @@ def _seconds(text: str) -> float:
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
 @click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats: some seconds.")
-@click.option("--repeats", type=types.Value("N", types.whole(1, 1000)), help="Of each.  [default: 5; 3 with --quick]")
+@click.option("--repeats", type=types.whole(1, 1000), help="Of each.  [default: 5; 3 with --quick]")
 @click.option(
     "--limit",
     type=types.Value("SECONDS", _seconds),

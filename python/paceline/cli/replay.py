@@ -16,7 +16,6 @@ from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 from paceline.job import job
-from paceline.job.settings import PULLS
 from paceline.replay import traces
 from paceline.replay.play import Asked, gather, play
 from paceline.replay.result import Played, measured
@@ -24,14 +23,11 @@ from paceline.replay.result import Played, measured
 
 @click.command()
 @click.argument("trace")
-@click.option("--scale", type=types.SCALE, default="1", help="Multiply times.  [default: 1]")
-@click.option("--shrink", type=types.SHRINK, default="1", help="Divide bytes.  [default: 1]")
-@click.option("--iterations", type=types.ITERATIONS, default="10", help="To be measured.  [default: 10]")
-@click.option("--warmup", type=types.Value("N", types.whole(1, 1000)), default="2", help="Before.  [default: 2]")
-@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
-@click.option("--pull", type=click.Choice(PULLS), help="When what servers send is awaited.  [default: layer]")
-@click.option("--barrier/--no-barrier", default=None, help="Hold iterations together.  [default: barrier]")
-@click.option("--overlap/--no-overlap", default=None, help="Send while the backward pass runs.  [default: overlap]")
+@click.option("--scale", type=types.of_kind(types.SCALE), default="1", help="Multiply times.  [default: 1]")
+@click.option("--shrink", type=types.of_kind(types.SHRINK), default="1", help="Divide bytes.  [default: 1]")
+@types.option("replay", "iterations", filled=True)
+@click.option("--warmup", type=types.whole(1, 1000), default="2", help="Before.  [default: 2]")
+@types.options("replay", "bucket_size", "pull", "barrier", "overlap")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
 @click.option("--json", "as_json", is_flag=True, help="Rank 0 prints what all ranks say as JSON.")
 def main(

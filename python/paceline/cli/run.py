@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from paceline._internal.netif import check_interface
 from paceline.cli import job_options
 from paceline.cli import param_types as types
 from paceline.launch.host import DEFAULT_RSH, parse_rsh
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 
-_PORT = types.Value("PORT", types.whole(1, 65_535))
+_PORT = types.whole(1, 65_535, "PORT")
 _PATH = click.Path(path_type=Path)
 
 
@@ -32,14 +31,14 @@ class CannotDoHereError(click.ClickException):
 @click.option("--hostfile", type=_PATH, metavar="FILE", help="Lines such as: node1 slots=2")
 @click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
 @job_options.env
-@job_options.strategy
-@click.option("--servers", type=job_options.SERVERS, help="Parameter servers: processes of their own.  [default: 1]")
+@job_options.strategy("run")
+@types.option("run", "servers", checked=False)
 @job_options.switch
-@job_options.knobs
-@click.option("--interface", metavar="NAME|NETWORK", help="For connections between ranks: eth0 or 10.0.0.0/24.")
+@job_options.knobs("run")
+@types.option("run", "interface")
 @click.option("--port", type=_PORT, help="Where rank 0, or an elastic job, waits.  [default: a free one]")
 @job_options.options
-@job_options.output
+@job_options.output("run")
 @job_options.command
 def run(
     *,
@@ -76,8 +75,6 @@ def run(
         wanted.refuse_without()
         places = _places(ranks, hosts, hostfile)
     request, output = job_options.request(command, elastic=elastic, **options)
-    if interface is not None:
-        check_interface(interface, "--interface")
     checked = request.checked()
     return checked.run(
         spread(places, checked.helpers),

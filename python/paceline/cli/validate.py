@@ -14,10 +14,11 @@ from paceline._core import Cluster, parse_rate
 from paceline._internal.console import say, width
 from paceline._internal.files import check_writable
 from paceline.catalog.library import load_cluster
+from paceline.catalog.names import StrategyName
 from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types
 from paceline.cli.probe import refuse_alone, show
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
 from paceline.job.settings import Settings
 from paceline.validate import plot as plots
@@ -32,18 +33,8 @@ if TYPE_CHECKING:
     from paceline.validate.compare import ComparisonOptions
     from paceline.validate.real import Emulator
 
-DEFAULT_RATE = "500Mbps"
-_AUTO = "auto"
 
-
-def _or_auto(kind: types.Value) -> types.Value:
-    """A factor, or None for `auto`."""
-    return types.Value(
-        "auto|FACTOR", lambda text: None if text == _AUTO else cast("float", kind.convert(text, None, None))
-    )
-
-
-_REPEATS = types.Value("N", types.whole(1, 1000))
+_REPEATS = types.whole(1, 1000)
 HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
 """Options that --here has, too."""
 _ELSEWHERE = {
@@ -69,21 +60,18 @@ class CannotDoHereError(click.ClickException):
 @click.option("--quick", is_flag=True, help="All strategies once: under two minutes.")
 @click.option("--full", is_flag=True, help="All models, workers and servers: an hour or two.")
 @click.option("--trace", type=types.WORDS, help="As `paceline traces` lists them, files, or allreduce:SIZE.")
-@click.option("--strategy", type=types.WORDS, help="As `paceline strategies` lists them.  [default: all]")
-@click.option("--workers", type=types.WORKERS, help="Ranks, each on a host of its own.  [default: 4]")
-@click.option("--servers", type=types.WORKERS, help="Parameter servers, each on a host.  [default: 1]")
-@click.option("--bandwidth", type=types.RATES, default=DEFAULT_RATE, help=f"Of a host.  [default: {DEFAULT_RATE}]")
-@click.option("--shrink", type=_or_auto(types.SHRINK), default=_AUTO, help="Divide bytes.  [default: auto]")
-@click.option("--scale", type=_or_auto(types.SCALE), default=_AUTO, help="Multiply times.  [default: auto]")
-@click.option("--bucket-size", type=types.BUCKET_SIZE, help="Fuse gradients up to SIZE, or none.  [default: none]")
-@click.option("--network", type=click.Choice(["fifo", "fluid"]), default="fluid", help="[default: fluid]")
-@click.option("--latency", type=types.TIME, help="Of the simulated network.  [default: none]")
-@click.option("--message-overhead", type=types.TIME, help="Of a simulated message, at its sender.  [default: none]")
+@types.options("validate", "strategy", "workers", "servers")
+@types.option("validate", "bandwidth", filled=True)
+@click.option("--shrink", type=types.or_auto(types.SHRINK), default="auto", help="Divide bytes.  [default: auto]")
+@click.option("--scale", type=types.or_auto(types.SCALE), default="auto", help="Multiply times.  [default: auto]")
+@types.option("validate", "bucket_size")
+@types.option("validate", "network", filled=True)
+@types.options("validate", "latency", "message_overhead")
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
 @click.option("--here", is_flag=True, help="On the hosts of the job that this is a rank of.")
-@click.option("--cluster", metavar="FILE|NAME", help="With --here: what is simulated.  [default: probe first]")
+@types.option("validate", "cluster")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw measured against simulated.")
@@ -118,8 +106,6 @@ def validate(
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
     if here:
-        pass
-
         refuse_elsewhere(context)
         result = compare_here(plot=plot, **{name: options[name] for name in HERE})
         return 0 if result is None else _finish(result, plot, as_json, csv)
@@ -195,7 +181,8 @@ def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
     (default,) = cells.QUICK
     strategies = options["strategy"] or default.strategies
     if options["servers"] is not None:
-        check_knobs(cells.strategies_of(strategies), ["servers"], "--")
+        with naming(types.flags("validate", options)):
+            check_knobs(cells.strategies_of(strategies), ["servers"])
     return (
         cells.Wanted(
             options["trace"] or default.traces,
@@ -286,7 +273,7 @@ def _strategies(names: list[str] | None) -> list[Strategy]:
     return strategies_of(names or ([own] if own is not None else [ALL]))
 
 
-def _those_with_knobs_first(strategies: list[Strategy]) -> list[str]:
+def _those_with_knobs_first(strategies: list[Strategy]) -> list[StrategyName]:
     """A job's settings agree rather with a strategy that looks at many."""
     return [one.name for one in sorted(strategies, key=lambda one: len(one.knobs), reverse=True)]
 

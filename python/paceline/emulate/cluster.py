@@ -122,8 +122,8 @@ class Cluster:
             env: Environment variables for all ranks, in addition to this process's.
             output: Receives what ranks print, such as `Collected()` or `Discarded()`; by default it is printed.
             limit_s: Seconds after which the job is stopped.
-            **settings: PACELINE_ variables in lower case, such as `strategy="ps"`, `servers=2` or `timeout=10`; and
-                `timeline`, `record`, `grace_s`, `verbose` and `switch` as for `paceline emulate run`.
+            **settings: Settings of a job (docs/reference/settings.md), such as `strategy="ps"`, `servers=2` or
+                `timeout_s=10`; and `record`, `grace_s` and `switch` as for `paceline emulate run`.
 
         Returns:
             The exit code.

@@ -18,7 +18,7 @@ from paceline.launch.request import Checked, Request
 if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster
 
-_REQUEST = ("timeline", "record", "record_steps", "record_warmup", "grace_s", "verbose", "limit_s", "names", "switch")
+_REQUEST = ("record", "record_steps", "record_warmup", "grace_s", "limit_s", "names", "switch")
 
 
 def run(

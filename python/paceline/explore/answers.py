@@ -13,8 +13,9 @@ from paceline.catalog.strategies import Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
 from paceline.forecast import plotting
-from paceline.forecast.simulate import Result, Run, traced
-from paceline.forecast.sweep import execute, plan
+from paceline.forecast.options import plan
+from paceline.forecast.simulate import Result, Scenario, traced
+from paceline.forecast.sweep import execute
 from paceline.report.lanes import COLOURS, MOST_LANES, lanes_of
 
 # A timeline of more workers is not read.
@@ -93,7 +94,7 @@ def _counts(workers: int) -> list[int]:
 
 def _runs(
     state: State, trace: Trace, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]
-) -> list[Run]:
+) -> list[Scenario]:
     return plan(
         trace,
         [cluster],

@@ -9,7 +9,7 @@ from paceline._internal import units
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import PathPart, Result, Run
+from paceline.forecast.simulate import PathPart, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, named
 
@@ -81,7 +81,7 @@ def bound(result: Result) -> str:
     return f"bound by {name} ({seconds / total * 100:.0f} % of the critical path{queue})"
 
 
-def _what_if(run: Run, result: Result) -> list[str]:
+def _what_if(run: Scenario, result: Result) -> list[str]:
     """The effect of twice the bandwidth (or half the latency) and of half the computation."""
     if result.messages > _MOST_MESSAGES:
         return []
@@ -97,7 +97,7 @@ def _what_if(run: Run, result: Result) -> list[str]:
     return [_effect(words, gain) for (words, _), gain in zip(options, gains, strict=True)]
 
 
-def _relief(run: Run, part: str) -> tuple[str, Run]:
+def _relief(run: Scenario, part: str) -> tuple[str, Scenario]:
     fields = json.loads(run.cluster.to_json())
     field, words, factor = {
         "host copies": ("host_bandwidth", "twice the rate of host copies", 2.0),
@@ -122,7 +122,7 @@ def _effect(words: str, gain: float) -> str:
     return f"{words} would not help"
 
 
-def _others(run: Run, result: Result) -> list[str]:
+def _others(run: Scenario, result: Result) -> list[str]:
     """The best of the other strategies, with the options of this one that they use."""
     if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
         return []

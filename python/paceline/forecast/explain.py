@@ -16,7 +16,7 @@ from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import bound, scaled
-from paceline.forecast.simulate import Result, Run
+from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group
 
@@ -119,7 +119,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
 # ---- the knee
 
 
-def _knee(run: Run) -> Knee:
+def _knee(run: Scenario) -> Knee:
     """Find it by bisection over nodes.
 
     The gain of one more worker is taken as a share of what doubling their number gains: the difference between two
@@ -148,20 +148,20 @@ def _knee(run: Run) -> Knee:
     return Knee(above, 2 * above, _bound_at(run, 2 * above))
 
 
-def _sized(run: Run, workers: int) -> Run:
+def _sized(run: Scenario, workers: int) -> Scenario:
     """With so many workers, and those of the slow ranks that are among them."""
     slow = json.loads(run.cluster.to_json()).get("stragglers", [])
     kept = [one for one in slow if one["rank"] < workers]
     return (run if kept == slow else _with(run, stragglers=kept)).changed(workers=workers)
 
 
-def _messages(run: Run, workers: int) -> int:
+def _messages(run: Scenario, workers: int) -> int:
     """About how many a strategy sends at the most: a ring."""
     buckets = len(run.trace.buckets(run.options.get("bucket_size")))
     return 2 * workers * workers * buckets
 
 
-def _bound_at(run: Run, workers: int) -> str:
+def _bound_at(run: Scenario, workers: int) -> str:
     [result] = execute([_sized(run, workers)])
     return bound(result) if result.critical_path else "without anything to do"
 
@@ -180,10 +180,10 @@ def _knee_in_words(knee: Knee) -> str:
 # ---- what if
 
 
-def _changes(run: Run, result: Result) -> list[Change]:
+def _changes(run: Scenario, result: Result) -> list[Change]:
     fields = json.loads(run.cluster.to_json())
     able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy != run.strategy]
-    candidates: list[tuple[str, list[Run], str]] = [
+    candidates: list[tuple[str, list[Scenario], str]] = [
         ("twice the bandwidth", [_with(run, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
         _half_the_latency(run, fields),
         _help_of_the_switch(run, "multicast"),
@@ -195,17 +195,17 @@ def _changes(run: Run, result: Result) -> list[Change]:
     return [_best(what, runs, note, result) for what, runs, note in candidates]
 
 
-def _with(run: Run, **fields: object) -> Run:
+def _with(run: Scenario, **fields: object) -> Scenario:
     return run.changed(cluster=load_cluster(run.cluster, **fields))
 
 
-def _half_the_latency(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
+def _half_the_latency(run: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
     if fields["latency"].startswith("0"):
         return "half the latency", [], "the cluster has none"
     return "half the latency", [_with(run, latency=scaled(fields["latency"], 0.5))], ""
 
 
-def _help_of_the_switch(run: Run, kind: str) -> tuple[str, list[Run], str]:
+def _help_of_the_switch(run: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
     """The best strategy that uses what a switch can do."""
     if kind in run.strategy.knobs:
         return f"{kind} in the switch", [], "it is used already"
@@ -216,17 +216,16 @@ def _help_of_the_switch(run: Run, kind: str) -> tuple[str, list[Run], str]:
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
 
 
-def _bucket_sizes(run: Run) -> list[Run]:
+def _bucket_sizes(run: Scenario) -> list[Scenario]:
     """With every tensor by itself, and fused up to each size; none where a file places the buckets there are."""
     if isinstance(run.options.get("placement"), list):
         return []
     total = json.loads(run.trace.summary())["gradient_bytes"]
     fused = [run.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
-    unfused = {name: value for name, value in run.options.items() if name != "bucket_size"}
-    return [Run(run.trace, run.cluster, unfused), *fused]
+    return [run.changed(bucket_size=None), *fused]
 
 
-def _without_the_slowest(run: Run, fields: dict[str, Any]) -> tuple[str, list[Run], str]:
+def _without_the_slowest(run: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
     what = "without the slowest rank"
     slow = [one for one in fields.get("stragglers", []) if one["factor"] > 1 and one["rank"] < run.workers]
     if slow:
@@ -239,7 +238,7 @@ def _without_the_slowest(run: Run, fields: dict[str, Any]) -> tuple[str, list[Ru
         slowest = times.index(max(times))
         del document["workers"][slowest]
         trace = Trace.from_json(json.dumps(document).encode(), document["name"])
-        return what, [Run(trace, run.cluster, run.options)], f"recorded rank {slowest}"
+        return what, [run.changed(trace=trace)], f"recorded rank {slowest}"
     return what, [], "all ranks are alike here"
 
 
@@ -248,7 +247,7 @@ def _seconds(worker: dict[str, Any]) -> float:
     return float(forward + worker.get("backward_s", 0.0) + worker.get("optimizer_s", 0.0))
 
 
-def _best(what: str, runs: Sequence[Run], note: str, result: Result) -> Change:
+def _best(what: str, runs: Sequence[Scenario], note: str, result: Result) -> Change:
     """The fastest of the runs, those left out that would take long or whose options exclude each other."""
     quick = [run for run in runs if _messages(run, run.workers) <= _MOST_MESSAGES]
     results = [found for run in quick for found in _result(run)]
@@ -263,14 +262,14 @@ def _best(what: str, runs: Sequence[Run], note: str, result: Result) -> Change:
     return Change(what, best.iteration_s, gain, note or _named(what, best_run, best))
 
 
-def _result(run: Run) -> list[tuple[Run, Result]]:
+def _result(run: Scenario) -> list[tuple[Scenario, Result]]:
     try:
         return [(run, execute([run])[0])]
     except InvalidArgumentError:
         return []
 
 
-def _named(what: str, run: Run, result: Result) -> str:
+def _named(what: str, run: Scenario, result: Result) -> str:
     if "bucket" in what:
         size = run.options.get("bucket_size")
         if size is None:

@@ -1,170 +1,244 @@
-"""From the options of `paceline simulate` to runs: names become traces, clusters and strategies.
+"""From what is asked for to scenarios: names become traces, clusters and strategies; what cannot be is refused.
 
-Options that are invalid or would have no effect are refused.
+The command line, a report's specification and Python all make a `Sweep`, and `prepare` makes its scenarios.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from typing import Any, Literal
 
-from paceline._core import Cluster, Trace, parse_size
+from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_writable
 from paceline.catalog.devices import adjusted, device_rate
-from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
-from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Run, refuse_without_compute
-from paceline.forecast.sweep import plan
+from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast.simulate import Scenario, used_by
+from paceline.settings.kinds import PLACEMENTS
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS
 
-DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
+CORE = (
+    "bucket_size",
+    "placement",
+    "chunk",
+    "distribution",
+    "pull",
+    "inside",
+    "network",
+    "barrier",
+    "overlap",
+    "iterations",
+    "seed",
+    "critical_path",
+    "detail",
+)
+"""Options of every scenario of a sweep."""
+_SWEPT = ("workers", "bandwidth", "strategy", "servers", "compute_speedup")
+_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth")
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options as typed; None is not given."""
+class Sweep:
+    """The product of scenarios that is asked for. Made by `of`, so that every value has been checked."""
 
-    trace: str
+    trace: str | Path | Trace
+    values: Mapping[str, Any]
+    """By setting; one that is not given is absent. Those that are swept are lists."""
+    sources: Mapping[str, Source]
+    given_by: Literal["flag", "keyword", "key"]
+    cluster_fields: Mapping[str, object] = field(default_factory=dict)
+    """Other fields of the cluster, in Python."""
     timeline: Path | None = None
     plot: Path | None = None
-    workers: list[int] | None = None
-    strategy: list[str] | None = None
-    servers: list[int] | None = None
-    compute_speedup: list[float] | None = None
-    device: str | None = None
-    samples_per_s: float | None = None
-    batch: int | None = None
-    dtype: str | None = None
-    add_module: str | None = None
-    cluster: str | None = None
-    bandwidth: list[str] | None = None
-    latency: str | None = None
-    gpus_per_node: int | None = None
-    intra_bandwidth: str | None = None
-    network: str | None = None
-    bucket_size: str | None = None
-    chunk: str | int | None = None
-    placement: str | None = None
-    distribution: str | None = None
-    pull: str | None = None
-    inside: str | None = None
-    coordinator: str = "none"
-    coordinator_constants: str | None = None
-    barrier: bool | None = None
-    overlap: bool | None = None
-    iterations: int | None = None
-    seed: int | None = None
-    detail: bool | None = None
-    executor: str = "local"
+
+    @classmethod
+    def of(
+        cls,
+        trace: str | Path | Trace,
+        given: Mapping[str, object],
+        place: str,
+        given_by: Literal["flag", "keyword", "key"] = "keyword",
+        *,
+        where: str = "",
+        timeline: Path | None = None,
+        plot: Path | None = None,
+    ) -> Sweep:
+        """Check what `place`, a command or function of the table, was given; None is as good as not given.
+
+        `where`: the file and the place in it that the values stand in. Raises InvalidArgumentError, which carries
+        setting and source.
+        """
+        values, sources, others = {}, {}, {}
+        for name, value in given.items():
+            if value is None:
+                continue
+            setting = SETTINGS.get(name)
+            if setting is None or place not in setting.uses:
+                others[name] = value
+                continue
+            sources[name] = setting.source(given_by, value, where)
+            checked = setting.check(value, sources[name], place)
+            values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
+        return cls(trace, values, sources, given_by, others, timeline, plot)
+
+    def get(self, name: str) -> Any:  # noqa: ANN401
+        """The value of a setting; None if it was not given."""
+        return self.values.get(name)
+
+    def spelling(self, name: str) -> str:
+        """How a setting would be given here, for advice."""
+        return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Numbers of workers, at least one."""
+        return self.get("workers") or DEFAULT_WORKERS
+
+    def machine(self) -> Cluster:
+        """The cluster, but for its bandwidth. Raises InvalidArgumentError."""
+        fields = {name: self.get(name) for name in _CLUSTER}
+        return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
+
+    def machines(self, machine: Cluster) -> list[Cluster]:
+        """One for each bandwidth. Raises InvalidArgumentError."""
+        return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
+
+    def step(self) -> Trace:
+        """The trace as the options change it. Raises InvalidArgumentError."""
+        trace = load_trace(self.trace)
+        if self.get("add_module") is not None:
+            trace = trace.with_modules(self.get("add_module"))
+        changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
+        return adjusted(trace, **changes)
+
+    def refuse_idle_links(self, machine: Cluster, strategies: Sequence[Strategy] = ()) -> None:
+        """Raise InvalidArgumentError for links inside nodes that have none."""
+        described = json.loads(machine.to_json())
+        colocated = described["servers"] == "colocated" and any("servers" in one.knobs for one in strategies)
+        if self.get("intra_bandwidth") is not None and described["gpus_per_node"] == 1 and not colocated:
+            raise self._alone("intra_bandwidth")
+
+    def _alone(self, name: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
+        )
+
+    def device_note(self, trace: Trace) -> list[str]:
+        """Where the rate of the device that was named comes from."""
+        device = self.get("device")
+        return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The runs, and what to tell the user about them beforehand."""
+    """The scenarios, and what to tell the user about them beforehand."""
 
-    runs: list[Run]
+    scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(sweep: Sweep) -> Prepared:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
-    _refuse_constants(request)
-    _check_outputs(request)
-    asked, by_name = _strategies(request.strategy)
-    trace = trace_of(request)
-    cluster = load_cluster(
-        request.cluster,
-        latency=request.latency,
-        gpus_per_node=request.gpus_per_node,
-        intra_bandwidth=request.intra_bandwidth,
-    )
-    asked, notes = _only_feasible(asked, by_name, cluster)
-    check_knobs(asked, [knob for knob in KNOBS if getattr(request, knob) is not None], "--")
-    _refuse_without_effect(request, asked, trace, cluster)
-    bucket_size = None if request.bucket_size in (None, "none") else parse_size(str(request.bucket_size))
-    runs = plan(
-        trace,
-        [load_cluster(cluster, bandwidth=rate) for rate in request.bandwidth or (None,)],
-        asked,
-        workers=request.workers or DEFAULT_WORKERS,
-        servers=request.servers or [None],
-        compute_speedups=request.compute_speedup or [None],
-        options={
-            "bucket_size": bucket_size,
-            "placement": _placement(request, trace, bucket_size),
-            "chunk": request.chunk,
-            **{name: getattr(request, name) for name in ("distribution", "pull", "inside", "network", "barrier")},
-            **{name: getattr(request, name) for name in ("overlap", "iterations", "seed", "detail")},
-        },
-    )
-    if request.timeline is not None and len(runs) != 1:
+    with naming(sweep.sources):
+        return _prepared(sweep)
+
+
+def _prepared(sweep: Sweep) -> Prepared:
+    if sweep.get("coordinator_constants") is not None:
         raise InvalidArgumentError(
-            f"--timeline: shows one run, and {len(runs)} are asked for: give one value of {_several(request, asked)}"
+            "has no effect without --coordinator; add --coordinator all or leave it out",
+            setting="coordinator_constants",
         )
-    notes += _unmeasured(request, cluster)
-    if request.device is not None:
-        notes.append(f"--device: {device_rate(trace, request.device).cited}")
-    return Prepared(runs, notes)
+    _check_outputs(sweep)
+    asked, by_name = _strategies(sweep.get("strategy"))
+    trace, machine = sweep.step(), sweep.machine()
+    asked, notes = _only_feasible(asked, by_name, machine)
+    check_knobs(asked, [knob for knob in KNOBS if knob in sweep.values])
+    _refuse_without_effect(sweep, asked, trace, machine)
+    scenarios = plan(
+        trace,
+        sweep.machines(machine),
+        asked,
+        workers=sweep.workers,
+        servers=sweep.get("servers") or [None],
+        compute_speedups=sweep.get("compute_speedup") or [None],
+        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)},
+    )
+    if sweep.timeline is not None and len(scenarios) != 1:
+        raise InvalidArgumentError(
+            f"--timeline: shows one run, and {len(scenarios)} are asked for: give one value of {_several(sweep, asked)}"
+        )
+    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
 
 
-def _unmeasured(request: Request, cluster: Cluster) -> list[str]:
+def plan(
+    trace: Trace,
+    clusters: Sequence[Cluster],
+    strategies: Sequence[Strategy],
+    *,
+    workers: Sequence[int],
+    servers: Sequence[int | None],
+    compute_speedups: Sequence[float | None],
+    options: Mapping[str, Any],
+) -> list[Scenario]:
+    """The scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+
+    A knob reaches those strategies that use it: one without servers is run once, whatever their number.
+    """
+    return [
+        Scenario.of(
+            trace,
+            cluster,
+            strategy,
+            count,
+            **used_by(strategy, options),
+            servers=server_count,
+            compute_speedup=speedup,
+        )
+        for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies)
+        for server_count in (servers if "servers" in strategy.knobs else [None])
+    ]
+
+
+def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
     """Of a probe of one host, whose file has to say something of the network."""
-    if request.cluster is None or request.bandwidth is not None:
+    if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
         return []
-    from paceline.catalog.library import NO_NETWORK
-
     described = json.loads(cluster.to_json())
-    several = max(request.workers or DEFAULT_WORKERS) > described.get("gpus_per_node", 1)
+    several = max(sweep.workers) > described.get("gpus_per_node", 1)
     if not several or NO_NETWORK not in described.get("provenance", ""):
         return []
-    return [f"--cluster {request.cluster}: {NO_NETWORK}; its rate stands in for it between nodes: give --bandwidth"]
+    return [
+        f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate stands in for it between nodes: "
+        f"give {sweep.spelling('bandwidth')}"
+    ]
 
 
-def _refuse_constants(request: Request) -> None:
-    if request.coordinator_constants is not None:
-        raise InvalidArgumentError(
-            "--coordinator-constants: has no effect without --coordinator; add --coordinator all or leave it out"
-        )
-
-
-def _check_outputs(request: Request) -> None:
-    if request.timeline is not None:
-        check_writable("--timeline", request.timeline)
-    if request.plot is None:
+def _check_outputs(sweep: Sweep) -> None:
+    if sweep.timeline is not None:
+        check_writable("--timeline", sweep.timeline)
+    if sweep.plot is None:
         return
-    if request.plot == request.timeline:
+    if sweep.plot == sweep.timeline:
         raise InvalidArgumentError("--plot and --timeline name the same file")
     from paceline.forecast.plotting import check_plot
 
-    check_plot(request.plot)
+    check_plot(sweep.plot)
 
 
-def _strategies(words: list[str] | None) -> tuple[list[Strategy], set[Strategy]]:
+def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strategy]]:
     """The strategies asked for, each once, and those asked for by name."""
     words = words if words is not None else ["all"]
-    if not words:
-        raise InvalidArgumentError("--strategy: names none; give one, several, or all")
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
-
-
-def trace_of(request: Request) -> Trace:
-    """The trace as the options change it. Raises InvalidArgumentError."""
-    trace = load_trace(request.trace)
-    if request.add_module is not None:
-        trace = trace.with_modules(request.add_module)
-    return adjusted(
-        trace,
-        device=request.device,
-        samples_per_s=request.samples_per_s,
-        batch=request.batch,
-        dtype=request.dtype,
-        prefix="--",
-    )
 
 
 def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[str]]:
@@ -174,8 +248,9 @@ def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Clust
         if strategy in by_name:
             needs = " and ".join(sorted({"multicast", "aggregation"} & strategy.knobs))
             raise InvalidArgumentError(
-                f"--strategy: {strategy.name} needs {needs} in the switch, which cluster '{name}' does not have "
-                f"(switch in its file)"
+                f"{strategy.name} needs {needs} in the switch, which cluster '{name}' does not have "
+                "(switch in its file)",
+                setting="strategy",
             )
     if not unable:
         return able, []
@@ -183,40 +258,35 @@ def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Clust
     return able, [f"left out {names}: the switch of cluster '{name}' does not do what they need"]
 
 
-def _refuse_without_effect(request: Request, asked: list[Strategy], trace: Trace, cluster: Cluster) -> None:
-    fields_of = json.loads(cluster.to_json())
-    colocated = fields_of["servers"] == "colocated" and any("servers" in strategy.knobs for strategy in asked)
-    if request.intra_bandwidth is not None and fields_of["gpus_per_node"] == 1 and not colocated:
+def _refuse_without_effect(sweep: Sweep, asked: list[Strategy], trace: Trace, cluster: Cluster) -> None:
+    described = json.loads(cluster.to_json())
+    sweep.refuse_idle_links(cluster, asked)
+    if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
+        raise sweep._alone("inside")
+    if sweep.get("seed") is not None and "jitter" not in described:
         raise InvalidArgumentError(
-            "--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out"
+            "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )
-    if request.inside is not None and fields_of["gpus_per_node"] == 1:
-        raise InvalidArgumentError("--inside: has no effect with one GPU per node; add --gpus-per-node or leave it out")
-    if request.seed is not None and "jitter" not in fields_of:
-        raise InvalidArgumentError(
-            "--seed: has no effect on a cluster without jitter; leave it out, or add jitter to its file"
-        )
-    given = {
-        "--no-overlap": request.overlap is False,
-        "--compute-speedup": request.compute_speedup is not None,
-        "--pull": request.pull is not None,
-    }
-    refuse_without_compute(trace, [option for option, is_given in given.items() if is_given])
+    summary = json.loads(trace.summary())
+    if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+        given = {"overlap": sweep.get("overlap") is False}
+        given |= {name: sweep.get(name) is not None for name in ("compute_speedup", "pull")}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise InvalidArgumentError(
+                f"has no effect on {summary['name']}, which computes nothing; leave it out", setting=name
+            )
 
 
-def _placement(request: Request, trace: Trace, bucket_size: int | None) -> str | list[int] | None:
-    if request.placement is None or request.placement in ("round-robin", "even"):
-        return request.placement
-    fewest = min(request.servers or [1])
-    return read_placement(Path(request.placement), trace, bucket_size, fewest)
+def _placement(sweep: Sweep, trace: Trace) -> str | list[int] | None:
+    placement: str | list[int] | None = sweep.get("placement")
+    if placement is None or isinstance(placement, list) or placement in PLACEMENTS:
+        return placement
+    bucket_size = sweep.get("bucket_size")
+    fewest = min(sweep.get("servers") or [1])
+    return read_placement(Path(placement), trace, None if bucket_size == "none" else bucket_size, fewest)
 
 
-def _several(request: Request, asked: list[Strategy]) -> str:
-    lengths = {
-        "--workers": len(request.workers or DEFAULT_WORKERS),
-        "--bandwidth": len(request.bandwidth or ()),
-        "--strategy": len(asked),
-        "--servers": len(request.servers or ()),
-        "--compute-speedup": len(request.compute_speedup or ()),
-    }
-    return units.listed([option for option, length in lengths.items() if length > 1])
+def _several(sweep: Sweep, asked: list[Strategy]) -> str:
+    lengths = {name: len(sweep.get(name) or ()) for name in _SWEPT}
+    lengths |= {"workers": len(sweep.workers), "strategy": len(asked)}
+    return units.listed([sweep.spelling(name) for name, length in lengths.items() if length > 1])

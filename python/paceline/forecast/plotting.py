@@ -107,7 +107,8 @@ def marker_of(strategy: str) -> str:
 
 
 def _number(strategy: str) -> int:
-    return [entry.name for entry in all_strategies()].index(strategy)
+    names: list[str] = [entry.name for entry in all_strategies()]
+    return names.index(strategy)
 
 
 def plain_ticks(*axes: Axis) -> None:

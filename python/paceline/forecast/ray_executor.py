@@ -53,7 +53,7 @@ R = TypeVar("R", bound=Forecast)
 class _Refused:
     """A user's mistake, as a task gives it back."""
 
-    message: str
+    error: InvalidArgumentError
 
 
 def execute(
@@ -108,7 +108,7 @@ class _Sweep:
         most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         under_way: dict[Any, int] = {}
         results: dict[int, Any] = {}
-        refused: dict[int, str] = {}
+        refused: dict[int, InvalidArgumentError] = {}
         done = 0
         while waiting or under_way:
             while waiting and len(under_way) < most:
@@ -122,14 +122,14 @@ class _Sweep:
                 index = under_way.pop(ref)
                 result = self._get(ref, runs[index])
                 if isinstance(result, _Refused):
-                    refused[index] = result.message
+                    refused[index] = result.error
                 else:
                     results[index] = result
                 done += 1
             progress(done, len(runs))
         if refused:
             first = min(refused)
-            raise named(InvalidArgumentError(refused[first]), runs[first])
+            raise named(refused[first], runs[first])
         return [results[index] for index in range(len(runs))]
 
     def _ask(self, run: Any) -> Any:  # noqa: ANN401
@@ -156,7 +156,7 @@ def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401
     try:
         return replace(rest, trace=trace, cluster=cluster).result()
     except InvalidArgumentError as error:
-        return _Refused(str(error))
+        return _Refused(error)
 
 
 def _version() -> tuple[str, tuple[int, int]]:

@@ -7,18 +7,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from paceline import _core
 from paceline._core import Cluster, Trace
-from paceline.catalog.devices import adjusted
-from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
-from paceline.errors import InvalidArgumentError
-
-Chunk = int | Literal["whole", "per-worker"]
-
-# Settings of which a strategy says whether it looks at them.
+from paceline.settings.keywords import CoreOptions, SimulateOptions
+from paceline.settings.table import SETTINGS, SIMULATE
 
 
 @dataclass(frozen=True)
@@ -112,153 +108,128 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A forecast that is wanted: everything it depends on. `options` are those of the core, by its names.
-
-    timeline: a file for Chrome trace JSON.
-    """
+class Scenario:
+    """What is forecast: everything a result depends on. Made by `of`, so that every option has been checked."""
 
     trace: Trace
     cluster: Cluster
+    strategy: Strategy
+    workers: int
+    """Ranks that train."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Those that were given, by their names in `paceline.settings.table`, as the core takes them."""
     timeline: Path | None = None
+    """A file for Chrome trace JSON."""
 
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy that is run."""
-        return find_strategy(self.options["strategy"])
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        cluster: Cluster,
+        strategy: str | Strategy,
+        workers: int,
+        *,
+        timeline: Path | None = None,
+        **options: Unpack[CoreOptions],
+    ) -> Scenario:
+        """Check every option; those that are None are left out. Raises InvalidArgumentError, which carries it."""
+        entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
+        return cls(
+            trace, cluster, entry, SETTINGS["workers"].check(workers, None, SIMULATE), _checked(options), timeline
+        )
 
-    @property
-    def workers(self) -> int:
-        """Ranks that train."""
-        return int(self.options["workers"])
+    def changed(
+        self,
+        *,
+        trace: Trace | None = None,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        **options: Unpack[CoreOptions],
+    ) -> Scenario:
+        """The same scenario but for what is given."""
+        given = {name: value for name, value in self.options.items() if name not in options}
+        return replace(
+            self,
+            trace=trace or self.trace,
+            cluster=cluster or self.cluster,
+            workers=self.workers if workers is None else workers,
+            options=given | _checked(options),
+            timeline=None,
+        )
 
-    def changed(self, *, cluster: Cluster | None = None, **options: object) -> Run:
-        """The same run but for what is given."""
-        return replace(self, cluster=cluster or self.cluster, options={**self.options, **options}, timeline=None)
-
-    def under(self, strategy: Strategy) -> Run:
+    def under(self, strategy: Strategy) -> Scenario:
         """The same under another strategy, with those of the options that it uses."""
-        own = {name: value for name, value in self.options.items() if name not in KNOBS or name in strategy.knobs}
-        return replace(self, options={**own, "strategy": strategy.name}, timeline=None)
+        return replace(self, strategy=strategy, options=used_by(strategy, self.options), timeline=None)
+
+    def core_options(self) -> dict[str, Any]:
+        """Strategy, workers and options, as the core takes them."""
+        return {"strategy": self.strategy.name, "workers": self.workers, **self.options}
 
     def result(self) -> Result:
         """Simulate it, without the GIL. Raises InvalidArgumentError."""
-        text = _core.simulate(self.trace, self.cluster, json.dumps(dict(self.options)), self.timeline)
+        text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline)
         return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
 
 
-def traced(run: Run) -> tuple[Result, list[dict[str, Any]]]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    checked = {
+        name: SETTINGS[name].check(value, None, SIMULATE) for name, value in options.items() if value is not None
+    }
+    if checked.get("bucket_size") == "none":
+        del checked["bucket_size"]
+    return checked
+
+
+def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that a strategy looks at."""
+    return {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
+
+
+def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
     """Simulate it, and give its timeline, too: events in Chrome's format. Raises InvalidArgumentError."""
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
-        result = replace(run, timeline=path).result()
+        result = replace(scenario, timeline=path).result()
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return result, events
-
-
-def core_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, as the core takes them: sizes in bytes, none that is None.
-
-    Raises InvalidArgumentError.
-    """
-    given = {name: value for name, value in wanted.items() if value is not None}
-    chunk, bucket_size = given.get("chunk"), given.get("bucket_size")
-    if isinstance(chunk, str) and chunk not in ("whole", "per-worker"):
-        given["chunk"] = _size("chunk", chunk)
-    if isinstance(bucket_size, str):
-        given["bucket_size"] = _size("bucket_size", bucket_size)
-    for name in ("workers", "servers", "chunk", "bucket_size", "iterations", "seed"):
-        value = given.get(name)
-        if value is None or (name == "chunk" and isinstance(value, str)):
-            continue
-        most = 2**64 - 1 if name in ("chunk", "bucket_size", "seed") else 2**32 - 1
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise InvalidArgumentError(f"{name}: {value!r} is not a whole number from 0 to {most}")
-    speedup = given.get("compute_speedup", 1.0)
-    if isinstance(speedup, bool) or not isinstance(speedup, int | float) or not 1e-6 <= speedup <= 1e6:
-        raise InvalidArgumentError(f"compute_speedup: {speedup!r} is not between 0.000001 and 1000000")
-    return given
-
-
-def refuse_without_compute(trace: Trace, given: list[str]) -> None:
-    """Raise InvalidArgumentError for options that are about computation if the trace has none."""
-    summary = json.loads(trace.summary())
-    if given and summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
-        raise InvalidArgumentError(
-            f"{given[0]}: has no effect on {summary['name']}, which computes nothing; leave it out"
-        )
 
 
 def simulate(
     trace: str | Path | Trace,
     cluster: str | Path | Cluster | None = None,
-    strategy: str = "ring",
+    strategy: names.Strategy = "ring",
     *,
     workers: int,
-    servers: int | None = None,
-    chunk: Chunk | str | None = None,
-    placement: str | list[int] | None = None,
-    distribution: str | None = None,
-    barrier: bool | None = None,
-    pull: str | None = None,
-    inside: str | None = None,
-    bucket_size: int | str | None = None,
-    network: str | None = None,
-    overlap: bool | None = None,
-    compute_speedup: float | None = None,
-    device: str | None = None,
-    samples_per_s: float | None = None,
-    batch: int | None = None,
-    dtype: str | None = None,
-    iterations: int | None = None,
-    seed: int | None = None,
-    critical_path: bool | None = None,
-    detail: bool | None = None,
     timeline: str | Path | None = None,
-    **cluster_fields: object,
+    **options: Unpack[SimulateOptions],
 ) -> Result:
-    """Forecast one iteration of training.
+    """Forecast one iteration of training. The GIL is released while it runs.
 
-    trace: a file, a built-in name, `allreduce:100MB` or a Trace. cluster: a file, a built-in name or a Cluster; its
-    fields can be overridden by keyword (`bandwidth="10Gbps"`, `latency="10us"`, `gpus_per_node=4`, …). Sizes are bytes,
-    or text with a unit. Options a strategy does not use are errors, None is the default of the command line.
-    device: scale the trace to a published rate of this device; samples_per_s, batch: to one's own. dtype: of gradients.
-    detail: list the busy time of every worker and link in `busy`. timeline: a file for Chrome trace JSON. The GIL is
-    released while it runs. Raises InvalidArgumentError.
+    Args:
+        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
+        cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbit/s between single-GPU nodes.
+        strategy: How gradients are synchronised; `paceline strategies` lists the names.
+        workers: Ranks that train, one per GPU.
+        timeline: A file to which the run is written as a Chrome trace.
+        **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
+            `pull="step"`; changes of the trace (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the
+            cluster, such as `bandwidth="10Gbps"`, `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with
+            a unit. None stands for the default.
+
+    Returns:
+        The forecast; times are seconds per iteration in the steady state.
+
+    Raises:
+        InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on this strategy.
+        OSError: The timeline cannot be written.
+
+    Example:
+        >>> result = paceline.simulate("resnet-50", strategy="ring", workers=8, bandwidth="10Gbps")
+        >>> result.workers, result.iteration_s > result.forward_s + result.backward_s
+        (8, True)
     """
-    wanted: dict[str, Any] = {
-        "servers": servers,
-        "chunk": chunk,
-        "placement": placement,
-        "distribution": distribution,
-        "barrier": barrier,
-        "pull": pull,
-        "inside": inside,
-        "bucket_size": bucket_size,
-        "network": network,
-        "overlap": overlap,
-        "compute_speedup": compute_speedup,
-        "iterations": iterations,
-        "seed": seed,
-        "critical_path": critical_path,
-        "detail": detail,
-        "workers": workers,
-    }
-    entry = find_strategy(strategy)
-    for knob in KNOBS:
-        if wanted[knob] is not None and knob not in entry.knobs:
-            raise InvalidArgumentError(f"{knob}: has no effect on {entry.name}; leave it out")
-    options = {"strategy": entry.name, **core_options(wanted)}
-    machine = load_cluster(cluster, **cluster_fields)
-    step = adjusted(load_trace(trace), device=device, samples_per_s=samples_per_s, batch=batch, dtype=dtype)
-    about_compute = [name for name in ("compute_speedup", "pull") if wanted[name] is not None]
-    refuse_without_compute(step, about_compute + (["overlap"] if overlap is False else []))
-    return Run(step, machine, options, None if timeline is None else Path(timeline)).result()
+    from paceline.forecast.options import Sweep, prepare
 
-
-def _size(name: str, text: str) -> int:
-    try:
-        return _core.parse_size(text)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{name}: {error}") from None
+    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers}
+    [scenario] = prepare(Sweep.of(trace, given, SIMULATE)).scenarios
+    return replace(scenario, timeline=None if timeline is None else Path(timeline)).result()

@@ -5,49 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Literal, TypeVar, Unpack
 
 from paceline._core import Cluster, Trace
 from paceline._internal.system import cores
-from paceline.catalog.library import load_cluster, load_trace
-from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
+from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Result, Run, core_options
+from paceline.forecast.simulate import Result, Scenario
+from paceline.settings.keywords import ScenarioOptions, SweepOptions
+from paceline.settings.table import SETTINGS, SWEEP
 
-T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 Progress = Callable[[int, int], None]
 
-LOCAL, RAY = EXECUTORS = ("local", "ray")
+LOCAL: Literal["local"] = "local"
+RAY: Literal["ray"] = "ray"
 
 
-def plan(
-    trace: Trace,
-    clusters: Sequence[Cluster],
-    strategies: Sequence[Strategy],
-    *,
-    workers: Sequence[int],
-    servers: Sequence[int | None],
-    compute_speedups: Sequence[float | None],
-    options: dict[str, Any],
-) -> list[Run]:
-    """The runs of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
-
-    A knob reaches those strategies that use it: one without servers is run once, whatever their number.
-    """
-    runs = []
-    for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies):
-        own = {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
-        for server_count in servers if "servers" in strategy.knobs else [None]:
-            settings = {**own, "workers": count, "servers": server_count, "compute_speedup": speedup}
-            runs.append(Run(trace, cluster, {"strategy": strategy.name, **core_options(settings)}))
-    return runs
-
-
-def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
+def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
     """Simulate all runs on all cores; results stand in the order of the runs.
 
     Raises the first failed run's InvalidArgumentError.
@@ -97,68 +74,57 @@ def execute(runs: Sequence[Run], progress: Progress | None = None, executor: str
 
 def find_executor(name: str) -> str:
     """Where sweeps run. Raises InvalidArgumentError for what is none of them."""
-    if name not in EXECUTORS:
-        raise InvalidArgumentError(f"executor: '{name[:80]}' is unknown; it is one of {', '.join(EXECUTORS)}")
-    return name
+    return str(SETTINGS["executor"].check(name))
 
 
-def _named(error: E, run: Run, runs: int) -> E | InvalidArgumentError:
-    """Say which run of several the user's mistake stopped."""
-    if isinstance(error, InvalidArgumentError) and runs > 1:
-        return InvalidArgumentError(f"{run.strategy.name} with {run.workers} workers: {error}")
+def _named(error: E, scenario: Scenario, scenarios: int) -> E | InvalidArgumentError:
+    """Say which scenario of several the user's mistake stopped."""
+    if isinstance(error, InvalidArgumentError) and scenarios > 1:
+        return error.within(f"{scenario.strategy.name} with {scenario.workers} workers")
     return error
 
 
 def sweep(
     trace: str | Path | Trace,
     cluster: str | Path | Cluster | None = None,
-    strategies: str | Sequence[str] = "all",
+    strategies: names.Strategy | Literal["all"] | Sequence[names.Strategy] = "all",
     *,
     workers: int | Sequence[int],
-    bandwidth: str | Sequence[str] | None = None,
-    servers: int | Sequence[int] | None = None,
-    compute_speedup: float | Sequence[float] | None = None,
     progress: Progress | None = None,
-    executor: str = LOCAL,
-    options: dict[str, Any] | None = None,
-    **cluster_fields: object,
+    executor: names.Executor = LOCAL,
+    options: ScenarioOptions | None = None,
+    **fields: Unpack[SweepOptions],
 ) -> list[Result]:
     """Forecast the product of all values given, on all cores.
 
-    Results are ordered by workers, bandwidth, compute speed-up, strategy and servers. `strategies="all"`: those that
-    the cluster's switch can do. options: any other option of `paceline.simulate`, by its name; it reaches the
-    strategies that use it. progress is called with the number of runs done and of all.
-    executor: local or ray. Raises InvalidArgumentError.
+    Args:
+        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
+        cluster: A file, a built-in name, or a `Cluster`; by default `flat`.
+        strategies: One or several strategies; `"all"` are those that the cluster's switch can do.
+        workers: Numbers of ranks that train.
+        progress: Called with the number of scenarios done and of all, now and then.
+        executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
+        options: Other settings of a forecast by name (docs/reference/settings.md); each reaches the strategies that
+            use it.
+        **fields: `bandwidth`, `servers` and `compute_speedup`, each a value or a list of values to sweep; and fields of
+            the cluster, such as `latency="10us"`.
+
+    Returns:
+        A result for each scenario, ordered by workers, bandwidth, compute speed-up, strategy and servers.
+
+    Raises:
+        InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on any of the strategies.
+        JobError: The Ray cluster failed.
+
+    Example:
+        >>> results = paceline.sweep("resnet-50", strategies=["ring", "ps"], workers=[2, 4], servers=2)
+        >>> [(result.workers, result.strategy) for result in results]
+        [(2, 'ring'), (2, 'ps'), (4, 'ring'), (4, 'ps')]
     """
-    if "strategy" in cluster_fields:
+    if "strategy" in fields:
         raise InvalidArgumentError("sweep(strategy=): it takes several; write strategies=")
-    machine = load_cluster(cluster, **cluster_fields)
-    if strategies == "all":
-        asked = feasible(all_strategies(), machine)[0]
-    else:
-        words = [strategies] if isinstance(strategies, str) else strategies
-        asked = list(dict.fromkeys(find_strategy(word) for word in words))
-    extra = {name: value for name, value in (options or {}).items() if value is not None}
-    server_counts = _several(servers)
-    check_knobs(asked, [*extra, *(["servers"] if server_counts != [None] else [])])
-    rates: list[str | None] = [None]
-    if bandwidth is not None:
-        rates = [bandwidth] if isinstance(bandwidth, str) else [*bandwidth]
-    runs = plan(
-        load_trace(trace),
-        [load_cluster(machine, bandwidth=rate) for rate in rates],
-        asked,
-        workers=_several(workers),
-        servers=server_counts,
-        compute_speedups=_several(compute_speedup),
-        options=extra,
-    )
-    return execute(runs, progress, executor)
+    from paceline.forecast.options import Sweep, prepare
 
-
-def _several(values: T | Sequence[T]) -> list[T]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        return [values]
-    if not values:
-        raise InvalidArgumentError("an empty list of values to sweep; leave it out or give some")
-    return list(values)
+    given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategies}
+    asked = Sweep.of(trace, {**given, "workers": workers}, SWEEP)
+    return execute(prepare(asked).scenarios, progress, executor)

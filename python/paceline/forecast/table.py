@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.forecast.simulate import Result, Run
+from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
 
@@ -17,7 +17,7 @@ Cell = Callable[[Result, "Group"], str]
 class Group:
     """The runs of one configuration, in the order they were asked for; the first is what others are compared with."""
 
-    runs: list[Run]
+    runs: list[Scenario]
     results: list[Result]
 
     def fastest_first(self) -> list[Result]:
@@ -25,7 +25,7 @@ class Group:
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
 
-def grouped(runs: Sequence[Run], results: Sequence[Result]) -> list[Group]:
+def grouped(runs: Sequence[Scenario], results: Sequence[Result]) -> list[Group]:
     """One group per workers, bandwidth and compute speed-up, in order."""
     groups: dict[tuple[int, float, float], Group] = {}
     for run, result in zip(runs, results, strict=True):

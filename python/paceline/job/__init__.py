@@ -1,4 +1,4 @@
-"""A job from Python, without torch: join it, and combine and exchange numpy arrays with the other ranks.
+"""A job from Python, without torch: join it, and reduce and exchange numpy arrays with the other ranks.
 
     import numpy as np
     import paceline
@@ -6,8 +6,8 @@
     with paceline.job.join() as job:
         total = job.all_reduce(np.full(1000, job.rank, "float32"))
 
-`paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md says how other launchers do. numpy
-is not needed: any object with `__array_interface__` or the buffer protocol will do.
+`paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md describes other launchers. numpy is
+optional: any object with `__array_interface__` or the buffer protocol will do.
 
 | module | holds |
 | --- | --- |
@@ -16,12 +16,12 @@ is not needed: any object with `__array_interface__` or the buffer protocol will
 | arrays | from arrays to memory |
 | objects | JSON documents exchanged between ranks |
 | settings | the settings of a job, from keywords and the environment |
-| rank_environment, slurm | which rank this process is, from what its launcher says |
+| rank_environment, slurm | which rank this process is, according to its launcher |
 | bootstrap | how ranks meet: the secret, and MPI's own exchange |
 | elastic_member, elastic_protocol | a worker's side of an elastic job |
-| server | a parameter server of its own: `python -m paceline.job.server` |
-| timeline_files, selection_log | what a job leaves behind and says of itself |
-| failure | a failed rank's last words to its launcher |
+| server | a parameter server as a process: `python -m paceline.job.server` |
+| timeline_files, selection_log | timelines of a job, and the strategies it selected |
+| failure | a failed rank's report to its launcher |
 """
 
 from __future__ import annotations

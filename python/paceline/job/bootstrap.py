@@ -1,4 +1,4 @@
-"""What ranks tell each other before there is a connection between them: a secret, and where they are."""
+"""What ranks exchange before they are connected: a secret, and their addresses."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from paceline.job.settings import Settings
 
 
 class Exchange(Protocol):
-    """An all-gather of small blobs; every rank calls it equally often."""
+    """An all-gather of small blobs; all ranks call it equally often."""
 
     @property
     def rank(self) -> int:
-        """This process's."""
+        """Rank of this process."""
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Give every rank's blob, in rank order."""
+        """Return every rank's blob, in rank order."""
 
 
 class MpiExchange:
     """An all-gather through MPI, which it initialises."""
 
     def __init__(self, rank: int, size: int, settings: Settings) -> None:
-        """`rank` and `size` are the launcher's; MPI must agree."""
+        """`rank` and `size` are the launcher's; MPI must agree with them."""
         self.rank, self.size = rank, size
         self._settings = settings.to_json()
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Give every rank's blob, in rank order.
+        """Return every rank's blob, in rank order.
 
         Raises InvalidArgumentError without MPI, JobError for missing ranks.
         """
@@ -46,9 +46,9 @@ class MpiExchange:
 def share_secret(exchange: Exchange, own: str | None) -> str:
     """Agree on the job's secret: `own`, which all ranks have from the environment, or one that rank 0 makes.
 
-    A secret made here passes through the exchange, so it protects from everybody but those who reach that: MPI, or
-    torch's store (the torchrun rendezvous has no authentication). Raises JobError if some ranks have a secret and
-    others have none, or if the ranks run different versions of Paceline.
+    A secret made here passes through the exchange, so it protects against everyone who cannot reach that: MPI, or
+    torch's store (torchrun's rendezvous has no authentication). Raises JobError if some ranks have a secret and others
+    have none, or if the ranks run different versions of Paceline.
     """
     made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
     told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
@@ -69,6 +69,6 @@ def share_secret(exchange: Exchange, own: str | None) -> str:
 
 
 def named(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 0, 2`."""
+    """Return words such as `rank 3` or `ranks 0, 2`."""
     shown = ", ".join(str(rank) for rank in ranks[:16]) + (", …" if len(ranks) > 16 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,4 +1,4 @@
-"""A worker's side: asking the driver for a place in the next world, and hearing that there is to be one."""
+"""A worker's side of an elastic job: asking the driver for a place in the next world."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.errors import InvalidArgumentError, JobError
+from paceline.errors import InvalidArgumentError, JobError, Source
 from paceline.job.elastic_protocol import MOST_BLOB, Decoder, Message, encode, proof, proves, world_secret
 from paceline.job.rank_environment import RankEnvironment
-from paceline.job.settings import check_rendezvous
 from paceline.launch.elastic.roster import Place
+from paceline.settings.table import SETTINGS
 
 ADDRESS, WORKER = "PACELINE_RUN_ELASTIC", "PACELINE_RUN_WORKER"
 _SILENT_S = 60.0
-"""A driver that has said nothing for so long is gone: it says something every 5 seconds to whoever waits."""
+"""A driver that has been silent for this long is gone: it sends something every 5 seconds to a waiting worker."""
 _CONNECT_S = 30.0
 
 
 class WorldEndedError(JobError):
-    """A rank of the world died before all had met: there is to be another world."""
+    """A rank of the world died before all had met; there will be another world."""
 
 
 class Membership:
-    """This process, as the driver knows it. One thread uses it at a time."""
+    """This process as the driver knows it. One thread uses it at a time."""
 
     def __init__(self, address: str, worker: int, secret: str, job: str) -> None:
-        """Connect, and prove the secret both ways. Raises JobError if nobody answers, or not as the driver does."""
+        """Connect to the driver and authenticate both ways.
+
+        Raises JobError if nobody answers, or not as the driver would.
+        """
         self.address, self.worker = address, worker
         self._secret, self._job = secret, job
         self.commits: Sequence[int] = ()
-        """Numbers of those that this process can go back to, the last one last."""
+        """Numbers of the commits that this process can return to, rising."""
         self.why = ""
-        """Its last world has ended."""
+        """Why its last world has ended."""
         self.place: Place | None = None
-        """In the last world."""
+        """Its place in the last world."""
         self._updated = False
         self._decoder = Decoder(MOST_BLOB)
         self._messages: list[Message] = []
@@ -65,7 +68,7 @@ class Membership:
         self._send({"worker": self.worker, "nonce": mine, "proof": own})
         answer = self._next("proof")["proof"]
         if not proves(answer, proof(self._secret, "driver", theirs, mine)):
-            raise JobError(f"who answers at {self.address} does not know the job's secret")
+            raise JobError(f"whatever answers at {self.address} does not know the job's secret")
 
     def ask(self) -> Place:
         """Wait for a place in the next world.
@@ -83,7 +86,7 @@ class Membership:
         return self.place
 
     def exchange(self, blob: bytes) -> list[bytes]:
-        """What all ranks of this world give, in rank order. Raises WorldEndedError if one is gone."""
+        """Return what all ranks of this world give, in rank order. Raises WorldEndedError if one is gone."""
         assert self.place is not None
         text = base64.b64encode(blob).decode()
         self._send({"generation": self.place.generation, "blob": text})
@@ -93,12 +96,12 @@ class Membership:
         return [base64.b64decode(text) for text in message["blobs"]]
 
     def secret(self) -> str:
-        """That of this world."""
+        """Return the secret of this world."""
         assert self.place is not None
         return world_secret(self._secret, self._job, self.place.generation)
 
     def rank_environment(self) -> RankEnvironment:
-        """This process's place, as other launchers tell it; also in its environment, for scripts that look there."""
+        """Return this process's place as other launchers describe it, and set their variables for scripts."""
         place = self.place
         assert place is not None
         os.environ.update(
@@ -121,17 +124,17 @@ class Membership:
         )
 
     def updated(self) -> bool:
-        """Whether others wait to come in, or some are to leave. Does not wait."""
+        """Return, without waiting, whether processes wait to join, or some are to leave."""
         while self._selector.select(0):
             self._receive()
         return self._updated
 
     def synced(self) -> None:
-        """Tell that this process has the state that all have."""
+        """Report that this process has the state that all ranks have."""
         self._send({"synced": True})
 
     def finished(self) -> None:
-        """Tell that all ranks have come to the end of their training."""
+        """Report that all ranks have reached the end of their training."""
         self._send({"finished": True})
 
     def _send(self, message: Message) -> None:
@@ -142,7 +145,7 @@ class Membership:
             raise self._gone(error) from None
 
     def _next(self, *kinds: str) -> Message:
-        """The next message of these kinds."""
+        """Return the next message of one of these kinds."""
         heard = time.monotonic()
         while True:
             for at, message in enumerate(self._messages):
@@ -158,7 +161,7 @@ class Membership:
         try:
             data = self._connection.recv(1 << 16)
             if not data:
-                raise ConnectionResetError("it has hung up")
+                raise ConnectionResetError("it closed the connection")
             for message in self._decoder.feed(data):
                 if "updated" in message:
                     self._updated = True
@@ -175,14 +178,14 @@ _membership: Membership | None = None
 
 
 def membership(environ: Any = os.environ) -> Membership | None:  # noqa: ANN401 - a mapping of strings
-    """This process's, connected at the first call; None unless the launcher runs an elastic job.
+    """Return this process's membership, connected at the first call; None unless the job is elastic.
 
     Raises JobError if the launcher does not answer, InvalidArgumentError for variables that contradict each other.
     """
     global _membership  # noqa: PLW0603 - a process is one worker
     if _membership is None and environ.get(ADDRESS):
         address, worker, secret = environ[ADDRESS], environ.get(WORKER, ""), environ.get("PACELINE_SECRET", "")
-        check_rendezvous(address, ADDRESS)
+        SETTINGS["rendezvous"].check(address, Source("variable", ADDRESS))
         if not worker.isdecimal() or not secret:
             raise InvalidArgumentError(
                 f"{ADDRESS} is set, but not {WORKER} and PACELINE_SECRET; the launcher sets all three"

@@ -1,8 +1,8 @@
-"""Messages between a worker and the driver: JSON after its length in 4 bytes; and how both prove the job's secret.
+"""Messages between a worker and the driver: length-prefixed JSON; and how both prove that they know the job's secret.
 
-The first message of each side holds random bytes, the second a code (HMAC-SHA256, RFC 2104) of both sides' bytes by
-the secret. What comes before the proof is short, and nothing is done for it. As between ranks, what comes after is not
-encrypted; the secret of a world is never sent, but made by both sides from the job's.
+The first message of each side holds a nonce, the second an HMAC-SHA256 (RFC 2104) of both nonces under the secret.
+Messages before the proof are short, and have no effect. As between ranks, later messages are not encrypted; the secret
+of a world is never sent, but derived on both sides from the job's.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ MOST_BLOB = 128 << 10
 
 
 def encode(message: Message) -> bytes:
-    """As bytes."""
+    """Return a message as bytes: its length in 4 bytes, and JSON."""
     data = json.dumps(message).encode()
     return _LENGTH.pack(len(data)) + data
 
 
 class Decoder:
-    """Bytes in, messages out."""
+    """Decodes bytes into messages."""
 
     def __init__(self, most: int) -> None:
-        """`most` bytes may a message have."""
+        """Refuse messages of more than `most` bytes."""
         self.most = most
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """What is complete now. Raises ValueError for what is too long, or is no JSON object."""
+        """Return the messages that are complete now.
+
+        Raises ValueError for one that is too long or not a JSON object.
+        """
         self._data += data
         while len(self._data) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._data)
@@ -55,17 +58,17 @@ class Decoder:
 
 
 def proof(secret: str, who: str, driver: str, worker: str) -> str:
-    """That `who` ("driver" or "worker") knows the secret; `driver` and `worker` are the random texts of both."""
+    """Return the proof that `who` ("driver" or "worker") knows the secret, from the nonces of both."""
     text = f"paceline elastic {who}\0{driver}\0{worker}"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def proves(found: object, expected: str) -> bool:
-    """Whether it is that proof; takes as long for any."""
+    """Return whether it is that proof, in constant time."""
     return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, expected)
 
 
 def world_secret(secret: str, job: str, generation: int) -> str:
-    """The secret of one world: connections and messages of another are strangers' to it."""
+    """Return the secret of one world, by which it refuses connections and messages of other worlds."""
     text = f"paceline elastic world\0{job}\0{generation}"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""A rank that fails tells its launcher why, before it ends."""
+"""How a failing rank tells its launcher the reason before it ends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from types import TracebackType
 from paceline.errors import InvalidArgumentError, JobError
 
 PIPE = "PACELINE_RUN_FAILURE"
-"""The environment variable with the number of the descriptor to which the reason goes."""
+"""Environment variable with the number of the descriptor to which the reason is written."""
 MOST = 4096
-"""Bytes: as much as a pipe takes at once (PIPE_BUF)."""
+"""Bytes that a pipe takes atomically (PIPE_BUF)."""
 
 _LETTERS = 300
 
 
 def tell_launcher() -> None:
-    """From now on an exception that nobody catches is told to the launcher as well, if there is one.
+    """Report exceptions that nobody catches to the launcher as well, if there is one.
 
-    Of a user's mistake the line of the script is said, and nothing of what lies between it and the check.
+    For a user's mistake, print the line of the script and the message, without the frames between it and the check.
     """
     if getattr(sys.excepthook, "tells_launcher", False):
         return
@@ -42,7 +42,7 @@ def tell_launcher() -> None:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The innermost line that belongs to no installed package: the script's, or that of a module beside it."""
+    """Return the innermost line outside installed packages: the script's, or that of a module beside it."""
     installed = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
     own = [(file, line) for file, line in frames if not file.startswith((*installed, "<"))]
@@ -66,7 +66,7 @@ def tell(error: BaseException) -> None:
 
 
 def follows(error: BaseException | None) -> bool:
-    """Whether this error, or one that it was raised from, says that another rank failed."""
+    """Return whether this error, or one that it was raised from, says that another rank failed."""
     while error is not None:
         if isinstance(error, JobError) or "JobError: " in str(error):  # so torch's C++ passes them on
             return True

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from paceline._core import Communicator, Engine
 from paceline.errors import InvalidArgumentError, JobError
@@ -19,6 +19,7 @@ from paceline.job.elastic_member import Membership, membership
 from paceline.job.failure import tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
+from paceline.settings.keywords import JobSettings
 
 _MEET_S = 20.0
 """Time for ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
@@ -143,7 +144,7 @@ def _leave(engine: Engine, timeline: str | None) -> None:
         timeline_files.finish(engine, timeline)
 
 
-def join(**settings: object) -> Job:
+def join(**settings: Unpack[JobSettings]) -> Job:
     """Join the job that this process was started for: wait for all ranks and connect to them.
 
     Rank and size come from the launcher (`paceline run`, torchrun, mpirun, srun or Ray; docs/how-to/running.md). A
@@ -177,7 +178,7 @@ def join(**settings: object) -> Job:
     return _join(known)
 
 
-def join_named(**settings: object) -> Job:
+def join_named(**settings: Unpack[JobSettings]) -> Job:
     """Join as `join` does, for callers whose tensors have names, so that a file may place them on servers."""
     tell_launcher()
     return _join(Settings.from_environment(None, **settings))

@@ -1,4 +1,4 @@
-"""Text between the ranks of a job: from the first to all, from all to the first; and joining for tools that do so."""
+"""Text and JSON exchanged between the ranks of a job, and joining for the command-line tools that use them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.catalog.names import StrategyName
 from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gather(ranks: Job, text: str) -> list[str]:
-    """What each rank says, in rank order, at rank 0; elsewhere nothing."""
+    """Return each rank's text, in rank order, at rank 0; an empty list elsewhere."""
     import numpy as np
 
     own = np.frombuffer(bytearray(text.encode()), "uint8")
@@ -31,7 +32,7 @@ def gather(ranks: Job, text: str) -> list[str]:
 
 
 def share(ranks: Job, text: str = "") -> str:
-    """What rank 0 says, at all ranks."""
+    """Return rank 0's text at all ranks."""
     import numpy as np
 
     said = text.encode()
@@ -43,18 +44,18 @@ def share(ranks: Job, text: str = "") -> str:
 
 
 def share_last(ranks: Job, text: str) -> None:
-    """What rank 0 says before it leaves: no rank leaves before all have heard it; the others call `heard`."""
+    """Send rank 0's last text: no rank leaves before all have received it; the others call `heard`."""
     share(ranks, text)
     heard(ranks)
 
 
 def heard(ranks: Job) -> None:
-    """This rank has heard the last word."""
+    """Confirm that this rank has received the last text."""
     ranks.barrier(name="the last word")
 
 
 def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what JSON holds
-    """What rank 0 makes, at all ranks. Its InvalidArgumentError is raised there, and ends the others silently."""
+    """Return what rank 0 makes, at all ranks. Its InvalidArgumentError is raised there; the others exit silently."""
     if ranks.rank == 0:
         try:
             made = make()
@@ -72,7 +73,7 @@ def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - wh
 
 @contextmanager
 def told_once(ranks: Job) -> Iterator[None]:
-    """A InvalidArgumentError that all ranks raise is told by the first one."""
+    """Let only rank 0 report an InvalidArgumentError that all ranks raise."""
     try:
         yield
     except InvalidArgumentError:
@@ -81,10 +82,10 @@ def told_once(ranks: Job) -> Iterator[None]:
         raise
 
 
-def join(strategies: Sequence[str]) -> Job:
-    """Join the job; where no strategy is set, under the first of these that agrees with the other settings.
+def join(strategies: Sequence[StrategyName]) -> Job:
+    """Join the job. If no strategy is set, use the first of these that agrees with the other settings.
 
-    So none is measured at the start. Raises JobError and InvalidArgumentError, as `paceline.job.join`.
+    So nothing is measured at the start. Raises JobError and InvalidArgumentError, as `paceline.job.join`.
     """
     from paceline.job import job
 

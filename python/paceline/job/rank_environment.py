@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from paceline._internal.netif import endpoint
 from paceline.errors import InvalidArgumentError
-from paceline.job.settings import check_rendezvous
 from paceline.job.slurm import nodes, tasks_per_node
+from paceline.settings.table import SETTINGS
 
 _MOST = 1 << 20
 # Slurm steps take two ports from here on: one for torch's store, one for Paceline's rendezvous. Below the ports that
@@ -105,7 +105,7 @@ class _Reader:
         return self._made(launcher, own, total, place, here)
 
     def _pmi(self) -> RankEnvironment:
-        """Hydra says the local rank; where Slurm's PMI does not, Slurm does."""
+        """Read PMI's variables. Hydra sets the local rank; Slurm's PMI does not, but Slurm itself does."""
         found = self._found("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
         if found.local_rank is None and self.environ.get("SLURM_PROCID") == str(found.rank) and self._in_step():
             step = self._slurm()
@@ -143,7 +143,7 @@ class _Reader:
         port = self._port() if self._has("MASTER_PORT") else None
         rendezvous = self.environ.get("PACELINE_RENDEZVOUS") or None
         if rendezvous is not None:
-            check_rendezvous(rendezvous, "PACELINE_RENDEZVOUS")
+            SETTINGS["rendezvous"].check(rendezvous, SETTINGS["rendezvous"].source("variable"))
         if launcher == "slurm":
             first = self._first_host() if address is None or rendezvous is None else None
             address = address or first
@@ -172,7 +172,7 @@ class _Reader:
         return None
 
     def _step_number(self) -> int:
-        """The same in all ranks of a step, and most likely another in other steps."""
+        """Return a number that is the same in all ranks of a step, and most likely different in other steps."""
         job = self._whole("SLURM_JOB_ID", least=0, most=1 << 62) if self._has("SLURM_JOB_ID") else 0
         name = "SLURM_STEP_ID" if self._has("SLURM_STEP_ID") else "SLURM_STEPID"
         step = self._whole(name, least=0, most=1 << 62) if self._has(name) else 0
@@ -182,7 +182,7 @@ class _Reader:
         return self._whole("MASTER_PORT", least=1, most=65_535)
 
     def _has(self, name: str) -> bool:
-        """An empty variable is as good as none."""
+        """Return whether a variable is set; an empty one counts as unset."""
         return bool(self.environ.get(name))
 
     def _whole(self, name: str, *, least: int, most: int = _MOST) -> int:

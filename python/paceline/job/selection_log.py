@@ -1,4 +1,4 @@
-"""What `--verbose` says of the strategies that measured fastest."""
+"""What `--verbose` prints about the strategies that measured fastest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def tell(choices: Sequence[tuple[int, str]]) -> None:
-    """Write `choices`, bytes up to which and what, to standard error."""
+    """Print `choices`, pairs of a size in bytes and the strategy up to it, to standard error."""
     for index, (most, strategy) in enumerate(choices):
         last = "larger" if index else "of every size"
         size = last if most >= 1 << 63 else f"up to {most >> 10} KiB"

@@ -1,8 +1,8 @@
 """A parameter server: `python -m paceline.job.server`, started by `paceline run --strategy ps --servers K`.
 
-It joins the job behind the ranks that train, adds up what they send until all have left, and then waits for them
-to come again: a script may leave the job and join another. Whoever started it ends it. The process in a switch's
-place (`--switch`) does the same, as the last of the servers.
+It joins the job behind the ranks that train, reduces what they send until all have left, and then waits for them to
+return, since a script may leave the job and join another. It runs until its launcher stops it. The process that stands
+in for the switch (`--switch`) does the same, as the last of the servers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
 
 
 def main() -> int:
-    """Serve until this process is ended."""
+    """Serve until this process is stopped."""
     try:
         serve()
     except KeyError:
@@ -31,10 +31,10 @@ def main() -> int:
 
 
 def serve() -> NoReturn:
-    """Serve until this process is ended, as the server that the environment says.
+    """Serve until this process is stopped, as the server that the environment names.
 
-    Raises KeyError without it; JobError if the job cannot be joined, InvalidArgumentError for a setting: with the
-    server's name.
+    Raises KeyError without it; JobError if the job cannot be joined, InvalidArgumentError for a setting. Messages name
+    the server.
     """
     try:
         number, workers = int(os.environ["PACELINE_RUN_SERVER"]), int(os.environ["WORLD_SIZE"])

@@ -15,7 +15,7 @@ _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
 
 
 def nodes(text: str, source: str) -> list[str]:
-    """The hosts of a node list, in order; several brackets in a name give their product.
+    """Return the hosts of a node list, in order; several brackets in a name give their product.
 
     Raises InvalidArgumentError.
     """
@@ -43,7 +43,7 @@ def _expand(word: str, text: str, source: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str, source: str) -> list[str]:
-    """`01-03,07` becomes 01, 02, 03, 07: leading zeros stay."""
+    """Expand `01-03,07` to 01, 02, 03, 07, with leading zeros."""
     found: list[str] = []
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part)
@@ -57,7 +57,7 @@ def _numbers(ranges: str, text: str, source: str) -> list[str]:
 
 
 def tasks_per_node(text: str, source: str) -> list[int]:
-    """`2(x3),1` becomes 2, 2, 2, 1. Raises InvalidArgumentError."""
+    """Expand `2(x3),1` to 2, 2, 2, 1. Raises InvalidArgumentError."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part)

@@ -1,8 +1,8 @@
-"""Timelines of runs: each rank writes a part beside the file, and whoever ends last puts them together.
+"""Timeline files: each rank writes a part beside the file, and the last one to end merges the parts.
 
-A part is a timeline of its own (Chrome trace events, one a line). Under `paceline run` the launcher puts them together;
-elsewhere the last rank that finds all of them in the folder. Parts that stay behind belong to ranks on other machines
-without a common file system, or to a run of which a rank was killed; `read` takes what there is.
+A part is itself a timeline (Chrome trace events, one per line). Under `paceline run` the launcher merges them;
+elsewhere the last rank, if it finds all parts in the folder. Remaining parts belong to ranks on other hosts without a
+common file system, or to a run of which a rank was killed; `read` takes what there is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FIRST, _LAST = '{"displayTimeUnit": "ms", "traceEvents": [', "]}"
 
 
 def part(path: str | Path, rank: int) -> Path:
-    """Where a rank writes its part."""
+    """Return the path of a rank's part."""
     return Path(f"{path}.rank-{rank}")
 
 
 def begin(engine: Engine, path: str) -> None:
-    """Record what this rank does from now on. Raises InvalidArgumentError for a file that cannot be written."""
+    """Start recording what this rank does. Raises InvalidArgumentError for a file that cannot be written."""
     if engine.rank == 0:
         with contextlib.suppress(OSError):
             Path(path).unlink()
@@ -34,7 +34,7 @@ def begin(engine: Engine, path: str) -> None:
 
 
 def finish(engine: Engine, path: str) -> None:
-    """Put the parts together if this is the last rank to end and no launcher will."""
+    """Merge the parts if this is the last rank to end and no launcher will."""
     if "PACELINE_RUN_ID" in os.environ and os.environ.get("PACELINE_TIMELINE") == path:
         return
     parts = [part(path, rank) for rank in range(engine.size)]
@@ -44,9 +44,9 @@ def finish(engine: Engine, path: str) -> None:
 
 
 def gather(path: str) -> str | None:
-    """After a run: put together what there is; what to tell the user.
+    """Merge the parts that exist after a run; return what to tell the user.
 
-    Raises InvalidArgumentError if it cannot be written.
+    Raises InvalidArgumentError if the file cannot be written.
     """
     parts = found(path)
     if not parts:
@@ -60,7 +60,7 @@ def gather(path: str) -> str | None:
 
 
 def found(path: str | Path) -> list[Path]:
-    """The complete parts beside a timeline, in rank order."""
+    """Return the complete parts beside a timeline, in rank order."""
     path = Path(path)
     pattern = re.compile(re.escape(path.name) + r"\.rank-(\d{1,6})")
     ranked = [(match, entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
@@ -78,7 +78,7 @@ def _complete(path: Path) -> bool:
 
 
 def _merge(path: Path, parts: list[Path]) -> None:
-    """One file of all parts, which are removed. Raises OSError; FileExistsError if another process does it already."""
+    """Merge all parts into one file, and remove them. Raises OSError; FileExistsError if another process is merging."""
     new = Path(f"{path}.merging")
     with new.open("x") as out:
         out.write(_FIRST + "\n")
@@ -100,6 +100,6 @@ def _events(path: Path) -> Iterator[str]:
 
 
 def say(text: str | None) -> None:
-    """For people, on standard error."""
+    """Print a message for people to standard error."""
     if text is not None:
         print(f"paceline: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""Runs the ranks of one host: `python -m paceline.launch.agent`, started by the launcher, directly or remotely.
+"""The agent, which runs the ranks of one host: `python -m paceline.launch.agent`, started by the launcher.
 
-Standard input brings three kinds of lines, each JSON: the job, then `go`, then perhaps `stop`; its end means that the
-launcher is gone, and ends all ranks. Standard output carries frames (see `frames`). One thread, one selector; nothing
-blocks, and what ranks print is read only while the launcher takes it.
+Standard input carries three kinds of lines, each JSON: the job, then `go`, then perhaps `stop`; end of file means that
+the launcher is gone, and stops all ranks. Standard output carries frames (see `frames`). There is one thread and one
+selector; nothing blocks, and the output of ranks is read only as fast as the launcher takes it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _GIVE_UP_S = 2.0  # after SIGKILL: processes that not even it ends
 
 
 class Pipe:
-    """What one rank prints to stdout or stderr."""
+    """The stdout or stderr of one rank."""
 
     def __init__(self, rank: int, kind: Kind, file: IO[bytes], *, whole_lines: bool) -> None:
-        """Makes the file non-blocking."""
+        """Make the file non-blocking."""
         self.rank = rank
         self.kind = kind
         self.file = file
@@ -48,7 +48,10 @@ class Pipe:
         os.set_blocking(file.fileno(), False)
 
     def read(self) -> tuple[bytes, bool]:
-        """What can be passed on now, and whether the pipe is at its end. Raises BlockingIOError if it is empty."""
+        """Return what can be passed on now, and whether the pipe is at its end.
+
+        Raises BlockingIOError if it is empty.
+        """
         data = os.read(self.file.fileno(), _READ)
         if self.lines is None:
             return data, not data
@@ -59,7 +62,7 @@ class Agent:
     """The state of this host's part of the job."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start without a job."""
         self.out = Outbox(1)
         self.selector = selectors.DefaultSelector()
         self.starter = Starter()
@@ -82,7 +85,7 @@ class Agent:
         self._input = b""
 
     def run(self) -> None:
-        """Until everything has ended and been passed on."""
+        """Run until everything has ended and its output has been passed on."""
         receiver, sender = socket.socketpair()
         for end in (receiver, sender):
             end.setblocking(False)
@@ -106,7 +109,7 @@ class Agent:
             self._advance(time.monotonic())
 
     def stop(self, grace_s: float, kill_after_s: float) -> None:
-        """SIGTERM after the grace, SIGKILL later; what was to come earlier stays."""
+        """Send SIGTERM after the grace period, SIGKILL later; an earlier deadline stays."""
         if not self.started:
             self.over = True
         at = time.monotonic() + grace_s
@@ -148,7 +151,7 @@ class Agent:
             self.stop(0, _LEFTOVERS_S)
 
     def _prepare(self, job: dict[str, Any]) -> None:
-        """Everything that can fail, before anything is started."""
+        """Do everything that can fail, before anything is started."""
         self.job = job
         self.common = variables.base(os.environ, job)
         self.starter.realtime = job["realtime"]
@@ -193,14 +196,14 @@ class Agent:
             self._start(self.job["size"] + server, _SERVER, environment)
 
     def _start_worker(self, worker: dict[str, Any]) -> None:
-        """Of an elastic job, in a slot that is free."""
+        """Start a worker of an elastic job in a free slot."""
         environment = {**self.common, "PACELINE_INTERFACE": self.interface, **worker["environment"]}
         if not self.ending:
             self.groups = [group for group in self.groups if group.code is None or not group.empty]
             self._start(worker["slot"], self.job["command"], environment)
 
     def _kill(self, slot: int) -> None:
-        """What runs in the slot, which may be stopped."""
+        """Kill what runs in the slot, even if it is suspended."""
         for group in self.groups:
             if group.rank == slot and group.code is None:
                 group.signal(signal.SIGKILL)
@@ -231,7 +234,7 @@ class Agent:
         return lambda: self._pass_on(pipe)
 
     def _pass_on(self, pipe: Pipe) -> bool:
-        """Read once; say whether something came."""
+        """Read once, and return whether something came."""
         if pipe.file.closed:  # by what was done for another event of the same moment
             return False
         try:
@@ -251,13 +254,13 @@ class Agent:
         pipe.file.close()
 
     def _drain(self, pipe: Pipe) -> None:
-        """What a pipe holds, which is not much; one that is filled faster than it is read is left after a while."""
+        """Read what remains in a pipe; give up after a while on one that is filled faster than it is read."""
         for _ in range(_FULL // _READ):
             if not self._pass_on(pipe):
                 break
 
     def _watch_output(self) -> None:
-        """Be told when the launcher takes more, while there is more; let ranks wait while there is too much."""
+        """Watch for the launcher to accept more while there is more; pause the ranks while there is too much."""
         watched = 1 in self.selector.get_map()
         if len(self.out) and not watched:
             self.selector.register(1, selectors.EVENT_WRITE, self.out.flush)
@@ -297,7 +300,7 @@ class Agent:
             self.out.put(encode(Kind.EXITED, group.rank, ended))
 
     def _awaits(self) -> bool:
-        """Whether more may be started when nothing runs: until it is told to stop."""
+        """Return whether more may be started when nothing runs: until told to stop."""
         return bool(self.job["elastic"]) and not self.ending
 
     def _patience(self) -> float | None:
@@ -308,7 +311,7 @@ class Agent:
         return None
 
     def _advance(self, now: float) -> None:
-        """End what is due to end, and see whether all has ended."""
+        """Stop what is due to be stopped, and check whether all has ended."""
         if not self.started or self.over:
             return
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
@@ -335,7 +338,7 @@ class Agent:
 
 
 def main() -> None:
-    """Run, until the job is over."""
+    """Run until the job is over."""
     agent = Agent()
     try:
         agent.run()

@@ -1,4 +1,4 @@
-"""What the agent finds out before anything is started: the folder, the command, ports and addresses of its host."""
+"""What the agent checks before anything is started: the folder, the command, ports and addresses of its host."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Problem(Exception):
     USAGE: ClassVar = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG})
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
-        """`usage`: what was asked for is at fault, not this machine."""
+        """`usage`: the request is at fault, not this machine."""
         super().__init__(message)
         self.usage = usage
 
 
 def enter(folder: str) -> None:
-    """Go to the folder that the job is started in. Raises Problem."""
+    """Change to the folder in which the job is started. Raises Problem."""
     try:
         os.chdir(folder)
     except OSError as error:
@@ -37,7 +37,7 @@ def enter(folder: str) -> None:
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Refuse what cannot be executed, here and now. Raises Problem."""
+    """Refuse what cannot be executed here. Raises Problem."""
     name = command[0]
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
@@ -52,7 +52,7 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
 
 
 def machine() -> str:
-    """The same for all agents that share this machine and its network, and for no others."""
+    """Return an identifier that is the same for all agents on this machine and network, and for no others."""
     try:
         return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share the former, not the latter
     except OSError:
@@ -60,17 +60,20 @@ def machine() -> str:
 
 
 def own_addresses() -> dict[str, str | None]:
-    """How this host may be reached: as sshd says, and by default. `client` is where the remote shell came from."""
+    """Return how this host may be reached: according to sshd, and by default.
+
+    `client` is where the remote shell came from.
+    """
     words = os.environ.get("SSH_CONNECTION", "").split()
     client, server = (words[0], words[2]) if len(words) == 4 else (None, None)
     return {"client": client, "server": server, "default": default_address()}
 
 
 class Ports:
-    """Two free ports of this host: for torch's store and for Paceline's rendezvous; held until they are needed."""
+    """Two free ports of this host, for torch's store and Paceline's rendezvous, reserved until they are needed."""
 
     def __init__(self, wanted: int | None) -> None:
-        """`wanted` is that of the rendezvous; None: any. Raises Problem if it is in use."""
+        """`wanted` is the port of the rendezvous; None: any. Raises Problem if it is in use."""
         self._held: list[socket.socket] = []
         self.rendezvous = self._hold(wanted or 0)
         self.master = self._hold(0)
@@ -89,7 +92,7 @@ class Ports:
         return int(held.getsockname()[1])
 
     def release(self) -> None:
-        """Give them to rank 0."""
+        """Release them for rank 0."""
         for held in self._held:
             held.close()
         self._held.clear()

@@ -1,4 +1,4 @@
-"""What launcher and agent say to each other: frames one way, lines of JSON the other, and neither ever blocks on it."""
+"""Messages between launcher and agent: frames one way, lines of JSON the other; neither side ever blocks on them."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A message of an agent, of one of its ranks where that has a meaning."""
+    """A message of an agent, about one of its ranks where that has a meaning."""
 
     kind: Kind
     rank: int
     payload: bytes
 
     def json(self) -> dict[str, Any]:
-        """The payload of kinds that carry JSON."""
+        """Return the payload of kinds that carry JSON."""
         fields: dict[str, Any] = json.loads(self.payload)
         return fields
 
 
 def encode(kind: Kind, rank: int = 0, payload: bytes | dict[str, Any] = b"") -> bytes:
-    """A frame as bytes."""
+    """Return a frame as bytes."""
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return _HEADER.pack(kind, rank, len(data)) + data
 
 
 class Decoder:
-    """Bytes in, frames out. `junk` holds what came before the agent's first word."""
+    """Decodes bytes into frames. `junk` holds what came before the agent's first frame."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Start empty."""
         self.junk = b""
         self._data = bytearray()
         self._begun = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now. Raises ValueError for what no agent sends."""
+        """Return the frames that are complete now. Raises ValueError for what no agent sends."""
         self._data += data
         if not self._begun:
             at = self._data.find(MAGIC)
@@ -86,21 +86,21 @@ class Decoder:
 
 
 class Outbox:
-    """Bytes that wait to be written to a descriptor, without blocking."""
+    """Bytes to be written to a descriptor without blocking."""
 
     def __init__(self, descriptor: int) -> None:
-        """Makes the descriptor non-blocking."""
+        """Make the descriptor non-blocking."""
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.broken = False
         self._waiting = bytearray()
 
     def __len__(self) -> int:
-        """Bytes that wait."""
+        """Return the number of bytes that wait."""
         return len(self._waiting)
 
     def put(self, data: bytes) -> None:
-        """Add, and write what can be written now."""
+        """Append, and write what can be written now."""
         if not self.broken:
             self._waiting += data
             self.flush()
@@ -120,7 +120,7 @@ class Outbox:
 
 
 class Lines:
-    """Cuts what a rank prints into pieces of whole lines.
+    """Cuts the output of a rank into pieces of whole lines.
 
     A line longer than `LONGEST` is broken. Progress bars, which return to the start of their line without ending it,
     are passed on once a second.
@@ -130,12 +130,12 @@ class Lines:
     PATIENCE_S = 1.0
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Start empty."""
         self._rest = bytearray()
         self._since = 0.0
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """The whole lines of what has come so far; keeps the rest."""
+        """Return the whole lines so far; keep the rest."""
         searched = len(self._rest)
         self._rest += data
         cut = self._rest.rfind(b"\n", searched) + 1
@@ -149,7 +149,7 @@ class Lines:
         return self._take(cut)
 
     def finish(self) -> bytes:
-        """The last line, which nothing ended."""
+        """Return the last line, which has no end."""
         return self._take(len(self._rest))
 
     def _take(self, cut: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The launcher's side of one agent: its process, what it has said, and what is sent to it."""
+"""The launcher's side of one agent: its process, its messages, and what is sent to it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AgentHost:
 
     @property
     def name(self) -> str:
-        """As the user named it."""
+        """The host's name, as the user wrote it."""
         return self.place.host.name
 
     def tell(self, order: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class AgentHost:
         self.inbox.put(json.dumps(order).encode() + b"\n")
 
     def frames(self) -> Iterator[Frame] | None:
-        """What it says now; None at the end. Raises ValueError for what no agent says."""
+        """Return its new frames; None at the end. Raises ValueError for what no agent sends."""
         try:
             data = os.read(self.stdout.fileno(), _READ)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class AgentHost:
         return self.decoder.feed(data) if data else None
 
     def complaints(self) -> bytes | None:
-        """What the remote shell or the agent print to stderr now; None at the end."""
+        """Return what the remote shell or the agent printed to stderr; None at the end."""
         try:
             data = os.read(self.stderr.fileno(), _READ)
         except BlockingIOError:
@@ -85,7 +85,7 @@ class AgentHost:
         return self._lines.feed(data, time.monotonic()) if data else self._lines.finish() or None
 
     def why_lost(self) -> str:
-        """Why an agent that has ended early may have done so."""
+        """Return why an agent that has ended early may have done so."""
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:  # it has closed its output, and goes on
@@ -106,7 +106,7 @@ class AgentHost:
         return f"{message}: {last}" if last else message
 
     def kill(self) -> None:
-        """At once: the agent or the remote shell, and ranks on this machine whose agent has died."""
+        """Kill the agent or the remote shell at once, and ranks on this machine whose agent has died."""
         self.process.kill()
         if not self.remote:
             for rank, pid in self.pids.items():
@@ -115,7 +115,7 @@ class AgentHost:
                         os.killpg(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Wait for its end, which its closed pipes bring about, and release them."""
+        """Wait for its end, which closing its pipes causes, and release them."""
         for file in (self.process.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 if file is not None:
@@ -127,13 +127,10 @@ class AgentHost:
             self.process.wait()
 
 
-# By which address the ranks of other hosts reach the first host.
-
-
 def first_address(hosts: Sequence[AgentHost]) -> str | None:
-    """What sshd says comes first: it knows the connection that works. Then the name, then the default route.
+    """Return an address of the first host for the others; None if there is none but the loopback.
 
-    None if there is no address but the loopback.
+    What sshd says comes first, since that connection works; then the name, then the default route.
     """
     first = hosts[0]
     assert first.ready is not None
@@ -150,7 +147,7 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
 
 
 def _said(host: AgentHost, end: str) -> str | None:
-    """An end of the host's SSH_CONNECTION; None if that is our own login, inherited."""
+    """Return one end of the host's SSH_CONNECTION; None if that is our own login, inherited."""
     assert host.ready is not None
     own = os.environ.get("SSH_CONNECTION", "").split()
     inherited = len(own) == 4 and (own[0], own[2]) == (host.ready["client"], host.ready["server"])
@@ -159,7 +156,7 @@ def _said(host: AgentHost, end: str) -> str | None:
 
 
 def _resolved(name: str) -> str | None:
-    """The address that a name server gives, IPv4 before IPv6, if other hosts can use it."""
+    """Return the address from a name server, IPv4 before IPv6, if other hosts can use it."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -175,7 +172,7 @@ def _loopback(address: str) -> bool:
         return True
 
 
-# Command lines that start agents. Neither the job nor its secret stands on them: those go through standard input.
+# Command lines that start agents do not contain the job or its secret, which are sent through standard input.
 
 
 # -P: modules of the folder that a job is started in must not replace Python's own in the agent.
@@ -185,14 +182,14 @@ DEFAULT_RSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o Serve
 
 
 def local_agent() -> list[str]:
-    """Starts an agent here."""
+    """Return the command that starts an agent here."""
     return [sys.executable, *_AGENT]
 
 
 def remote_agent(rsh: Sequence[str], host: str) -> list[str]:
-    """Starts an agent there: by this Python if it exists there, else by the one that the remote PATH names.
+    """Return the command that starts an agent there: with this Python if it exists there, else with the remote PATH's.
 
-    What the remote shell gets is `exec sh -c '…'`, which all login shells understand.
+    The remote shell gets `exec sh -c '…'`, which all login shells understand.
     """
     path = os.environ.get("PYTHONPATH")
     script = "; ".join(
@@ -207,7 +204,7 @@ def remote_agent(rsh: Sequence[str], host: str) -> list[str]:
 
 
 def parse_rsh(text: str) -> list[str]:
-    """The words of `--rsh`. Raises InvalidArgumentError."""
+    """Return the words of `--rsh`. Raises InvalidArgumentError."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<host>\S+?)(?::(?P<colon>[^:\]\s]*))?(?:\s+slots\s*=\s*(
 
 @dataclass(frozen=True)
 class Host:
-    """A host as the user names it (`alice@node1` too), and how many ranks it takes."""
+    """A host as the user names it (possibly `alice@node1`), and its number of slots."""
 
     name: str
     slots: int
@@ -26,7 +26,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Place:
-    """A host with the ranks that it runs: `first` and those after it, `count` of them, which may be none."""
+    """A host with its ranks: `count` of them from `first` on, possibly none."""
 
     host: Host
     first: int
@@ -41,12 +41,12 @@ class Place:
 
     @property
     def processes(self) -> int:
-        """Ranks and servers."""
+        """Number of its ranks and servers."""
         return self.count + len(self.servers)
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
-    """`a:2,b` (one slot where none is named). Raises InvalidArgumentError that names `source`."""
+    """Parse `a:2,b` (one slot if no number is given). Raises InvalidArgumentError that names `source`."""
     hosts: list[Host] = []
     for word in text.split(","):
         if not word.strip():
@@ -56,7 +56,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """Lines `host slots=2`, `host:2` or `host`, `#` begins a comment.
+    """Read lines `host slots=2`, `host:2` or `host`; `#` starts a comment.
 
     Raises InvalidArgumentError with file and line.
     """
@@ -95,7 +95,7 @@ def _add(hosts: list[Host], text: str, where: str) -> None:
 
 
 def place(hosts: list[Host], ranks: int | None) -> list[Place]:
-    """Fill host after host; all slots if `ranks` is not said. Hosts that get no rank are left out.
+    """Fill host after host; use all slots if `ranks` is not given. Hosts without a rank are left out.
 
     Raises InvalidArgumentError.
     """
@@ -118,17 +118,17 @@ def place(hosts: list[Host], ranks: int | None) -> list[Place]:
 
 
 def spread(places: Sequence[Place], servers: int) -> list[Place]:
-    """The places with so many servers, in turn."""
+    """Return the places with this many servers, assigned in turn."""
     return [replace(place, servers=tuple(range(node, servers, len(places)))) for node, place in enumerate(places)]
 
 
 def address_part(name: str) -> str:
-    """The host without the user's name and without brackets."""
+    """Return the host without user name and brackets."""
     return name.rpartition("@")[2].strip("[]")
 
 
 def is_this_machine(name: str) -> bool:
-    """Whether the name means the machine we run on, as far as can be said without asking a name server."""
+    """Return whether the name means this machine, as far as can be told without a name server."""
     if "@" in name:
         return False  # another user's processes are started by the remote shell
     own = socket.gethostname()

@@ -1,7 +1,7 @@
-"""What has a Python process recorded that knows nothing of it, and what that process tells when it ends.
+"""Recording a Python process that knows nothing of it, and what that process reports when it ends.
 
-`paceline record -- …` and `paceline run --record` put a folder with a `sitecustomize` first on PYTHONPATH, and into a
-variable what is asked for. The first process under them that trains writes to a folder of theirs.
+`paceline record -- …` and `paceline run --record` put a folder with a `sitecustomize` first on PYTHONPATH, and their
+options into a variable. The first process under them that trains writes to a folder of theirs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _INJECT = Path(__file__).parents[1] / "torch" / "inject"
 
 
 def injected(environ: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of a command whose Python processes are to be recorded."""
+    """Return the environment of a command whose Python processes are to be recorded."""
     before = environ.get("PYTHONPATH")
     path = str(_INJECT) + (os.pathsep + before if before else "")
     return {**environ, SETTINGS: json.dumps(settings), "PYTHONPATH": path}
 
 
 def problem(result: Mapping[str, Any] | None) -> str | None:
-    """Say why there is no trace; None if there is one. `result` is what the process told, if it did."""
+    """Return why there is no trace; None if there is one. `result` is what the process reported, if it did."""
     if result is None:
         return (
             "no optimizer step was seen (0 steps). Does the script train with torch.optim, in Python without -I, -E or "

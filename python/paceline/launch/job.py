@@ -27,7 +27,7 @@ class Elastic:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A command, its hosts, and what its ranks are told."""
+    """A command, its hosts, and the environment of its ranks."""
 
     command: Sequence[str]
     places: Sequence[Place]
@@ -58,24 +58,24 @@ class Job:
 
     @property
     def size(self) -> int:
-        """All ranks."""
+        """Number of ranks."""
         return sum(place.count for place in self.places)
 
     @property
     def servers(self) -> int:
-        """Parameter servers that run as processes of their own; they are numbered behind the ranks."""
+        """Number of parameter servers with processes of their own; they are numbered after the ranks."""
         return sum(len(place.servers) for place in self.places) - self.switch
 
     @property
     def names(self) -> list[str]:
-        """What all its processes are called, by number: `rank 0`, …, `server 0`, …, `switch`; or `slot 0`, …."""
+        """Names of all processes, by number: `rank 0`, …, `server 0`, …, `switch`; or `slot 0`, …."""
         if self.elastic is not None:
             return [f"slot {n}" for n in range(self.size)]
         ranks, servers = range(self.size), range(self.servers)
         return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + ["switch"] * self.switch
 
     def for_agent(self, node: int, *, remote: bool, mode: str) -> dict[str, Any]:
-        """What the agent of a host must know; `mode` is that of the output."""
+        """Return what the agent of a host must know; `mode` is that of the output."""
         place = self.places[node]
         return {
             "id": self.number,

@@ -1,4 +1,4 @@
-"""One trace of all ranks, of what each of them has recorded; and what the launcher says of it."""
+"""Merging the recordings of all ranks into one trace, and what the launcher says about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one rank has recorded."""
+    """The recording of one rank."""
 
     rank: int
     summary: dict[str, Any]
@@ -34,18 +34,21 @@ class Recorded:
 
     @property
     def compute_s(self) -> float:
-        """Forward, backward and optimizer of a step."""
+        """Seconds of forward, backward and optimizer in a step."""
         parts = ("forward_s", "backward_s", "optimizer_s")
         return float(sum(self.summary[part] for part in parts))
 
     @property
     def gradients(self) -> list[tuple[str, int]]:
-        """Names and bytes, in the order in which they become ready."""
+        """Names and bytes, in the order in which the gradients become ready."""
         return [(gradient["tensor"], gradient["bytes"]) for gradient in self.trace["workers"][0]["gradients"]]
 
 
 def write(path: Path, records: Records, ranks: int, asked: int) -> str:
-    """Write the trace, and say so in a line. `asked`: steps. Raises ClickException if there is none, and OSError."""
+    """Write the trace, and return a line about it.
+
+    `asked`: steps. Raises ClickException if there is none, and OSError.
+    """
     every = _gather(records, ranks)
     trace = merged(every)
     with replaced(path) as new, new.open("w", encoding="utf-8") as file:
@@ -55,7 +58,7 @@ def write(path: Path, records: Records, ranks: int, asked: int) -> str:
 
 
 def _gather(records: Records, ranks: int) -> list[Recorded]:
-    """All ranks'. Raises ClickException naming those that have none, and why."""
+    """Return all ranks' recordings. Raises ClickException naming those that have none, and why."""
     if records.too_large:
         raise click.ClickException(f"no trace: all ranks' together are of more than {MOST_OF_ALL:,} bytes")
     every: list[Recorded] = []
@@ -77,7 +80,7 @@ def _gather(records: Records, ranks: int) -> list[Recorded]:
 
 
 def merged(every: Sequence[Recorded]) -> dict[str, Any]:
-    """The trace of all ranks, in order. Raises ClickException if they do not train the same model."""
+    """Return the trace of all ranks, in order. Raises ClickException if they do not train the same model."""
     first = every[0]
     if len(every) == 1:
         return first.trace
@@ -104,7 +107,7 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> str:
-    """What has been recorded, how far the ranks differ, and what to do with it."""
+    """Return what was recorded, how far the ranks differ, and what to do with it."""
     return "; ".join(_clauses(every, trace, path, asked))
 
 
@@ -131,12 +134,12 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked
 
 
 def _extremes(every: Sequence[Recorded]) -> tuple[Recorded, Recorded]:
-    """The rank that computes longest, and the one that does so shortest."""
+    """Return the rank that computes longest, and the one that computes shortest."""
     return max(every, key=lambda each: each.compute_s), min(every, key=lambda each: each.compute_s)
 
 
 def _difference(first: Recorded, other: Recorded) -> str | None:
-    """The first way in which a rank's model is not that of the first one."""
+    """Return the first difference of a rank's model from rank 0's."""
     one, two = f"rank {first.rank}", f"rank {other.rank}"
     if first.trace["dtype"] != other.trace["dtype"]:
         return f"the gradients of {two} are {other.trace['dtype']}, those of {one} {first.trace['dtype']}"

@@ -17,7 +17,7 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rank or server that has ended: `code` is negative for a signal, as subprocess has it."""
+    """A rank or server that has ended; `code` is negative for a signal, as in subprocess."""
 
     rank: int
     """A server's counts on behind the ranks."""
@@ -36,16 +36,16 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Of its own accord."""
+        """Whether it failed by itself."""
         return self.code != 0 and not self.stopped
 
     def words(self) -> str:
-        """`was killed by SIGKILL`, `exited with code 3`."""
+        """Words such as `was killed by SIGKILL` or `exited with code 3`."""
         how = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
         return f"{how} when it was told to end" if self.stopped else how
 
     def sentence(self) -> str:
-        """`rank 2 on host a (pid 1234) was killed by SIGKILL`, `… exited with code 1: ValueError: …`."""
+        """Return `rank 2 on host a (pid 1234) was killed by SIGKILL`, or `… exited with code 1: ValueError: …`."""
         where = f" on host {self.host}" if self.host is not None else ""
         why = f": {self.reason}" if self.reason else ""
         return f"{self.name}{where} (pid {self.pid}) {self.words()}{why}"
@@ -59,7 +59,7 @@ def _signal(number: int) -> str:
 
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """Ranks that ended alike in one row."""
+    """Return a table with ranks that ended alike in one row."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
         kind, _, number = outcome.name.partition(" ")
@@ -79,7 +79,7 @@ def _called(kind: str, numbers: Sequence[int]) -> str:
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """`0, 2-5` of sorted numbers."""
+    """Return `0, 2-5` for sorted numbers."""
     parts: list[tuple[int, int]] = []
     for number in numbers:
         if parts and parts[-1][1] == number - 1:
@@ -89,19 +89,16 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-# Why a rank failed: it tells its agent through a pipe, so that the launcher names the first cause and no victim.
-
-
 class Reasons:
-    """An agent's ends of the pipes."""
+    """The agent's ends of the pipes through which ranks report why they failed."""
 
     def __init__(self) -> None:
-        """No rank has started."""
+        """Start without ranks."""
         self._pipes: dict[int, int] = {}
 
     @contextmanager
     def told_by(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
-        """What the rank finds in its environment, and the descriptor that it inherits. Raises OSError."""
+        """Return what the rank finds in its environment, and the descriptor that it inherits. Raises OSError."""
         mine, its = os.pipe()
         os.set_blocking(mine, False)
         self._pipes[rank] = mine
@@ -111,7 +108,7 @@ class Reasons:
             os.close(its)
 
     def of(self, rank: int) -> tuple[str | None, bool]:
-        """The reason of a rank that has ended, and whether it failed because of another."""
+        """Return the reason of a rank that has ended, and whether it failed because of another."""
         pipe = self._pipes.pop(rank)
         try:
             told = json.loads(os.read(pipe, MOST))

@@ -1,4 +1,4 @@
-"""What the ranks print: passed on with prefixes, or kept in a file for each rank."""
+"""The output of ranks: printed with prefixes, or written to a file for each rank."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _PATIENCE_MS = 500
 
 
 class Output(Protocol):
-    """Where it goes. `mode` tells the agents how to cut it: raw, lines or files (both streams in one)."""
+    """Where output goes. `mode` tells the agents how to cut it: raw, lines or files (both streams in one)."""
 
     mode: str
     hurry: bool
     """The job is being ended: do not wait for a reader that has stopped reading."""
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """A piece; in mode lines, of whole lines, the last of which may lack its end. Raises OSError."""
+        """Take a piece; in mode lines, of whole lines, the last of which may lack its end. Raises OSError."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Finish: nothing more comes."""
 
 
 class Terminal:
-    """Passes on to stdout and stderr."""
+    """Prints to stdout and stderr."""
 
     def __init__(self, names: Sequence[str], *, prefix: bool) -> None:
-        """`names` of all processes. One's output passes unchanged and at once; that of several line by line."""
+        """`names` of all processes. The output of one passes unchanged and at once, that of several line by line."""
         self.mode = "raw" if len(names) == 1 else "lines"
         self.hurry = False
         self._names = names
@@ -46,7 +46,7 @@ class Terminal:
         self._streams = {Kind.STDOUT: _Stream(sys.stdout), Kind.STDERR: _Stream(sys.stderr)}
 
     def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Whole lines at a time."""
+        """Print whole lines at a time."""
         if self.mode == "lines":
             if not data.endswith(b"\n"):
                 data += b"\n"
@@ -55,11 +55,11 @@ class Terminal:
         self._streams[kind].write(data, self)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class _Stream:
-    """Writes without a buffer, and waits for a reader only where signals can be heard."""
+    """Writes unbuffered, and waits for a reader only where signals can be handled."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -79,7 +79,7 @@ class _Stream:
         self._most = 1 << 20 if stat.S_ISREG(os.fstat(self._descriptor).st_mode) else select.PIPE_BUF
 
     def write(self, data: bytes, terminal: Terminal) -> None:
-        """All of it, unless nobody reads and there is a hurry."""
+        """Write all of it, unless nobody reads and there is a hurry."""
         if self._stream is not None and self._descriptor < 0:
             self._stream.buffer.write(data)
             return
@@ -92,7 +92,10 @@ class _Stream:
 
 
 def prefixed(prefix: bytes, lines: bytes) -> bytes:
-    """The prefix before each line, also where a line returns to its start to be overwritten. `lines` ends with one."""
+    """Put the prefix before each line, also where a line returns to its start to be overwritten.
+
+    `lines` ends with one.
+    """
     if b"\r" in lines:
         lines = _RETURN.sub(b"\r" + prefix, lines)
     return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"

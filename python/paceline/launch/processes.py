@@ -1,4 +1,4 @@
-"""Process groups on this host: starting ranks, seeing them end, and ending them with all that they started."""
+"""Process groups on this host: starting ranks, noticing their end, and stopping them with all that they started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Group:
     """A rank or server: the process group that it leads."""
 
     def __init__(self, process: subprocess.Popen[bytes], rank: int) -> None:
-        """The process has been started, and leads a group of its own."""
+        """Take a started process that leads its own group."""
         self.rank = rank
         self.pid = process.pid
         self.process = process
@@ -36,13 +36,13 @@ class Group:
         self.empty = False  # then its number may belong to somebody else, and is left alone
 
     def ended(self, status: int) -> None:
-        """The leader has been waited for."""
+        """Record that the leader has been waited for."""
         self.code = os.waitstatus_to_exitcode(status)
         self.process.returncode = self.code  # it has been waited for: Popen must not
         self.signal(0)
 
     def signal(self, number: int) -> None:
-        """Send it to all of the group; to none if none is left."""
+        """Send a signal to all of the group, if any is left."""
         if not self.empty:
             try:
                 os.killpg(self.pid, number)
@@ -56,7 +56,7 @@ class Starter:
     """Starts ranks that die when this process does, and adopts the processes that they leave behind (Linux)."""
 
     def __init__(self) -> None:
-        """Allow this process as many open files as it may have: every rank takes two pipes."""
+        """Raise this process's limit of open files as far as possible: every rank takes two pipes."""
         self.realtime: int | None = None
         """The priority under SCHED_FIFO that ranks get; this process has a higher one."""
         self._relaxed = False
@@ -71,7 +71,7 @@ class Starter:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], inherited: int, *, one_pipe: bool
     ) -> subprocess.Popen[bytes]:
-        """Start it as the leader of a new process group; stdout and stderr are pipes. Raises OSError.
+        """Start a command as the leader of a new process group; stdout and stderr are pipes. Raises OSError.
 
         `inherited` is a descriptor that it keeps open under the same number.
         """
@@ -88,10 +88,10 @@ class Starter:
         )
 
     def relax(self) -> None:
-        """From now on this process runs as others do: it has started all, and is to see them end.
+        """Return to normal scheduling: this process has started all ranks, and is to see them end.
 
-        Under SCHED_FIFO the kernel may never come to an end of that: whoever waits for a child turns in a circle until
-        somebody else has let go of the child's entry under /proc, who is not given a core meanwhile.
+        Under SCHED_FIFO the kernel might never finish that: a process that waits for a child spins until another one
+        has released the child's entry under /proc, and that one gets no core meanwhile.
         """
         if self.realtime is not None and not self._relaxed:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
@@ -109,7 +109,7 @@ class Starter:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Processes of ours that have ended, as (pid, status): ranks, and those that they left to us."""
+    """Return our processes that have ended, as (pid, status): ranks, and processes that they left to us."""
     ended: list[tuple[int, int]] = []
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -121,7 +121,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def descendants() -> dict[int, int]:
-    """Every living process that this one has started, directly or not: pid → process group. Linux; elsewhere none."""
+    """Return every living descendant of this process: pid → process group. Linux; elsewhere none."""
     if not _LINUX:
         return {}
     groups: dict[int, int] = {}
@@ -147,7 +147,7 @@ def descendants() -> dict[int, int]:
 
 
 def signal_all(groups: Sequence[Group], number: int) -> bool:
-    """Send it to the groups, and to what has left them; say whether anything was still there."""
+    """Send a signal to the groups, and to processes that have left them; return whether any was still there."""
     others = descendants()
     for group in groups:
         group.signal(number)

@@ -1,4 +1,4 @@
-"""What ranks record, on its way to the launcher: through a folder to their agent, and in frames from there.
+"""The way of recordings from ranks to the launcher: through a folder to their agent, and in frames from there.
 
 A rank leaves its trace in a private folder of its agent, which sends it when the rank has ended. So other hosts need no
 file system in common with the launcher.
@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 class Exchange:
-    """An agent's folder with what its ranks have recorded."""
+    """An agent's folder with the recordings of its ranks."""
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
         """`wanted`: steps and warmup. Makes the folder; raises Problem."""
@@ -38,7 +38,7 @@ class Exchange:
             raise _no_folder(error) from None
 
     def environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-        """What a rank finds in its environment, so that it records. Raises Problem."""
+        """Return the environment variables that make a rank record. Raises Problem."""
         folder = self._folder / str(rank)
         try:
             folder.mkdir()
@@ -56,7 +56,7 @@ class Exchange:
         return injection.injected(environ, settings)
 
     def frames(self, rank: int) -> Iterator[bytes]:
-        """What the rank has left, in pieces; nothing if it has left nothing."""
+        """Return what the rank has left, in pieces; nothing if it has left nothing."""
         folder = self._folder / str(rank)
         try:
             result, trace = (folder / injection.RESULT).read_bytes(), b"null"
@@ -83,15 +83,15 @@ def _too_large(size: int) -> bytes:
 
 
 class Records:
-    """The launcher's: what has come of each rank."""
+    """The launcher's side: what has arrived from each rank."""
 
     def __init__(self) -> None:
-        """Nothing has come."""
+        """Start empty."""
         self._pieces: dict[int, bytearray] = {}
         self._size = 0
 
     def add(self, rank: int, piece: bytes) -> None:
-        """The next piece of a rank's; they come in order. Forgets all once it is too much."""
+        """Append the next piece of a rank's recording; they arrive in order. Drops all once it is too much."""
         self._size += len(piece)
         if self._size > MOST_OF_ALL:
             self._pieces.clear()
@@ -100,11 +100,11 @@ class Records:
 
     @property
     def too_large(self) -> bool:
-        """Whether more has come than a trace may hold."""
+        """Whether more has arrived than a trace may hold."""
         return self._size > MOST_OF_ALL
 
     def of(self, rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | str | None]:
-        """What the rank said of its recording, and the trace, or why that has not come."""
+        """Return what the rank reported about its recording, and the trace, or why that has not arrived."""
         piece = self._pieces.pop(rank, None)
         if piece is None:
             return None, None

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -15,14 +15,14 @@ from paceline._internal.files import check_writable
 from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
-from paceline.job.settings import OVER_MPI, Settings, check_timeline
-from paceline.launch import merge, variables
+from paceline.job.settings import OVER_MPI, Settings
+from paceline.launch import injection, merge, variables
 from paceline.launch.elastic.supervisor import ElasticSupervisor
 from paceline.launch.hosts import Place
-from paceline.launch.injection import SETTINGS
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
+from paceline.settings.table import SETTINGS, as_text, find, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +31,17 @@ class Request:
 
     command: Sequence[str]
     settings: Mapping[str, object] = field(default_factory=dict)
-    """By the names of `Settings`; None is as good as none."""
+    """By their names in `paceline.settings.table`; None is as good as none."""
+    given_by: Literal["flag", "keyword"] = "keyword"
+    """How, for messages."""
     names: Sequence[str] = ()
     """Variables for all ranks: NAME or NAME=VALUE."""
     grace_s: float = 5.0
-    timeline: Path | None = None
     record: Path | None = None
     record_steps: int | None = None
     record_warmup: int | None = None
     as_gloo: bool = False
     """Process groups that ask for gloo are Paceline's."""
-    verbose: bool = False
     switch: bool = False
     """A process of its own adds up in the switch's place."""
     limit_s: float = float("inf")
@@ -51,19 +51,20 @@ class Request:
     def checked(self) -> Checked:
         """Everything that can be found out before a rank is started. Raises InvalidArgumentError, UsageError."""
         recording = self._recording()
-        given = {f"PACELINE_{name.upper()}": _text(value) for name, value in self.settings.items() if value is not None}
-        if self.timeline is not None:
-            given["PACELINE_TIMELINE"] = check_timeline(self.timeline, "--timeline")
+        named = variables.named(self.names, os.environ)
+        said = {renamed(name): value for name, value in self.settings.items() if value is not None}
+        # What -x names wins.
+        said = {name: value for name, value in said.items() if find(name).variable not in named}
+        environ = {**os.environ, **named}
+        # Once here, not once in every rank.
+        settings = Settings.resolved(environ, said, self.given_by)
+        # Ranks run in folders of their own.
+        given = {
+            SETTINGS[name].variable: as_text(getattr(settings, name) if name in ("timeline", "placement") else value)
+            for name, value in said.items()
+        }
         if self.as_gloo:
             given[AS_GLOO] = "1"
-        if self.verbose:
-            given["PACELINE_VERBOSE"] = "1"
-        named = variables.named(self.names, os.environ)
-        # Once here, not once in every rank.
-        try:
-            settings = Settings.from_environment({**os.environ, **given, **named})
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(self._as_given(str(error), named)) from None
         if settings.transport in OVER_MPI:
             raise InvalidArgumentError(
                 f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
@@ -88,14 +89,6 @@ class Request:
             if given:
                 raise click.UsageError(f"{option} is not for --elastic, whose ranks change; leave one of them out")
 
-    def _as_given(self, problem: str, named: Mapping[str, str]) -> str:
-        """Names the option, not the variable that ranks are given for it."""
-        variable, colon, rest = problem.partition(":")
-        name = variable.removeprefix("PACELINE_").lower()
-        if variable in named or self.settings.get(name) is None:
-            return problem
-        return f"--{name.replace('_', '-')}{colon}{rest}"
-
     def _recording(self) -> dict[str, int] | None:
         """What ranks are asked to record."""
         if self.record is None:
@@ -103,7 +96,7 @@ class Request:
                 if value is not None:
                     raise click.UsageError(f"{option} has no effect without --record FILE")
             return None
-        if SETTINGS in os.environ:
+        if injection.SETTINGS in os.environ:
             raise click.UsageError("--record does nothing inside `paceline record`; leave one of them out")
         check_writable("--record", self.record)
         steps, warmup = self.record_steps, self.record_warmup
@@ -167,7 +160,3 @@ class Checked:
             if code == 0:
                 said = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
             click.echo(f"paceline: {said}", err=True)
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -34,7 +34,7 @@ class Supervisor:
     """Runs one job."""
 
     def __init__(self, job: Job, output: Output) -> None:
-        """Nothing is started yet."""
+        """Start without processes."""
         self.job = job
         self.output = output
         self.hosts: list[AgentHost] = []
@@ -51,7 +51,7 @@ class Supervisor:
         self.limit_at = time.monotonic() + job.limit_s
 
     def run(self) -> int:
-        """Until all ranks have ended: 0, 1 if one failed, 128 + n after signal n.
+        """Run until all ranks have ended; return 0, 1 if one failed, or 128 + n after signal n.
 
         Raises InvalidArgumentError, ClickException.
         """
@@ -76,7 +76,7 @@ class Supervisor:
         return self._result()
 
     def _turn(self) -> None:
-        """After each look at what has happened."""
+        """Act after each round of events."""
 
     def _result(self) -> int:
         if self.signal is not None:
@@ -98,7 +98,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Catch those that mean the job; one that is ignored (nohup) stays so."""
+        """Catch the signals that are meant for the job; one that is ignored (nohup) stays ignored."""
         receiver, sender = socket.socketpair()
         for end in (receiver, sender):
             end.setblocking(False)
@@ -116,7 +116,10 @@ class Supervisor:
             sender.close()
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        """Does its work here, for the loop may wait for a terminal that takes no more. The second one kills."""
+        """Handle a signal in the handler itself, since the loop may be waiting for a slow terminal.
+
+        The second one kills.
+        """
         self.output.hurry = True
         self._stop(0, KILL_AFTER_S if self.signal is None else 0)
         if self.signal is not None:
@@ -181,7 +184,7 @@ class Supervisor:
     # What agents say
 
     def _watch_input(self) -> None:
-        """Be told when an agent takes more, while there is more for it."""
+        """Watch for an agent to accept more while there is more for it."""
         watched = self.selector.get_map()
         for host in self.hosts:
             descriptor = host.inbox.descriptor
@@ -271,7 +274,7 @@ class Supervisor:
         return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
 
     def _blame(self, outcome: Outcome | None) -> None:
-        """Name the rank that failed first, once; one that failed because of another is named if there is no other."""
+        """Name the rank that failed first, once; one that failed because of another only if there is no other."""
         if outcome is not None and self.follower is not None:
             self.follower = None
             click.echo(f"paceline: error: {outcome.sentence()}", err=True)
@@ -279,7 +282,10 @@ class Supervisor:
     # Ends that nobody asked for
 
     def _lost(self, host: AgentHost, message: str) -> None:
-        """The host has gone. If its ranks had started, the others get their grace; else the job has not begun."""
+        """Handle a lost host.
+
+        If its ranks had started, the others get their grace period; else the job has not begun.
+        """
         host.kill()
         if host.ready is None or len(host.pids) < host.place.processes:
             self.problem = self.problem or click.ClickException(message)
@@ -296,14 +302,14 @@ class Supervisor:
         return None if until == float("inf") else max(0.0, until - time.monotonic())
 
     def _too_long(self) -> None:
-        """End it, and say so."""
+        """End the job at its time limit, and say so."""
         self.limit_at = float("inf")
         if not self.stopping:
             self.problem = click.ClickException(f"the job has not ended within {self.job.limit_s:g} s, and was ended")
             self._stop(0)
 
     def _give_up(self) -> None:
-        """Agents that do not answer: before the start, or when they were told to end."""
+        """Give up on agents that do not answer: before the start, or when they were told to stop."""
         silent = [host for host in self.hosts if host.ready is None]
         if silent and self.problem is None and self.signal is None:
             names = ", ".join(host.name for host in silent)

@@ -1,4 +1,4 @@
-"""What the ranks find in their environment."""
+"""The environment variables of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError
 
-# Pass on to other hosts, besides PACELINE_*: what decides which Python and which modules a rank gets.
+# Passed on to other hosts, besides PACELINE_*: what decides which Python and modules a rank gets.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
 # Other launchers' names for a process. If we were started by one, a rank would take itself for the process that we are;
 # if a rank finds them, it was started by another launcher after us.
@@ -26,12 +26,12 @@ SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
 
 
 def stale(name: str) -> bool:
-    """Whether another launcher or an outer job has set this variable: a rank would take itself for another process."""
+    """Return whether another launcher or an outer job set this variable, which would mislead a rank."""
     return name.startswith(_STALE_PREFIXES) or name in (*_STALE, *_OWN, *SECRET)
 
 
 def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `-x NAME` and `-x NAME=VALUE`. Raises InvalidArgumentError."""
+    """Return the variables of `-x NAME` and `-x NAME=VALUE`. Raises InvalidArgumentError."""
     chosen: dict[str, str] = {}
     for word in words:
         name, given, value = word.partition("=")
@@ -52,21 +52,21 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What passes to other hosts without being named."""
+    """Return what is passed to other hosts without being named."""
     return {name: value for name, value in environ.items() if name in _INHERITED} | inherited_settings(environ)
 
 
 def inherited_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings among them; a secret is passed in other ways."""
+    """Return the settings among the inherited variables; a secret is passed in other ways."""
     return {
         name: value for name, value in environ.items() if name.startswith("PACELINE_") and name not in (*SECRET, *_OWN)
     }
 
 
 def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
-    """What all ranks on this host have in common: the host's own variables, the inherited and the named ones.
+    """Return what all ranks on this host have in common: the host's own variables, the inherited and the named ones.
 
-    Of an inherited PATH the folders that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
+    Folders of an inherited PATH that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
     exists here.
     """
     result = {name: value for name, value in environ.items() if not stale(name)}
@@ -88,7 +88,7 @@ def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
 def of_rank(
     common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str, Any], local_rank: int
 ) -> dict[str, str]:
-    """The environment of a rank: torchrun's names, and Paceline's."""
+    """Return the environment of a rank: torchrun's names, and Paceline's."""
     return {
         **common,
         "RANK": str(job["first"] + local_rank),
@@ -108,7 +108,7 @@ def of_rank(
 
 
 def of_server(common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str, Any], server: int) -> dict[str, str]:
-    """The environment of a parameter server, which is no rank of the user's."""
+    """Return the environment of a parameter server, which is none of the user's ranks."""
     environment = of_rank(common, job, go, 0)
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del environment[name]

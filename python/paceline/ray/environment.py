@@ -12,6 +12,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.job.settings import VARIABLES, Settings
 from paceline.launch.variables import SECRET, inherited_settings
 from paceline.ray.worker import Place
+from paceline.settings.table import as_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,8 @@ def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Setti
     for name in ("rendezvous", "secret_file"):
         if name in settings:
             raise InvalidArgumentError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
-    Settings.from_environment({}, **settings)  # so that mistakes are told by the names that were given
-    variables = {variable: _text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
+    Settings.resolved({}, settings)  # so that mistakes are told by the names that were given
+    variables = {variable: as_text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
     variables = inherited_settings(os.environ) | variables
     secret = {name: os.environ[name] for name in SECRET if os.environ.get(name) and "PACELINE_SECRET" not in variables}
     checked = Settings.from_environment(variables | secret)
@@ -98,7 +99,3 @@ def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Setti
 
 def _nodes(places: Sequence[Place]) -> list[str]:
     return list(dict.fromkeys(place.node for place in places))
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(int(value)) if isinstance(value, bool) else str(value)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.errors import InvalidArgumentError
-from paceline.job.settings import LONGEST_TIMEOUT_S
+from paceline.settings import kinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +29,10 @@ class RaySettings:
     def __post_init__(self) -> None:
         """Check the values."""
         for name in ("timeout_s", "placement_group_timeout_s", "grace_s"):
-            value: Any = getattr(self, name)
-            good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_TIMEOUT_S
-            if not good:
-                raise InvalidArgumentError(f"{name}: {value!r:.80} is not a number of seconds above 0; write 300")
+            try:
+                object.__setattr__(self, name, kinds.SECONDS.check(getattr(self, name)))
+            except InvalidArgumentError as error:
+                raise error.at(name) from None
         if self.nics is not None:
             if not isinstance(self.nics, Iterable):
                 raise InvalidArgumentError(f"nics: {self.nics!r:.80} is no list of networks; write ['10.0.0.0/24']")

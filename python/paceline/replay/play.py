@@ -15,7 +15,7 @@ from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import core_options
+from paceline.forecast.simulate import Scenario
 from paceline.job import objects
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
@@ -41,7 +41,7 @@ class Asked:
     """Divides times."""
     strategy: str | None = None
     """None: the job's."""
-    bucket_size: str | None = None
+    bucket_size: int | str | None = None
     pull: str | None = None
     barrier: bool | None = None
     overlap: bool | None = None
@@ -52,10 +52,9 @@ class Asked:
 def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
     """All ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
-    options = _core_options(ranks, asked)
-    part = Part.of(
-        asked.trace, asked.cluster or load_cluster(None), options, ranks.rank, asked.warmup + asked.iterations
-    )
+    cluster = asked.cluster or load_cluster(None)
+    options = _core_options(ranks, asked, cluster)
+    part = Part.of(asked.trace, cluster, options, ranks.rank, asked.warmup + asked.iterations)
     barrier = asked.barrier is not False
     limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
     placed = ranks.settings.placed() if part.servers else {}
@@ -107,11 +106,11 @@ def _machine() -> str:
         return platform.node()
 
 
-def _core_options(ranks: Job, asked: Asked) -> dict[str, Any]:
+def _core_options(ranks: Job, asked: Asked, cluster: Cluster) -> dict[str, Any]:
     """What decides a worker's part. A strategy chosen by size has no servers, as `ring` has none."""
     settings = ranks.settings
     strategy = asked.strategy or settings.strategy or "ring"
-    servers = {}
+    servers: dict[str, Any] = {}
     if "servers" in find_strategy(strategy).knobs:
         pull = asked.pull or os.environ.get("PACELINE_PULL") or "layer"
         servers = {"servers": settings.servers, "pull": pull}
@@ -119,16 +118,17 @@ def _core_options(ranks: Job, asked: Asked) -> dict[str, Any]:
         raise InvalidArgumentError(
             "--pull: has no effect without parameter servers; name a strategy that has them, such as ps"
         )
-    return core_options(
-        {
-            "strategy": strategy,
-            "workers": ranks.size,
-            "compute_speedup": asked.speedup,
-            "bucket_size": asked.bucket_size if asked.bucket_size != "none" else None,
-            "overlap": asked.overlap,
-            **servers,
-        }
+    scenario = Scenario.of(
+        asked.trace,
+        cluster,
+        strategy,
+        ranks.size,
+        compute_speedup=asked.speedup,
+        bucket_size=asked.bucket_size,
+        overlap=asked.overlap,
+        **servers,
     )
+    return scenario.core_options()
 
 
 def _notes(part: Part) -> list[str]:

@@ -37,18 +37,18 @@ class Simulated:
 
 def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) -> list[Simulated]:
     """All chapters. Raises InvalidArgumentError naming the chapter."""
-    runs = [run for chapter in spec.chapters for run in chapter.prepared.runs]
+    runs = [run for chapter in spec.chapters for run in chapter.prepared.scenarios]
     results = execute(runs, progress)
     made, begin = [], 0
     for number, chapter in enumerate(spec.chapters, start=1):
-        end = begin + len(chapter.prepared.runs)
+        end = begin + len(chapter.prepared.scenarios)
         made.append(_simulated(number, chapter, results[begin:end]))
         begin = end
     return made
 
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
-    groups = report.grouped(chapter.prepared.runs, results)
+    groups = report.grouped(chapter.prepared.scenarios, results)
     shown, events = _timeline(number, chapter, groups)
     notes = [f"Note: {note}" for note in [*chapter.prepared.notes, *report.notes(results)]]
     return Simulated(

@@ -1,4 +1,4 @@
-"""A report's specification: TOML with chapters, each a call of `paceline simulate`. docs/how-to/report.md."""
+"""A report's specification: TOML with chapters, each a sweep with the settings of `paceline simulate`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from paceline._core import nearest
 from paceline._internal.files import read_small
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.options import Prepared, Request, prepare
+from paceline.forecast.options import Prepared, Sweep, prepare
+from paceline.settings.table import of_place
 
 _MOST_BYTES = 1 << 20
 _MOST_CHAPTERS = 20
-# Of a chapter, besides the options of `paceline simulate`.
+# Of a chapter, besides the settings of a forecast.
 _OWN = ("title", "text", "trace", "explain", "timeline")
 _TIMELINE = ("strategy", "workers")
-# Options of the command line that say what it prints, and so have no place here.
-_NOT_HERE = frozenset({"as_json", "csv", "detail", "plot", "timeline", "explain", "help", "executor", "coordinator"})
 
 
 @dataclass(frozen=True)
@@ -69,24 +66,22 @@ def read(path: Path) -> Spec:
     return Spec(_text(str(path), document, "title") or path.stem, _text(str(path), document, "text"), made)
 
 
-def _options() -> dict[str, click.Option]:
-    from paceline.cli.simulate import simulate
-
-    options = {param.name: param for param in simulate.params if isinstance(param, click.Option) and param.name}
-    return {name: option for name, option in options.items() if name not in _NOT_HERE}
-
-
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
-    options = _options()
-    _known(where, entry, (*_OWN, *options))
+    settings = [setting.name for setting in of_place("report")]
+    _known(where, entry, (*_OWN, *settings))
     trace = _text(where, entry, "trace")
     if not trace:
         raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
     explained = entry.get("explain", False)
     if not isinstance(explained, bool):
         raise InvalidArgumentError(f"{where}: explain: {explained!r} is neither true nor false")
-    words = [word for name in options if name in entry for word in _as_option(where, options[name], entry[name])]
-    prepared = _prepared(where, trace, words)
+    given = {name: value for name, value in entry.items() if name in settings}
+    try:
+        prepared = prepare(Sweep.of(trace, given, "report", "key", where=where))
+    except InvalidArgumentError as error:
+        if error.source is None:
+            error.within(where)
+        raise
     return Chapter(
         title=_text(where, entry, "title") or trace,
         text=_text(where, entry, "text"),
@@ -94,33 +89,6 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
         explained=explained,
         shown=_shown(where, entry.get("timeline", {})),
     )
-
-
-def _prepared(where: str, trace: str, words: list[str]) -> Prepared:
-    """By the command line's own parser, so that values mean the same and mistakes are told alike."""
-    from paceline.cli.simulate import simulate
-
-    try:
-        given = simulate.make_context("simulate", [*words, "--", trace]).params
-    except click.ClickException as error:
-        raise InvalidArgumentError(f"{where}: {error.format_message()}") from None
-    try:
-        return prepare(Request(**{name: value for name, value in given.items() if name in Request.__annotations__}))
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where}: {error}") from None
-
-
-def _as_option(where: str, option: click.Option, value: object) -> list[str]:
-    """A TOML value as the command line has it."""
-    name = option.name or ""
-    if option.secondary_opts:
-        if not isinstance(value, bool):
-            raise InvalidArgumentError(f"{where}: {name}: {value!r} is neither true nor false")
-        return [(option.opts if value else option.secondary_opts)[0]]
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
-        raise InvalidArgumentError(f"{where}: {name}: {value!r} is no text, number or list of them")
-    return [f"{option.opts[0]}={','.join(str(one) for one in values)}"]
 
 
 def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:

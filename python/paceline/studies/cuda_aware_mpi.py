@@ -16,7 +16,7 @@ from typing import Any
 from paceline._core import Trace
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Run
+from paceline.forecast.simulate import Scenario
 from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
@@ -75,7 +75,7 @@ def latency(name: str, size: int) -> float:
     design = DESIGNS[name]
     machine = load_cluster(None, **_cluster(design, "infiniband"))
     trace = Trace.all_reduce(f"allreduce:{size}B")
-    return Run(trace, machine, {"strategy": design.strategy, "workers": _RANKS}).result().iteration_s
+    return Scenario.of(trace, machine, design.strategy, _RANKS).result().iteration_s
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +90,7 @@ def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
         trace = with_calls(trace, constant("call"), constant("horovod.negotiation") * gpus)
         options["bucket_size"] = int(constant("horovod.fused"))
     machine = load_cluster("piz-daint", jitter={"sigma": constant("jitter.rdma")}, **_cluster(design, "piz-daint"))
-    run = Run(trace, machine, {"strategy": design.strategy, "workers": gpus, **options})
+    run = Scenario.of(trace, machine, design.strategy, gpus, **options)
     return gpus * (batch or 64) / mean_iteration_s(run)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from paceline._core import Trace
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Run
+from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import constant
@@ -49,10 +50,10 @@ def rate(system: str, gpus: int) -> float:
     if gpus == 1:
         return rates_of(_MODEL)["V100"].samples_per_s
     strategy = "hierarchical" if system == DDL else "ring"
-    options = {} if system == SINGLE else {"bucket_size": _FUSION}
+    options: CoreOptions = {} if system == SINGLE else {"bucket_size": _FUSION}
     jitter = {"jitter": {"sigma": constant("jitter.rdma")}} if gpus > _PER_NODE else {}
     machine = load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE), **jitter)
-    run = Run(_step(), machine, {"strategy": strategy, "workers": gpus, **options})
+    run = Scenario.of(_step(), machine, strategy, gpus, **options)
     return gpus * _BATCH / mean_iteration_s(run)
 
 

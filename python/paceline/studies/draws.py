@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from paceline.forecast.simulate import Run
+from paceline.forecast.simulate import Scenario
 from paceline.forecast.sweep import execute
 
 # Of many workers the slowest varies little.
@@ -12,7 +12,7 @@ _DRAWS = 5
 _FEW = 128
 
 
-def mean_iteration_s(run: Run) -> float:
+def mean_iteration_s(run: Scenario) -> float:
     """Seconds of an iteration; where the cluster has jitter, of several with other seeds."""
     draws = [run]
     if "jitter" in json.loads(run.cluster.to_json()):

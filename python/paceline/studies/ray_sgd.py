@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Run
+from paceline.forecast.simulate import Scenario
 from paceline.studies import made_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
@@ -118,7 +118,7 @@ def rate(layout: Layout) -> float:
     if layout.nodes > 1:
         cluster["jitter"] = {"sigma": constant("jitter.tcp")}
     machine = load_cluster(None, latency=as_time(constant("tcp.latency")), gpus_per_node=per_node, **cluster)
-    run = Run(_step(), machine, {"strategy": strategy, "workers": workers, **options})
+    run = Scenario.of(_step(), machine, strategy, workers, **options)
     return layout.gpus * _BATCH / mean_iteration_s(run)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Cluster, Trace, parse_size
+from paceline._core import Cluster, Trace
 from paceline.catalog.library import load_cluster
-from paceline.forecast.simulate import Run, core_options
+from paceline.forecast.simulate import Scenario
 from paceline.validate.cells import Cell
 
 _SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}
@@ -71,17 +71,15 @@ def run_of(
     knobs: Mapping[str, Any] | None = None,
     iterations: int = 1,
     timeline: Path | None = None,
-) -> Run:
+) -> Scenario:
     """The simulation. `knobs`: options besides the cell's. Raises InvalidArgumentError."""
     options: dict[str, Any] = {
-        "strategy": cell.strategy.name,
-        "workers": cell.workers,
         "servers": cell.servers or None,
         "network": network,
         "compute_speedup": 1 / cell.scale,
-        "bucket_size": None if cell.bucket_size is None else parse_size(cell.bucket_size),
+        "bucket_size": cell.bucket_size,
         "iterations": iterations,
         "critical_path": False,
         **(knobs or {}),
     }
-    return Run(trace, cluster, core_options(options), timeline)
+    return Scenario.of(trace, cluster, cell.strategy, cell.workers, timeline=timeline, **options)

@@ -12,9 +12,6 @@ from paceline.bench.engines.base import Engine
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import Asked
-from paceline.catalog.strategies import find_strategy
-from paceline.errors import InvalidArgumentError
-from paceline.job.settings import TRANSPORTS
 
 
 class BaiduRing(Engine):
@@ -25,13 +22,7 @@ class BaiduRing(Engine):
     own_launcher = True
 
     def missing(self) -> str | None:
-        """The preset, or an mpirun."""
-        try:
-            find_strategy(self.name)
-        except InvalidArgumentError:
-            return "this paceline has no strategy baidu-ring; install a later one"
-        if "mpi" not in TRANSPORTS:
-            return "this paceline has no transport mpi; install a later one"
+        """An mpirun."""
         return mpirun.missing()
 
     def asks(self) -> dict[str, Any]:

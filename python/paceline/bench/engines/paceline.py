@@ -14,6 +14,7 @@ from paceline.bench.ranks.rank_spec import Asked
 from paceline.catalog.strategies import find_strategy
 from paceline.job.settings import Settings
 from paceline.launch import variables
+from paceline.settings.table import SETTINGS
 
 DDP_BUCKET = 25 << 20
 """torch.nn.parallel.DistributedDataParallel's bucket_cap_mb; the first bucket has 1 MiB."""
@@ -29,16 +30,9 @@ class Paceline(Engine):
         """Raises InvalidArgumentError for settings that contradict each other."""
         super().__init__(options)
         self._strategy = None if strategy is None else find_strategy(strategy).name
-        self._settings = {
-            f"PACELINE_{name}": value
-            for name, value in (
-                ("STRATEGY", self._strategy),
-                ("TRANSPORT", options.transport),
-                ("COORDINATOR", options.coordinator),
-            )
-            if value is not None
-        }
-        Settings.from_environment({**_without_own(), **self._settings})
+        given = {"strategy": self._strategy, "transport": options.transport, "coordinator": options.coordinator}
+        Settings.resolved(_without_own(), given, "flag")
+        self._settings = {SETTINGS[name].variable: value for name, value in given.items() if value is not None}
         self.own_launcher = "mpi" in (options.transport or "")
 
     @property

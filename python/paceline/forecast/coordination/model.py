@@ -17,17 +17,14 @@ from paceline.forecast.sweep import LOCAL, RAY, find_executor
 ITERATIONS = 500
 
 
-def find_coordinators(text: str) -> list[str]:
-    """Names of the coordinators that `NAME[,NAME]` or `all` means, each once.
+def find_coordinators(words: Sequence[str]) -> list[str]:
+    """Names of the coordinators that these words mean, each once; `all` are all.
 
     Raises InvalidArgumentError naming the nearest.
     """
     found: dict[str, None] = {}
-    for word in (word.strip() for word in text.split(",")):
-        if word == "all":
-            found |= {it.name: None for it in all_coordinators()}
-        else:
-            found[find_coordinator(word, "--coordinator")] = None
+    for word in words:
+        found |= {it.name: None for it in all_coordinators()} if word == "all" else {find_coordinator(word): None}
     return list(found)
 
 

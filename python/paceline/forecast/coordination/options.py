@@ -8,19 +8,17 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._core import Trace, parse_size
+from paceline._core import Trace
 from paceline._internal import units
-from paceline.catalog.devices import device_rate
-from paceline.catalog.library import built_in_trace, load_cluster
-from paceline.catalog.strategies import find_strategy
-from paceline.errors import InvalidArgumentError
+from paceline.catalog.library import built_in_trace
+from paceline.catalog.strategies import all_strategies
+from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.coordination.constants import all_constants, read_constants
 from paceline.forecast.coordination.model import ITERATIONS, CoordinatedRun, find_coordinators
 from paceline.forecast.coordination.networks import contention_share
-from paceline.forecast.options import DEFAULT_WORKERS, trace_of
 
 if TYPE_CHECKING:
-    from paceline.forecast.options import Request
+    from paceline.forecast.options import Sweep
 
 # Options of the event simulation, which this model does not do.
 _WITHOUT_EFFECT = {
@@ -48,40 +46,35 @@ class PreparedCoordination:
     notes: list[str] = field(default_factory=list)
 
 
-def prepare(request: Request) -> PreparedCoordination:
+def prepare(sweep: Sweep) -> PreparedCoordination:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
-    for option, reason in _WITHOUT_EFFECT.items():
-        if getattr(request, option) is not None:
-            raise InvalidArgumentError(
-                f"--{option.replace('_', '-')}: has no effect with --coordinator: {reason}; leave it out"
-            )
-    coordinators = find_coordinators(request.coordinator)
-    trace = trace_of(request)
-    constants, notes = _constants(request, trace)
-    cluster = load_cluster(
-        request.cluster,
-        latency=request.latency,
-        gpus_per_node=request.gpus_per_node,
-        intra_bandwidth=request.intra_bandwidth,
-    )
-    if request.intra_bandwidth is not None and json.loads(cluster.to_json())["gpus_per_node"] == 1:
-        raise InvalidArgumentError(
-            "--intra-bandwidth: has no effect with one GPU per node; add --gpus-per-node or leave it out"
-        )
-    if request.strategy == []:
-        raise InvalidArgumentError("--strategy: names none; give one or several")
-    strategies = list(dict.fromkeys(find_strategy(word).name for word in request.strategy or ["native"]))
+    with naming(sweep.sources):
+        return _prepared(sweep)
+
+
+def _prepared(sweep: Sweep) -> PreparedCoordination:
+    given = {"timeline": sweep.timeline, "plot": sweep.plot, **sweep.values}
+    for name, reason in _WITHOUT_EFFECT.items():
+        if given.get(name) is not None:
+            option = str(sweep.sources.get(name, f"--{name}"))
+            raise InvalidArgumentError(f"{option}: has no effect with --coordinator: {reason}; leave it out")
+    coordinators = find_coordinators(sweep.get("coordinator"))
+    trace = sweep.step()
+    constants, notes = _constants(sweep, trace)
+    cluster = sweep.machine()
+    sweep.refuse_idle_links(cluster)
+    words = sweep.get("strategy") or ["native"]
+    named = [name for word in words for name in ([one.name for one in all_strategies()] if word == "all" else [word])]
+    strategies = list(dict.fromkeys(named))
     if json.loads(trace.summary())["recorded_workers"] > 1 or "variation" in json.loads(trace.to_json()):
         notes.append(
             "the trace's workers differ; here all compute what the first does, and are late by the model's draws"
         )
-    overlap = bool(request.overlap)
+    overlap = bool(sweep.get("overlap"))
     notes += [f"collectives are {units.listed(strategies)}, by its closed form where it has one"]
     notes += [] if overlap else ["no overlap: gradients are handed over at the end of the backward pass; see --overlap"]
     if json.loads(cluster.to_json())["name"] != "summit":
         notes.append("lateness, congestion and agreement are Summit's; --coordinator-constants sets others")
-    rates = request.bandwidth or (None,)
-    clusters = [load_cluster(cluster, bandwidth=rate) for rate in rates]
     runs = [
         CoordinatedRun(
             trace,
@@ -89,33 +82,31 @@ def prepare(request: Request) -> PreparedCoordination:
             coordinator,
             workers,
             strategy=strategy,
-            iterations=ITERATIONS if request.iterations is None else request.iterations,
-            seed=request.seed or 0,
+            iterations=sweep.get("iterations") or ITERATIONS,
+            seed=sweep.get("seed") or 0,
             overlap=overlap,
             constants=constants,
         )
         for workers, machine, strategy, coordinator in product(
-            request.workers or DEFAULT_WORKERS, clusters, strategies, coordinators
+            sweep.workers, sweep.machines(cluster), strategies, coordinators
         )
     ]
     return PreparedCoordination(runs, notes)
 
 
-def _constants(request: Request, trace: Trace) -> tuple[dict[str, float], list[str]]:
+def _constants(sweep: Sweep, trace: Trace) -> tuple[dict[str, float], list[str]]:
     """Those that differ from the defaults, and notes on what is assumed."""
-    given = {} if request.coordinator_constants is None else read_constants(Path(request.coordinator_constants))
-    notes = []
-    if request.device is not None:
-        notes.append(f"--device: {device_rate(trace, request.device).cited}")
-    if request.bucket_size is not None:
+    file, bucket_size = sweep.get("coordinator_constants"), sweep.get("bucket_size")
+    given = {} if file is None else read_constants(Path(file))
+    notes = sweep.device_note(trace)
+    if bucket_size is not None:
         if "fusion_mib" in given:
             raise InvalidArgumentError(
-                "--bucket-size: fusion_mib of --coordinator-constants says the same; give one of them"
+                "fusion_mib of --coordinator-constants says the same; give one of them", setting="bucket_size"
             )
-        none = request.bucket_size == "none"
-        given["fusion_mib"] = 0.0 if none else parse_size(request.bucket_size) / _MIB
+        given["fusion_mib"] = 0.0 if bucket_size == "none" else bucket_size / _MIB
     if "contention_share" not in given:
-        share = contention_share(built_in_trace(request.trace))
+        share = contention_share(built_in_trace(str(sweep.trace)))
         if share is not None:
             given["contention_share"] = share
         share_text = f"{share if share is not None else all_constants()['contention_share'].default:.0%}"

@@ -1,4 +1,4 @@
-"""A script that prints which hosts there are now, a line for each: `node1:4`, or `node1`, which has one slot."""
+"""A discovery script prints the hosts that exist now, one per line: `node1:4`, or `node1`, which has one slot."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FAILURES = 5
 
 
 class Discovery:
-    """Runs the script again and again, beside everything else."""
+    """Runs the script periodically, in the background."""
 
     def __init__(self, command: str, *, every_s: float = EVERY_S) -> None:
-        """A command as a shell would take it, without a shell. Raises InvalidArgumentError if it is empty."""
+        """Take a command in shell syntax, which runs without a shell. Raises InvalidArgumentError if it is empty."""
         try:
             self.words: Sequence[str] = shlex.split(command)
         except ValueError as error:
@@ -45,17 +45,17 @@ class Discovery:
         self._told: set[str] = set()
 
     def first_time(self, name: str) -> bool:
-        """Whether the user has not been told of this yet."""
+        """Return whether the user has not been told of this yet."""
         new = name not in self._told
         self._told.add(name)
         return new
 
     def patience(self, now: float) -> float:
-        """Seconds until `look` is due."""
+        """Return the seconds until `look` is due."""
         return 0.05 if self._running is not None else max(0.0, self._next - now)
 
     def look(self, now: float) -> dict[str, int] | None:
-        """The slots of each host if a run has ended, else None. One that fails is told of, and changes nothing.
+        """Return the slots of each host if a run has ended, else None. A failed run is reported, and changes nothing.
 
         Raises InvalidArgumentError if the script cannot be started, ClickException if it has failed 5 times in a row.
         """
@@ -106,13 +106,13 @@ class Discovery:
             raise InvalidArgumentError(f"--host-discovery-script {words}: {error.strerror}") from None
 
     def close(self) -> None:
-        """End a run that has not ended."""
+        """Stop a run that has not ended."""
         if self._running is not None:
             self._kill(self._running)
         self._output.close()
 
     def _kill(self, process: subprocess.Popen[bytes]) -> int:
-        """With what it has started: its session is its own."""
+        """Kill it with everything it started: it has its own session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()

@@ -1,12 +1,13 @@
 """Decides which processes run, and who is in the next world: a state machine without clock or sockets.
 
-Events are methods, with the time where it matters; each returns what is to be done. `patience` says when `tick` is due.
+Events are methods, with the time where it matters; each returns the actions to take. `patience` says when `tick` is
+due.
 
 - A worker that is killed by a signal, or fails because another did, is replaced in its slot. One that fails by itself
-  (an exception, an exit code) would most likely do so again: its slot is closed, and the job goes on without if
-  `least` are left.
-- When a world has ended, all its living ranks are waited for; one that does not come back is killed. The next world
-  begins as soon as there are `least`; whoever comes later is let in after a commit.
+  (an exception, an exit code) would most likely do so again: its slot is closed, and the job goes on without it if
+  `least` workers are left.
+- When a world has ended, all its living ranks are waited for; one that does not return is killed. The next world begins
+  as soon as there are `least`; later ones are admitted after a commit.
 - Commits live in the memory of ranks. When all that hold one are gone, the job has failed.
 """
 
@@ -39,7 +40,7 @@ class Driver:
     """The state of an elastic job."""
 
     def __init__(self, limits: Limits) -> None:
-        """Nothing runs yet: `offer` slots."""
+        """Start without processes: `offer` slots."""
         self.limits = limits
         self.workers: dict[int, Worker] = {}
         """All that live."""
@@ -74,7 +75,7 @@ class Driver:
     # Events
 
     def offer(self, slots: Iterable[Slot], now: float) -> list[Action]:
-        """Processes may run in these slots, in `most` of them at once, and in no others any more."""
+        """Allow processes in these slots, in at most `most` of them at a time, and in no others."""
         self._slots = list(slots)
         for worker in list(self._alive()):
             if worker.slot not in self._slots and not worker.retired:
@@ -86,7 +87,7 @@ class Driver:
         return self._settle(now)
 
     def asked(self, number: int, commits: Iterable[int], why: str, now: float) -> list[Action]:
-        """A worker wants a place; it can go back to these commits. `why`: its world has ended for it."""
+        """Handle a worker that wants a place and can return to these commits. `why`: its world has ended for it."""
         worker = self.workers.get(number)
         if worker is None or worker.killed:
             return []
@@ -98,17 +99,17 @@ class Driver:
         return self._settle(now)
 
     def synced(self, number: int) -> list[Action]:
-        """A worker has the state that all have."""
+        """Handle a worker that has the state that all have."""
         self._held = self._held or number in self.workers
         return self._take()
 
     def finished(self, number: int) -> list[Action]:
-        """A worker has come to the end of its training, and so have all."""
+        """Handle a worker that has reached the end of its training, as all then have."""
         self._finished = self._finished or number in self.workers
         return self._take()
 
     def exited(self, number: int, how: Exit, now: float) -> list[Action]:
-        """A worker's process has ended."""
+        """Handle the end of a worker's process."""
         worker = self.workers.pop(number, None)
         if worker is None:
             return []
@@ -132,7 +133,7 @@ class Driver:
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
-        """It is so late."""
+        """Handle the passing of time."""
         for worker in list(self._alive()):
             if worker.killed or now < worker.deadline:
                 continue
@@ -152,14 +153,14 @@ class Driver:
         return self._settle(now)
 
     def patience(self) -> float | None:
-        """When `tick` is due next; None: not before something happens."""
+        """Return when `tick` is due next; None if only an event can change something."""
         due = [worker.deadline for worker in self._alive() if not worker.killed and self._due(worker)]
         if self._short_until is not None:
             due.append(self._short_until)
         return min(due, default=None)
 
     def _due(self, worker: Worker) -> bool:
-        """Whether something is expected of it."""
+        """Return whether the worker is expected to do something."""
         if worker.state is State.PLACED:
             return not self.intact
         return worker.state is State.STARTED or worker.retired
@@ -178,7 +179,7 @@ class Driver:
         return [worker for worker in self._alive() if worker.state is state]
 
     def _ended(self, why: str, now: float) -> None:
-        """The world is no more; its ranks are to come back."""
+        """End the world; its ranks are to return."""
         if not self.intact:
             return
         self.intact = False
@@ -241,7 +242,7 @@ class Driver:
                 self._do(Start(worker.number, slot))
 
     def _check(self, now: float) -> None:
-        """Whether the job can go on at all."""
+        """Check whether the job can go on at all."""
         usable = self._usable()
         if len(usable) >= self.limits.least:
             self._short_until = None
@@ -317,7 +318,7 @@ class Driver:
 
 
 def _began(place: Place, before: int) -> str:
-    """What a user is told of a world that is not the first."""
+    """Return what to tell the user about a world that is not the first."""
     change = "" if place.size == before else f" ({before} before)"
     commit = "from the beginning" if place.commit is None else f"from commit {place.commit}"
     return f"going on with {place.size} ranks{change} {commit}, generation {place.generation}"

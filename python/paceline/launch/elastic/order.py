@@ -8,20 +8,20 @@ from paceline.launch.elastic.roster import Place, Slot, Worker
 
 
 def agreed(workers: Sequence[Worker]) -> int | None:
-    """To which commit all go back: the last one of whoever has committed least. None if nobody has.
+    """Return the commit to which all return, the last of the worker that committed least; None if there is none.
 
-    Ranks commit together, but one may be killed, or hear of a failure, between another's commit and its own. As every
-    commit waits until all have made it, ranks are at most one apart, and each holds two. Whoever does not hold the
-    commit (it is new, or keeps but one) is given it.
+    Ranks commit together, but one may be killed, or learn of a failure, between another's commit and its own. As every
+    commit waits until all have made it, ranks are at most one apart, and each holds two. A worker that does not hold
+    the commit (a new one, or one that keeps only one) receives it.
     """
     last = [worker.commits[-1] for worker in workers if worker.commits]
     return min(last) if last else None
 
 
 def places(workers: Sequence[Worker], before: Mapping[Slot, int], generation: int) -> list[tuple[Worker, Place]]:
-    """The workers by rank. `before`: the ranks of slots in the last world, which they keep if they can.
+    """Return the workers by rank. `before`: the ranks of slots in the last world, which are kept where possible.
 
-    Ranks of a host are neighbours. Rank 0 holds the commit to which all go back.
+    Ranks of a host are contiguous. Rank 0 holds the commit to which all return.
     """
     commit = agreed(workers)
     hosts: dict[str, list[Worker]] = {}

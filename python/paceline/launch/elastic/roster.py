@@ -1,4 +1,4 @@
-"""What the driver knows of slots and workers, and what it asks of whoever starts processes."""
+"""What the driver knows of slots and workers, and the actions it requests."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import Enum
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """Where one process may run: so many are on a host, counted from 0."""
+    """Where one process may run: a host has several, counted from 0."""
 
     host: str
     number: int
 
     def __str__(self) -> str:
-        """`slot 1 of node2`."""
+        """Return `slot 1 of node2`."""
         return f"slot {self.number} of {self.host}"
 
 
 class State(Enum):
-    """Of a worker."""
+    """The state of a worker."""
 
     STARTED = "started"
     """It has not asked for a place yet."""
@@ -80,7 +80,7 @@ class Exit:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a job allows."""
+    """The limits of a job."""
 
     least: int
     """Fewer ranks are no world (`--min-np`)."""
@@ -96,7 +96,7 @@ class Limits:
     """So many worlds in a row, or deaths in one slot, without a commit are too many."""
 
 
-# What the driver asks for.
+# Actions that the driver requests.
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill the worker's process, which may be stopped: SIGKILL."""
+    """Kill the worker's process with SIGKILL, which also ends a suspended one."""
 
     worker: int
 
@@ -124,7 +124,7 @@ class Give:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell the worker that others wait to come in, or some are to leave: it asks again after its next commit."""
+    """Tell the worker that processes are to join or leave: it asks again after its next commit."""
 
     worker: int
 
@@ -145,7 +145,7 @@ class Say:
 
 @dataclass(frozen=True)
 class End:
-    """The job is over; end what still runs. No reason: it went well."""
+    """The job is over; stop what still runs. Without a reason it succeeded."""
 
     reason: str | None
 

@@ -1,7 +1,7 @@
-"""The driver's socket: workers ask here for their places, and tell each other where they are.
+"""The driver's socket: workers ask here for their places, and exchange their addresses.
 
 It has no thread of its own. Whoever starts processes waits until `fileno` is readable or `patience` is over, and calls
-`pump`, which gives back what only it can do: start and kill processes, tell the user, and end.
+`pump`, which returns what only the caller can do: start and kill processes, tell the user, and end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Line:
 
 
 class Service:
-    """Carries out what a `Driver` decides, as far as workers are to be told."""
+    """Carries out the decisions of a `Driver` that concern workers."""
 
     def __init__(self, limits: Limits, *, secret: str, job: str, address: str = "127.0.0.1", port: int = 0) -> None:
         """Listen. `secret` is the job's, `job` its name (PACELINE_RUN_ID). Raises OSError."""
@@ -67,7 +67,7 @@ class Service:
         self._left: list[Action] = []
 
     def environment(self, worker: int) -> dict[str, str]:
-        """What a worker's process finds in its environment, besides PACELINE_SECRET."""
+        """Return the environment variables of a worker's process, other than PACELINE_SECRET."""
         return {
             "PACELINE_RUN_ELASTIC": self.endpoint,
             "PACELINE_RUN_WORKER": str(worker),
@@ -75,11 +75,11 @@ class Service:
         }
 
     def fileno(self) -> int:
-        """Readable when `pump` has something to do."""
+        """Return a descriptor that is readable when `pump` has something to do."""
         return self._selector.fileno()
 
     def patience(self) -> float | None:
-        """Seconds until `pump` is due in any case."""
+        """Return the seconds until `pump` is due in any case."""
         due = [at for at in (self.driver.patience(),) if at is not None]
         if any(line.waits for line in self._lines.values()):
             due.append(self._beat_at)
@@ -89,11 +89,11 @@ class Service:
     # What whoever starts processes tells
 
     def offer(self, slots: Iterable[Slot]) -> list[Action]:
-        """Processes may run in these slots, and in no others."""
+        """Allow processes in these slots, and in no others."""
         return self._carry_out(self.driver.offer(slots, time.monotonic()))
 
     def exited(self, worker: int, how: Exit) -> list[Action]:
-        """A worker's process has ended."""
+        """Handle the end of a worker's process."""
         line = self._by_worker.get(worker)
         if line is not None:
             self._drop(line)
@@ -104,7 +104,7 @@ class Service:
         return self._carry_out(self.driver.abandon(reason))
 
     def pump(self) -> list[Action]:
-        """What workers say now, and what is due: `Start`, `Kill`, `Say` and `End` to be carried out."""
+        """Handle messages and deadlines; return `Start`, `Kill`, `Say` and `End` for the caller to carry out."""
         for key, _ in self._selector.select(0):
             key.data()
         now = time.monotonic()
@@ -120,7 +120,7 @@ class Service:
         return left
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for line in list(self._lines.values()):
             self._drop(line)
         self._selector.unregister(self._listener)
@@ -156,7 +156,7 @@ class Service:
             self._drop(line)
 
     def _drop(self, line: _Line) -> None:
-        """A connection that has ended says nothing of its process, which whoever started it sees."""
+        """Close a connection; its end says nothing about the process, which whoever started it observes."""
         if self._lines.pop(line.connection, None) is not None:
             self._selector.unregister(line.connection)
             line.connection.close()
@@ -213,7 +213,7 @@ class Service:
         self._tell(line, {"proof": proof(self.secret, "driver", line.nonce, nonce)})
 
     def _blob(self, line: _Line, generation: int, blob: str) -> None:
-        """A round of the exchange: when all have given theirs, each gets all; none if the world has ended."""
+        """Handle a blob of an exchange: when all have sent theirs, each gets all; none if the world has ended."""
         worker = line.worker
         if worker is None or generation != self.driver.generation or not self.driver.intact:
             self._tell(line, {"void": True})
@@ -230,7 +230,7 @@ class Service:
                 self._answer(each, message)
 
     def _void(self) -> None:
-        """Of a world that has ended, no round is completed."""
+        """Abandon the round of a world that has ended."""
         for given in self._rounds.values():
             for worker in given:
                 self._answer(worker, {"void": True})
@@ -243,7 +243,7 @@ class Service:
             self._tell(line, message)
 
     def _carry_out(self, actions: Iterable[Action]) -> list[Action]:
-        """Tell workers; what is left is for others."""
+        """Tell the workers what concerns them; return the rest."""
         left: list[Action] = []
         given = [action for action in actions if isinstance(action, Give)]
         if not self.driver.intact or given:

@@ -23,10 +23,10 @@ _MOST_NOTES = 5
 
 
 class ElasticSupervisor(Supervisor):
-    """Runs one job whose ranks may be replaced. Agents know slots, by number over all hosts, and no ranks."""
+    """Runs one job whose ranks may be replaced. Agents know slots, numbered over all hosts, and no ranks."""
 
     def __init__(self, job: Job, elastic: Elastic, output: Output) -> None:
-        """Nothing is started yet."""
+        """Start without processes."""
         super().__init__(job, output)
         self.elastic = elastic
         self.service: Service | None = None
@@ -40,7 +40,7 @@ class ElasticSupervisor(Supervisor):
         self._offered: list[Slot] = []
 
     def run(self) -> int:
-        """Until the job is over, as `Supervisor.run`."""
+        """Run until the job is over, as `Supervisor.run`."""
         try:
             return super().run()
         finally:
@@ -76,7 +76,7 @@ class ElasticSupervisor(Supervisor):
             self._offer(list(self._slots.values()))
 
     def _address(self) -> str:
-        """By which all hosts reach this process."""
+        """Return an address by which all hosts reach this process."""
         first = self.hosts[0].ready
         assert first is not None
         if self.job.interface is not None:
@@ -102,7 +102,7 @@ class ElasticSupervisor(Supervisor):
         self._carry_out(self.service.pump())
 
     def _found(self, hosts: dict[str, int]) -> list[Slot]:
-        """The slots that a discovery script means. A host that is none of the job's is told of once."""
+        """Return the slots that a discovery script lists. A host that is not part of the job is reported once."""
         known = {host.name: host.place.count for host in self.hosts}
         new = [
             (name, count)

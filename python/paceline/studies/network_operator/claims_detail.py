@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.catalog.names import Distribution
 from paceline.studies.network_operator import mechanisms as m
 from paceline.studies.network_operator.claim import Claim, Times, Verdict, grid
 from paceline.studies.network_operator.mechanisms import configured
@@ -67,9 +68,13 @@ def _whole_backward(model: str) -> float:
 
 
 def _block_aggregation() -> Claim:
+    ways: tuple[tuple[str, str, Distribution | None], ...] = (
+        ("block", "ps", "block"),
+        ("aggregation", "ps-aggregation", None),
+    )
     configs = {
         f"{name}/{model}/{rate}": Config(model, strategy, gbps=rate, distribution=distribution)
-        for name, strategy, distribution in (("block", "ps", "block"), ("aggregation", "ps-aggregation", None))
+        for name, strategy, distribution in ways
         for model in MODELS
         for rate in _BLOCK_RATES
     }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from paceline import Trace, load_trace, simulate
 from paceline._internal.system import cores
+from paceline.catalog.names import Distribution
+from paceline.catalog.strategies import find_strategy
 from paceline.studies.network_operator.assignment import tensorflow_servers
 from paceline.studies.network_operator.variants import sliced, toy
 
@@ -27,7 +29,7 @@ class Config:
     gbps: float = 25
     servers: int | None = None
     chunk: str | None = None
-    distribution: str | None = None
+    distribution: Distribution | None = None
     barrier: bool | None = None
     compute_speedup: float | None = None
     # As `--add-module` takes it.
@@ -82,7 +84,7 @@ class Simulations:
         return simulate(
             trace,
             None,
-            config.strategy,
+            find_strategy(config.strategy).name,
             workers=config.workers,
             bandwidth=f"{config.gbps}Gbps",
             servers=config.servers,

@@ -11,7 +11,7 @@ from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Run
+from paceline.forecast.simulate import Scenario
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
@@ -151,8 +151,9 @@ def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
     return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), meanwhile)))
 
 
-def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float) -> Run:
-    strategy = find_strategy(engine.strategy)
+def _run(
+    row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float
+) -> Scenario:
     fields: dict[str, Any] = {
         "bandwidth": as_rate(network.flow_bps),
         "latency": as_time(network.latency_s),
@@ -161,8 +162,7 @@ def _run(row: Row, engine: Engine, network: Network, trace: Trace, options: dict
         **({"jitter": {"sigma": jitter}} if jitter else {}),
         **engine.cluster,
     }
-    wanted = {"strategy": strategy.name, "workers": row.gpus, **options}
-    return Run(trace, load_cluster(None, **fields), wanted)
+    return Scenario.of(trace, load_cluster(None, **fields), find_strategy(engine.strategy), row.gpus, **options)
 
 
 def _bounds(row: Row, step: _Step) -> tuple[float, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from paceline.errors import Source
 from paceline.job import timeline_files
-from paceline.job.settings import check_timeline
+from paceline.settings.table import SETTINGS
 from paceline.torch.hvd.world import current
 from paceline.torch.recorder.marks import Marks
 
@@ -28,7 +29,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         >>> hvd.start_timeline("run.json")  # doctest: +SKIP
     """
     global _path  # noqa: PLW0603 - Horovod's API is one of functions
-    path = check_timeline(file_path, "start_timeline")
+    path: str = SETTINGS["timeline"].check(file_path, Source("keyword", "start_timeline"))
     timeline_files.begin(current().job._joined(), path)
     _path = path
     mark(True)

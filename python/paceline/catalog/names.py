@@ -1,0 +1,39 @@
+"""The names that settings accept, as types. Tests hold them against the native registries."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+StrategyName = Literal[
+    "ps",
+    "ps-multicast",
+    "ps-aggregation",
+    "ps-multicast-aggregation",
+    "ring",
+    "ring-multicast",
+    "recursive-doubling",
+    "halving-doubling",
+    "tree",
+    "hierarchical",
+    "sharded-ps",
+    "native",
+]
+StrategyAlias = Literal[
+    "ring-reduce", "baidu-ring", "butterfly", "butterfly-mixing", "rabenseifner", "double-binary-tree", "nccl"
+]
+Strategy = StrategyName | StrategyAlias
+CoordinatorName = Literal["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
+CoordinatorAlias = Literal["gs", "nbcs", "scp", "topo"]
+Coordinator = CoordinatorName | CoordinatorAlias
+Transport = Literal["auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi"]
+Distribution = Literal["round-robin", "block"]
+Pull = Literal["layer", "step"]
+Inside = Literal["root", "ring"]
+Network = Literal["fifo", "fluid"]
+Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+Executor = Literal["local", "ray"]
+
+
+def members(type_: Any) -> tuple[str, ...]:  # noqa: ANN401 - a form of `typing`
+    """The names in a `Literal`, in order."""
+    return get_args(type_)

@@ -1,0 +1,10 @@
+"""The one table of settings, from which flags, variables, keywords, TOML keys and the reference page are made.
+
+| module | holds |
+| --- | --- |
+| kinds | kinds of values: what is accepted, and what it becomes |
+| table | every setting: names, kind, default, help, and what it applies to |
+| horovod | the variables of Horovod that are read or refused |
+| keywords | `TypedDict`s of keyword arguments |
+| reference | docs/reference/settings.md, from the table |
+"""

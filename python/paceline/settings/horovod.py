@@ -1,0 +1,180 @@
+"""Horovod's environment variables: those that have a meaning here, and those that ask for what is not there.
+
+An empty variable is as good as none. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...),
+and those for what Paceline does not use (MPI, CCL, NCCL), are let be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import InvalidArgumentError, Source
+from paceline.settings import kinds
+from paceline.settings.kinds import Kind
+from paceline.settings.table import Setting
+
+_HINT = "correct it, or unset it"
+
+
+def _whole(most: int, unit: str) -> Kind:
+    """Whole numbers from 0."""
+    numbers = kinds.whole(0, most, unit.upper())
+
+    def check(value: object) -> int:
+        try:
+            found: int = numbers.check(value)
+        except InvalidArgumentError:
+            raise InvalidArgumentError(
+                f"'{value!s:.80}' is not a whole number of {unit} between 0 and {most}; {_HINT}"
+            ) from None
+        return found
+
+    return Kind(unit.upper(), check)
+
+
+def _number(most: float, unit: str) -> Kind:
+    """Numbers from 0."""
+    return kinds.number(0, most, f"a number of {unit} between 0 and {most:.0f}", unit.upper(), example=_HINT)
+
+
+def _one_or_zero(value: object) -> bool:
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    if text not in ("0", "1"):
+        raise InvalidArgumentError(f"'{text[:80]}' is neither 1 nor 0; {_HINT}")
+    return text == "1"
+
+
+def _cores(value: object) -> tuple[int, ...]:
+    there = os.cpu_count() or 1
+    words = [word.strip() for word in str(value).split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 8 and int(word) < there for word in words):
+        raise InvalidArgumentError(
+            f"'{value!s:.80}' is not a list of cores between 0 and {there - 1}, such as 0,1; {_HINT}"
+        )
+    return tuple(map(int, words))
+
+
+_SWITCH = Kind("1|0", _one_or_zero, is_switch=True)
+_SECONDS = _number(kinds.LONGEST_TIMEOUT_S, "seconds")
+
+_ALL = (
+    Setting(
+        name="fusion_threshold",
+        variable="HOROVOD_FUSION_THRESHOLD",
+        kind=_whole(1 << 40, "bytes"),
+        help="Bytes that go in one all-reduce at most.",
+        default=128 << 20,
+        default_words="128 MiB; with parameter servers 0",
+    ),
+    Setting(
+        name="cycle_time",
+        variable="HOROVOD_CYCLE_TIME",
+        kind=_number(10_000, "milliseconds"),
+        help="Milliseconds within which tensors that become ready go together.",
+        default=1.0,
+    ),
+    Setting(
+        name="cache_capacity",
+        variable="HOROVOD_CACHE_CAPACITY",
+        kind=_whole(1 << 24, "tensors"),
+        help="Tensors that are remembered, so that they need no new agreement.",
+        default=1024,
+    ),
+    Setting(
+        name="stall_check_disable",
+        variable="HOROVOD_STALL_CHECK_DISABLE",
+        kind=_SWITCH,
+        help="Do not report tensors that only some ranks have asked for.",
+        default=False,
+    ),
+    Setting(
+        name="stall_check_time",
+        variable="HOROVOD_STALL_CHECK_TIME_SECONDS",
+        kind=_SECONDS,
+        help="Report them after so long.",
+        default=60.0,
+    ),
+    Setting(
+        name="stall_shutdown_time",
+        variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        kind=_SECONDS,
+        help="Such a tensor fails after so long; 0: never.",
+        default=600.0,
+        default_words="600 (Horovod: 0)",
+    ),
+    Setting(
+        name="thread_affinity",
+        variable="HOROVOD_THREAD_AFFINITY",
+        kind=Kind("CORE,…", _cores, is_list=True),
+        help="Cores for the background threads, one for each local rank.",
+        default_words="the system's choice",
+    ),
+    Setting(
+        name="hierarchical_allreduce",
+        variable="HOROVOD_HIERARCHICAL_ALLREDUCE",
+        kind=_SWITCH,
+        help="The strategy `hierarchical`, unless `PACELINE_STRATEGY` is set.",
+        default=False,
+    ),
+    Setting(
+        name="timeline",
+        variable="HOROVOD_TIMELINE",
+        kind=kinds.TEXT,
+        help="A file that a timeline is written to; DYNAMIC: `start_timeline` names it.",
+    ),
+)
+HOROVOD: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
+"""By name."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A variable that asks for what is not there."""
+
+    remedy: str
+    is_switch: bool = False
+    """No harm is in 0."""
+
+
+REFUSED: Mapping[str, Refused] = {
+    "HOROVOD_AUTOTUNE": Refused("unset it: which strategy is fastest for each size is measured at the start", True),
+    "HOROVOD_ELASTIC": Refused("unset it: `paceline run --elastic` starts elastic jobs (docs/how-to/elastic.md)", True),
+    "HOROVOD_HIERARCHICAL_ALLGATHER": Refused("unset it: hierarchical strategies are for all-reduce", True),
+    "HOROVOD_TORUS_ALLREDUCE": Refused(
+        "unset it, or name a strategy of `paceline strategies` by PACELINE_STRATEGY", True
+    ),
+    "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset it: groups are fused with what else is ready", True),
+    "HOROVOD_CONTROLLER": Refused(
+        "unset it: ranks agree by themselves; start them by paceline run, torchrun, mpirun or srun"
+    ),
+    "HOROVOD_CPU_OPERATIONS": Refused("unset it: Paceline's own runtime moves the tensors"),
+    "HOROVOD_GLOO_IFACE": Refused("set PACELINE_INTERFACE instead"),
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": Refused("set PACELINE_START_TIMEOUT instead"),
+    "HOROVOD_NUM_NCCL_STREAMS": Refused("unset it; for several connections between two ranks set PACELINE_STREAMS"),
+}
+"""By variable."""
+
+
+def read(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the variables say, by name; those that are not set have their defaults.
+
+    Raises InvalidArgumentError, which names variable, value and remedy.
+    """
+    for variable, refused in REFUSED.items():
+        source = Source("variable", variable)
+        text = environ.get(variable, "")
+        try:
+            asked = _one_or_zero(text) if refused.is_switch and text else bool(text)
+        except InvalidArgumentError as error:
+            raise error.at(variable, source) from None
+        if asked:
+            raise InvalidArgumentError(f"{variable}={text[:80]}: Paceline has nothing of that kind; {refused.remedy}")
+    return {
+        name: setting.check(environ[setting.variable], setting.source("variable"))
+        if environ.get(setting.variable)
+        else setting.default
+        for name, setting in HOROVOD.items()
+    }

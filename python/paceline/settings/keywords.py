@@ -1,0 +1,108 @@
+"""Keyword arguments of the public functions, as types. Tests hold them against the table of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from paceline.catalog import names
+
+Chunk = Literal["whole", "per-worker"]
+
+
+class JobSettings(TypedDict, total=False):
+    """Settings of a job; docs/reference/settings.md says what they mean. None leaves what the environment says."""
+
+    strategy: names.Strategy | None
+    servers: int | None
+    chunk: Chunk | str | int | None
+    placement: Literal["round-robin", "even"] | str | Path | None
+    distribution: names.Distribution | None
+    pull: names.Pull | None
+    inside: names.Inside | None
+    coordinator: names.Coordinator | None
+    transport: names.Transport | None
+    mpi_library: str | Path | None
+    streams: int | None
+    multicast: str | None
+    tls: bool | None
+    single_copy: bool | None
+    timeout_s: float | None
+    start_timeout_s: float | None
+    interface: str | None
+    secret: str | None
+    secret_file: str | Path | None
+    rendezvous: str | None
+    timeline: str | Path | None
+    verbose: bool | None
+
+
+class ScenarioOptions(TypedDict, total=False):
+    """What a forecast may say besides trace, cluster, strategy and numbers. None is the default."""
+
+    chunk: Chunk | str | int | None
+    """`whole`, `per-worker`, or bytes: a number, or text with a unit."""
+    placement: Literal["round-robin", "even"] | str | Path | list[int] | None
+    distribution: names.Distribution | None
+    pull: names.Pull | None
+    inside: names.Inside | None
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
+    network: names.Network | None
+    barrier: bool | None
+    overlap: bool | None
+    iterations: int | None
+    seed: int | None
+    critical_path: bool | None
+    detail: bool | None
+
+
+class CoreOptions(ScenarioOptions, total=False):
+    """What a scenario may say besides trace, cluster, strategy and workers."""
+
+    servers: int | None
+    compute_speedup: float | None
+
+
+class ClusterFields(TypedDict, total=False):
+    """Fields of a cluster file (docs/reference/cluster-format.md) that override those of the cluster given."""
+
+    name: str | None
+    provenance: str | None
+    latency: str | None
+    message_overhead: str | None
+    gpus_per_node: int | None
+    intra_bandwidth: str | None
+    intra_latency: str | None
+    host_bandwidth: str | None
+    reduction_bandwidth: str | None
+    racks: dict[str, Any] | None
+    switch: dict[str, Any] | None
+    stragglers: list[dict[str, Any]] | None
+    jitter: dict[str, float] | None
+
+
+class TraceChanges(TypedDict, total=False):
+    """How a trace is changed before it is forecast."""
+
+    device: str | None
+    samples_per_s: float | None
+    batch: int | None
+    dtype: names.Dtype | None
+
+
+class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False):
+    """What `paceline.simulate` takes by keyword."""
+
+    servers: int | None
+    compute_speedup: float | None
+    bandwidth: str | None
+
+
+class SweepOptions(ClusterFields, total=False):
+    """What `paceline.sweep` takes by keyword: values to sweep, and fields of the cluster."""
+
+    bandwidth: str | Sequence[str] | None
+    servers: int | Sequence[int] | None
+    compute_speedup: float | Sequence[float] | None

@@ -1,0 +1,378 @@
+"""Kinds of values: what a setting accepts, and what it becomes.
+
+A check takes the text of a flag, a variable or a file, or the value of a Python keyword or a TOML key, and returns the
+value that Paceline works with; the same mistake gets the same words wherever it is made. What it raises says what is
+wrong and how to write it; `Setting.check` adds which setting and where.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline import _core
+from paceline._internal.files import read_small
+from paceline._internal.netif import check_interface
+from paceline.catalog import names
+from paceline.catalog.strategies import find_coordinator, find_strategy
+from paceline.errors import InvalidArgumentError
+
+BAIDU_RING = "baidu-ring"
+"""A preset: the ring over MPI, every tensor by itself, no coordinator that negotiates."""
+MOST_WORKERS = 60_000
+MOST_SERVERS = 60_000
+MOST_STREAMS = 64
+LONGEST_TIMEOUT_S = 30 * 86_400.0
+SHORTEST_SECRET = 16
+PLACEMENTS = ("round-robin", "even")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the values of a setting are."""
+
+    words: str
+    """What help calls a value: `SIZE`, `N`."""
+    check: Callable[[object], Any]
+    """From what was given to the value. Raises InvalidArgumentError."""
+    choices: tuple[str, ...] = ()
+    """All values there are, where they can be listed."""
+    is_switch: bool = False
+    """Either true or false."""
+    is_list: bool = False
+
+
+def whole(least: int, most: int, words: str = "N") -> Kind:
+    """Whole numbers in a range, in digits too."""
+
+    def check(value: object) -> int:
+        text = str(value)
+        digits = text.removeprefix("-")
+        if isinstance(value, str) and digits.isascii() and digits.isdigit():
+            # What has more digits is out of range, and Python refuses to convert some thousands of them.
+            value = int(text) if len(text) <= 20 else most + 1
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError(f"'{text:.80}' is not a whole number; write one between {least} and {most}")
+        if not least <= value <= most:
+            raise InvalidArgumentError(f"{text:.80} is not between {least} and {most}")
+        return value
+
+    return Kind(words, check)
+
+
+def number(least: float, most: float, what: str, words: str, *, above: bool = False, example: str = "") -> Kind:
+    """Numbers in a range, in digits too; `above`: the least is not itself in it."""
+
+    def check(value: object) -> float:
+        try:
+            found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        except (ValueError, OverflowError):
+            found = math.nan
+        if not least <= found <= most or (above and found == least):
+            raise InvalidArgumentError(f"'{value!s:.80}' is not {what}{f'; {example}' if example else ''}")
+        return found
+
+    return Kind(words, check)
+
+
+def factor(example: str) -> Kind:
+    """Positive factors such as 2 or 0.5; `example` says what one means."""
+    return number(1e-6, 1e6, "a factor between 0.000001 and 1000000", "FACTOR", example=example)
+
+
+def choice(choices: tuple[str, ...]) -> Kind:
+    """One of several names."""
+
+    def check(value: object) -> str:
+        if value in choices:
+            return str(value)
+        near = _core.nearest(str(value)[:80], list(choices))
+        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(choices)}"
+        raise InvalidArgumentError(f"'{value!s:.80}' is unknown; {hint}")
+
+    return Kind("|".join(choices), check, choices)
+
+
+def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> Kind:
+    """Lists of values, separated by commas in text. None may be listed twice: `same` says which are the same."""
+
+    def check(value: object) -> list[Any]:
+        if isinstance(value, str):
+            words: Sequence[object] = [word.strip() for word in value.split(",")]
+            if not all(words):
+                raise InvalidArgumentError(f"'{value[:80]}' has an empty place; separate values with one comma")
+        elif isinstance(value, Sequence):
+            words = value
+            if not words:
+                raise InvalidArgumentError("an empty list of values; leave it out or give some")
+        else:
+            words = [value]
+        made: list[Any] = []
+        for word in words:
+            one = kind.check(word)
+            if same(one) in [same(other) for other in made]:
+                raise InvalidArgumentError(f"{word!s:.80} is listed twice")
+            made.append(one)
+        return made
+
+    return replace(kind, words=f"{kind.words},…", check=check, choices=(), is_list=True)
+
+
+def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
+    """Lists of names, which may come twice: aliases mean the same."""
+
+    def check(value: object) -> list[str]:
+        texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+        found = [word.strip() for word in map(text, texts) if word.strip()]
+        if not found:
+            raise InvalidArgumentError(f"'{value!s:.80}' has no name; leave it out for its default")
+        return list(dict.fromkeys(find(word) for word in found))
+
+    return Kind(words, check, is_list=True)
+
+
+def typed(kind: Kind) -> Kind:
+    """The same kind, whose text is kept as it was typed once it has been checked."""
+
+    def check(value: object) -> Any:  # noqa: ANN401
+        checked = kind.check(value)
+        return value if isinstance(value, str) else checked
+
+    return replace(kind, check=check)
+
+
+def or_word(word: str, kind: Kind) -> Kind:
+    """A word that stands for itself, or a value of another kind."""
+    return replace(
+        kind, words=f"{word}|{kind.words}", check=lambda value: value if value == word else kind.check(value)
+    )
+
+
+def text(value: object) -> str:
+    """Text that other programs can be handed."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{value!r:.80} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError("is not UTF-8 text") from None
+    return value
+
+
+def _switch(value: object) -> bool:
+    yes, no = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+    word = str(value).lower()
+    if word not in (*yes, *no):
+        raise InvalidArgumentError(f"'{value!s:.80}' is neither 1 nor 0 (true nor false)")
+    return word in yes
+
+
+def _strategy(value: object) -> str:
+    return find_strategy(text(value)).name
+
+
+def _job_strategy(value: object) -> str:
+    return BAIDU_RING if value == BAIDU_RING else _strategy(value)
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return _core.parse_size(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64:
+        return value
+    raise InvalidArgumentError(f"{value!s:.80} is not a size above 0 bytes such as 512KiB")
+
+
+def _chunk(value: object) -> str | int:
+    if value in ("whole", "per-worker"):
+        return str(value)
+    try:
+        return _size(value)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error.reason}, or whole, or per-worker") from None
+
+
+def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"{value!r:.80} has no unit; write for example {example}")
+        parse(value)
+        return value
+
+    return check
+
+
+def _interface(value: object) -> str:
+    name = text(value)
+    check_interface(name)
+    return name
+
+
+def _secret(value: object) -> str:
+    secret = text(value)
+    if len(secret) < SHORTEST_SECRET:
+        raise InvalidArgumentError(
+            f"holds {len(secret)} characters, at least {SHORTEST_SECRET} are needed; "
+            "make one with: openssl rand -hex 32"
+        )
+    return secret
+
+
+def _secret_file(value: object) -> str:
+    """The secret in a file that none but its owner may read."""
+    if not isinstance(value, str | Path):
+        raise InvalidArgumentError(f"{value!r:.80} is not a path")
+    path = Path(value)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise InvalidArgumentError(f"{path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
+        secret = read_small(path).strip()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise InvalidArgumentError(f"{path}: {reason}; make one with: openssl rand -hex 32") from None
+    try:
+        return _secret(secret)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}: {error.reason}") from None
+
+
+def _rendezvous(value: object) -> str:
+    address = text(value)
+    host, colon, port = address.rpartition(":")
+    bare = host.strip("[]")
+    bracketed = host.startswith("[") and host.endswith("]")
+    numeric = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
+    if not colon or not bare or not numeric or (":" in bare and not bracketed) or any(map(str.isspace, host)):
+        raise InvalidArgumentError(f"'{address[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
+    return address
+
+
+def _multicast(value: object) -> str:
+    address = text(value)
+    group, _, port = address.rpartition(":")
+    try:
+        multicast = ipaddress.IPv4Address(group).is_multicast
+    except ValueError:
+        multicast = False
+    if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
+        raise InvalidArgumentError(
+            f"'{address[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
+            "239.77.0.0:47700, another group for each job"
+        )
+    return f"{group}:{int(port)}"
+
+
+def _placement(value: object) -> str:
+    word = str(value) if isinstance(value, Path) else text(value)
+    if word in PLACEMENTS:
+        return word
+    try:
+        exists = Path(word).exists()
+    except (OSError, ValueError):  # too long, or with a NUL
+        exists = False
+    if not exists:
+        near = _core.nearest(word[:80], list(PLACEMENTS))
+        hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
+        raise InvalidArgumentError(f"there is no file '{word[:80]}'; {hint}")
+    return str(Path(word).absolute())
+
+
+def _placement_or_servers(value: object) -> str | list[int]:
+    return value if isinstance(value, list) else _placement(value)
+
+
+def _new_file(value: object) -> str:
+    """An absolute path in a folder that exists."""
+    path = value if isinstance(value, Path) else Path(text(value))
+    try:
+        path = path.absolute()
+        if not path.parent.is_dir():
+            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}; make it first")
+        if path.is_dir():
+            raise InvalidArgumentError(f"{path}: is a folder; name a file in it")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"'{value!s:.80}' is no path: {error}") from None
+    return str(path)
+
+
+def _mpi_library(value: object) -> str:
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not Path(path).exists():
+        raise InvalidArgumentError(f"there is no file or folder '{path[:200]}'; name libmpi_abi.so.1 or libmpi.so.40")
+    return path
+
+
+def _transport(value: object) -> str:
+    kind, plus, tensors = str(value)[:80].partition("+")
+    transports = names.members(names.Transport)
+    if plus and kind == "grpc" and value not in transports:
+        carriers = [name.removeprefix("grpc+") for name in transports if name.startswith("grpc+")]
+        raise InvalidArgumentError(
+            f"control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
+            f"write grpc+{carriers[0]}, or grpc for both"
+        )
+    return str(choice(transports).check(value))
+
+
+def _any(value: object) -> object:
+    return value
+
+
+TEXT = Kind("NAME", text)
+FILE = Kind("FILE", _any)
+NAMED_FILE = Kind("FILE|NAME", _any)
+SWITCH = Kind("true|false", _switch, is_switch=True)
+STRATEGY = Kind("NAME", _strategy)
+JOB_STRATEGY = Kind("NAME", _job_strategy)
+STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
+COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)))
+COORDINATORS = replace(
+    names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)), words="NAME|all"
+)
+TRANSPORT = Kind("|".join(names.members(names.Transport)), _transport, names.members(names.Transport))
+DISTRIBUTION = choice(names.members(names.Distribution))
+PULL = choice(names.members(names.Pull))
+INSIDE = choice(names.members(names.Inside))
+NETWORK = choice(names.members(names.Network))
+DTYPE = choice(names.members(names.Dtype))
+EXECUTOR = choice(names.members(names.Executor))
+WORKERS = several(whole(1, MOST_WORKERS))
+SERVERS = whole(1, MOST_SERVERS)
+SEVERAL_SERVERS = several(SERVERS)
+SIZE = Kind("SIZE", _size)
+BUCKET_SIZE = or_word("none", SIZE)
+CHUNK = Kind("whole|per-worker|SIZE", _chunk)
+PLACEMENT = Kind("round-robin|even|FILE", _placement)
+PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers)
+RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
+RATES = several(RATE, same=_core.parse_rate)
+TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
+SECONDS = number(
+    0,
+    LONGEST_TIMEOUT_S,
+    f"a number of seconds above 0 and up to {LONGEST_TIMEOUT_S:.0f}",
+    "SECONDS",
+    above=True,
+    example="write 30",
+)
+POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", above=True)
+SPEEDUP = factor("2 means twice as fast")
+SPEEDUPS = several(SPEEDUP)
+SEED = whole(0, 2**64 - 1)
+INTERFACE = Kind("NAME|NETWORK", _interface)
+SECRET = Kind("TEXT", _secret)
+SECRET_FILE = Kind("FILE", _secret_file)
+RENDEZVOUS = Kind("HOST:PORT", _rendezvous)
+MULTICAST = Kind("GROUP:PORT", _multicast)
+NEW_FILE = Kind("FILE", _new_file)
+MPI_LIBRARY = Kind("FILE|DIR", _mpi_library)

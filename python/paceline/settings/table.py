@@ -1,0 +1,655 @@
+"""Every setting, once: its names, what it accepts, its default, what help says of it, and what it applies to.
+
+A `Setting` is what is the same wherever it can be given; a `Use` is what one command or function has of its own, such
+as another default. Flags of the command line, the reader of the environment, Python's keywords, the keys of a report
+and docs/reference/settings.md are all made from here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from paceline import _core
+from paceline.errors import InvalidArgumentError, Source
+from paceline.settings import kinds
+from paceline.settings.kinds import Kind
+
+_UNSET: Final[Any] = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What one command or function has of its own; None is as the setting has it."""
+
+    kind: Kind | None = None
+    default: Any = _UNSET
+    default_words: str | None = None
+    help: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting."""
+
+    name: str
+    """In Python, as a keyword; in TOML, as a key."""
+    kind: Kind
+    help: str
+    """In one line, for --help and the reference."""
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    """By command or function: those that take it."""
+    default: Any = None
+    default_words: str = ""
+    """Where the default is no value, what happens without one."""
+    flag: str = ""
+    """As click writes it; empty where no command has one."""
+    variable: str = ""
+    """The environment variable; empty where there is none."""
+    section: str = ""
+    """Of the help of `paceline simulate`."""
+    idle_with: Sequence[str] = ()
+    """Transports with which it has no effect."""
+
+    def kind_of(self, place: str | None = None) -> Kind:
+        """What `place`, a command or function, accepts."""
+        return (self.uses[place].kind if place else None) or self.kind
+
+    def help_of(self, place: str) -> str:
+        """What `place` says of it."""
+        return self.uses[place].help or self.help
+
+    def default_of(self, place: str | None = None) -> Any:  # noqa: ANN401
+        """The value that `place` takes if none is given; None if that is not a value."""
+        use = self.uses[place] if place else Use()
+        return self.default if use.default is _UNSET else use.default
+
+    def default_text(self, place: str | None = None) -> str:
+        """The default in words, for people; empty if nothing happens without a value."""
+        use = self.uses[place] if place else Use()
+        if use.default_words is not None:
+            return use.default_words
+        value = self.default_of(place)
+        if value is None or (self.default_words and use.default is _UNSET):
+            return self.default_words
+        if isinstance(value, bool) and "/" in self.flag:
+            return self.spelling(value).removeprefix("--")
+        return ",".join(map(_shown, value)) if isinstance(value, tuple) else _shown(value)
+
+    def spelling(self, value: object = None) -> str:
+        """Its flag as it is typed for this value."""
+        yes, _, no = self.flag.partition("/")
+        return no if value is False and no else yes
+
+    def source(self, kind: str, value: object = None, where: str = "") -> Source:
+        """Where a value was given: by `flag`, `variable`, `keyword` or `key`."""
+        if kind == "flag":
+            return Source("flag", self.spelling(value))
+        if kind == "variable":
+            return Source("variable", self.variable)
+        return Source("keyword" if kind == "keyword" else "key", self.name, where)
+
+    def check(self, value: object, source: Source | None = None, place: str | None = None) -> Any:  # noqa: ANN401
+        """The value that is meant. Raises InvalidArgumentError, which carries this setting and the source."""
+        try:
+            for word in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
+                if isinstance(word, str):
+                    kinds.text(word)
+            return self.kind_of(place).check(value)
+        except InvalidArgumentError as error:
+            raise error.at(self.name, source) from None
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _in(*places: str, **own: Use) -> dict[str, Use]:
+    """Uses: `places` take a setting as it is, `own` differ; `emulate_run` is `emulate run`, `_job_join` a function."""
+    return {place: Use() for place in places} | {_PLACES.get(name, name): use for name, use in own.items()}
+
+
+SIMULATE, SWEEP, JOIN, EMULATE_RUN = "paceline.simulate", "paceline.sweep", "paceline.job.join", "emulate run"
+_PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMULATE_RUN}
+FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
+"""Where one scenario, or the product of several, is described."""
+JOBS = ("run", EMULATE_RUN, JOIN)
+PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN)
+OVER_MPI = ("mpi", "grpc+mpi")
+"""Transports whose tensors are messages of an MPI library."""
+DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
+_STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
+_SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
+_ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
+_LAYER = Use(default="layer")
+
+_WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
+_COORDINATOR, _ITERATION = "The coordinator", "The iteration"
+
+_ALL: tuple[Setting, ...] = (
+    Setting(
+        name="workers",
+        flag="--workers",
+        kind=kinds.WORKERS,
+        help="Ranks that train, one per GPU.",
+        default=DEFAULT_WORKERS,
+        section=_WHAT,
+        uses=_in(
+            "simulate",
+            "report",
+            python=_ONE,
+            sweep=Use(default=None, default_words="required"),
+            validate=Use(help="Ranks, each on a host of its own.", default=(4,)),
+        ),
+    ),
+    Setting(
+        name="strategy",
+        flag="--strategy",
+        variable="PACELINE_STRATEGY",
+        kind=kinds.JOB_STRATEGY,
+        help="As `paceline strategies` lists them.",
+        default_words="chosen by size",
+        section=_WHAT,
+        uses=_in(
+            *JOBS,
+            simulate=_STRATEGIES,
+            report=_STRATEGIES,
+            python=Use(kind=kinds.STRATEGY, default="ring"),
+            sweep=_STRATEGIES,
+            validate=_STRATEGIES,
+            bench=Use(kind=kinds.several(kinds.STRATEGY), help="Of paceline, a row for each."),
+        ),
+    ),
+    Setting(
+        name="servers",
+        flag="--servers",
+        variable="PACELINE_SERVERS",
+        kind=kinds.SERVERS,
+        help="Parameter servers.",
+        default=1,
+        section=_WHAT,
+        uses=_in(
+            JOIN,
+            SIMULATE,
+            simulate=_SEVERAL_SERVERS,
+            report=_SEVERAL_SERVERS,
+            sweep=_SEVERAL_SERVERS,
+            validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on a host."),
+            bench=Use(help="Parameter servers, on the first ranks' hosts."),
+            run=Use(help="Parameter servers: processes of their own."),
+            emulate_run=Use(help="Parameter servers, each on its own host."),
+        ),
+    ),
+    Setting(
+        name="compute_speedup",
+        flag="--compute-speedup",
+        kind=kinds.SPEEDUP,
+        help="Divide all computation times by this factor.",
+        default=1.0,
+        section=_WHAT,
+        uses=_in(
+            SIMULATE,
+            simulate=Use(kind=kinds.SPEEDUPS),
+            report=Use(kind=kinds.SPEEDUPS),
+            sweep=Use(kind=kinds.SPEEDUPS),
+        ),
+    ),
+    Setting(
+        name="device",
+        flag="--device",
+        kind=kinds.TEXT,
+        help="A published rate: V100, A100, …, as `paceline traces TRACE` lists.",
+        section=_WHAT,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="samples_per_s",
+        flag="--samples-per-s",
+        kind=kinds.POSITIVE,
+        help="Rescale the trace to this rate, measured on one device.",
+        section=_WHAT,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="batch",
+        flag="--batch",
+        kind=kinds.whole(1, 2**32 - 1),
+        help="Samples per worker and iteration.",
+        default_words="the trace's",
+        section=_WHAT,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="dtype",
+        flag="--dtype",
+        kind=kinds.DTYPE,
+        help="Element type of gradients on the wire.",
+        default_words="the trace's",
+        section=_WHAT,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="add_module",
+        flag="--add-module",
+        kind=kinds.Kind("KIND:N", kinds.text),
+        help="Add N modules: compute:25 or network:25.",
+        section=_WHAT,
+        uses=_in("simulate", "report"),
+    ),
+    Setting(
+        name="cluster",
+        flag="--cluster",
+        kind=kinds.NAMED_FILE,
+        help="Machines and network; other options override it.",
+        default="flat",
+        section=_CLUSTER,
+        uses=_in(
+            *FORECASTS,
+            explore=Use(help="Where the sliders begin."),
+            validate=Use(help="With --here: what is simulated.", default=None, default_words="probe first"),
+            bench=Use(help="The network between the ranks, for the forecast.", default=None),
+        ),
+    ),
+    Setting(
+        name="bandwidth",
+        flag="--bandwidth",
+        kind=kinds.RATES,
+        help="Bandwidth of a node, each way.",
+        default_words="the cluster's; 25Gbps for flat",
+        section=_CLUSTER,
+        uses=_in(
+            "simulate",
+            "report",
+            SWEEP,
+            python=Use(kind=kinds.RATE),
+            validate=Use(help="Bandwidth of a host.", default=("500Mbps",)),
+            bench=Use(kind=kinds.RATE, help="Bandwidth of a host, for the forecast.", default_words="the emulated one"),
+        ),
+    ),
+    Setting(
+        name="latency",
+        flag="--latency",
+        kind=kinds.TIME,
+        help="One-way latency between two nodes.",
+        default_words="the cluster's; none for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS, validate=Use(help="Latency of the simulated network.", default_words="none")),
+    ),
+    Setting(
+        name="message_overhead",
+        flag="--message-overhead",
+        kind=kinds.TIME,
+        help="Fixed cost of a message at its sender.",
+        default_words="the cluster's; none for flat",
+        uses=_in(
+            SIMULATE,
+            SWEEP,
+            validate=Use(help="Fixed cost of a simulated message at its sender.", default_words="none"),
+        ),
+    ),
+    Setting(
+        name="gpus_per_node",
+        flag="--gpus-per-node",
+        kind=kinds.whole(1, 1024),
+        help="Ranks that share one network card.",
+        default_words="the cluster's; 1 for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="intra_bandwidth",
+        flag="--intra-bandwidth",
+        kind=kinds.RATE,
+        help="Bandwidth of a rank inside its node, each way.",
+        default_words="the cluster's; 100Gbps for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="network",
+        flag="--network",
+        kind=kinds.NETWORK,
+        help="How links are shared.",
+        default="fifo",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS, validate=Use(default="fluid")),
+    ),
+    Setting(
+        name="bucket_size",
+        flag="--bucket-size",
+        kind=kinds.BUCKET_SIZE,
+        help="Fuse gradients up to SIZE, or none.",
+        default="none",
+        section=_HOW,
+        uses=_in(
+            *FORECASTS,
+            validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE)),
+            replay=Use(),
+            plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Size of a bucket, or none.", default="64MB"),
+        ),
+    ),
+    Setting(
+        name="chunk",
+        flag="--chunk",
+        variable="PACELINE_CHUNK",
+        kind=kinds.CHUNK,
+        help="Cut buckets into messages of this size.",
+        default_words="whole; per-worker for rings; 512 KiB for tree",
+        section=_HOW,
+        uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
+        name="placement",
+        flag="--placement",
+        variable="PACELINE_PLACEMENT",
+        kind=kinds.PLACEMENT,
+        help='Tensor to server; FILE is JSON: {"tensor": server}.',
+        default="round-robin",
+        section=_HOW,
+        uses=_in(
+            "simulate",
+            "report",
+            *JOBS,
+            python=Use(kind=kinds.PLACEMENT_OR_SERVERS),
+            sweep=Use(kind=kinds.PLACEMENT_OR_SERVERS),
+        ),
+    ),
+    Setting(
+        name="distribution",
+        flag="--distribution",
+        variable="PACELINE_DISTRIBUTION",
+        kind=kinds.DISTRIBUTION,
+        help="Servers send tensor by tensor or worker by worker.",
+        default="round-robin",
+        section=_HOW,
+        uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
+        name="pull",
+        flag="--pull",
+        variable="PACELINE_PULL",
+        kind=kinds.PULL,
+        help="Wait for parameters layer by layer, or for all of them in each step.",
+        default="step",
+        section=_HOW,
+        uses=_in(
+            *JOBS,
+            simulate=_LAYER,
+            report=_LAYER,
+            python=_LAYER,
+            sweep=_LAYER,
+            replay=_LAYER,
+        ),
+    ),
+    Setting(
+        name="inside",
+        flag="--inside",
+        variable="PACELINE_INSIDE",
+        kind=kinds.INSIDE,
+        help="Reduction inside the node.",
+        default="ring",
+        section=_HOW,
+        uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
+        name="coordinator",
+        flag="--coordinator",
+        variable="PACELINE_COORDINATOR",
+        kind=kinds.COORDINATOR,
+        help="How ranks of hvd jobs agree on an order.",
+        default_words="graph; negotiate with servers",
+        section=_COORDINATOR,
+        uses=_in(
+            *JOBS,
+            simulate=Use(
+                kind=kinds.COORDINATORS,
+                help="Who agrees on what is ready: negotiate, global-sleep, …; any number of workers.",
+                default=("none",),
+            ),
+            bench=Use(help="Of paceline, under its DistributedOptimizer.", default_words="DDP"),
+        ),
+    ),
+    Setting(
+        name="coordinator_constants",
+        flag="--coordinator-constants",
+        kind=kinds.FILE,
+        help="JSON: constants of docs/explanation/coordinator-model.md that differ on your machine.",
+        section=_COORDINATOR,
+        uses=_in("simulate"),
+    ),
+    Setting(
+        name="barrier",
+        flag="--barrier/--no-barrier",
+        kind=kinds.SWITCH,
+        help="Iterations start everywhere at once.",
+        default=True,
+        section=_ITERATION,
+        uses=_in(*FORECASTS, replay=Use(help="Hold iterations together.")),
+    ),
+    Setting(
+        name="overlap",
+        flag="--overlap/--no-overlap",
+        kind=kinds.SWITCH,
+        help="Send while the backward pass runs.",
+        default=True,
+        section=_ITERATION,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="iterations",
+        flag="--iterations",
+        kind=kinds.whole(1, 100_000),
+        help="Iterations to measure.",
+        default_words="1; 2 without the barrier",
+        section=_ITERATION,
+        uses=_in(*FORECASTS, replay=Use(help="Iterations to measure.", default=10)),
+    ),
+    Setting(
+        name="seed",
+        flag="--seed",
+        kind=kinds.SEED,
+        help="Seed of the cluster's jitter.",
+        default=0,
+        section=_ITERATION,
+        uses=_in(*FORECASTS, bench=Use(help="Seed of weights and images.", default=1)),
+    ),
+    Setting(
+        name="executor",
+        flag="--executor",
+        kind=kinds.EXECUTOR,
+        help="Where sweeps run.",
+        default="local",
+        section=_ITERATION,
+        uses=_in("simulate", SWEEP),
+    ),
+    Setting(
+        name="critical_path",
+        kind=kinds.SWITCH,
+        help="Follow the critical path, which takes a fifth of the time.",
+        default=True,
+        uses=_in(SIMULATE, SWEEP),
+    ),
+    Setting(
+        name="detail",
+        flag="--detail",
+        kind=kinds.SWITCH,
+        help="List the busy time of every worker and link.",
+        default=False,
+        uses=_in(SIMULATE, SWEEP, "simulate"),
+    ),
+    # Of jobs alone.
+    Setting(
+        name="transport",
+        flag="--transport",
+        variable="PACELINE_TRANSPORT",
+        kind=kinds.TRANSPORT,
+        help="What carries messages between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).",
+        default="auto",
+        uses=_in(*JOBS, bench=Use(help="Of paceline.")),
+    ),
+    Setting(
+        name="mpi_library",
+        variable="PACELINE_MPI_LIBRARY",
+        kind=kinds.MPI_LIBRARY,
+        help="An MPI library, or its folder (docs/how-to/mpi.md).",
+        default_words="the launcher's",
+        idle_with=("auto", "shm", "tcp", "grpc", "grpc+tcp"),
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="streams",
+        flag="--streams",
+        variable="PACELINE_STREAMS",
+        kind=kinds.whole(1, kinds.MOST_STREAMS),
+        help="Connections between two ranks.",
+        default=1,
+        idle_with=("shm", "grpc", *OVER_MPI),
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="multicast",
+        flag="--multicast",
+        variable="PACELINE_MULTICAST",
+        kind=kinds.MULTICAST,
+        help="The network copies what goes to many; 239.77.0.0:47700, another group for each job.",
+        default_words="unicasts",
+        idle_with=("shm", "grpc", *OVER_MPI),
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="tls",
+        flag="--tls/--no-tls",
+        variable="PACELINE_TLS",
+        kind=kinds.SWITCH,
+        help="Whether gRPC is encrypted.",
+        default_words="if other hosts can connect",
+        idle_with=("auto", "shm", "tcp", "mpi"),
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="single_copy",
+        variable="PACELINE_SINGLE_COPY",
+        kind=kinds.SWITCH,
+        help="Whether ranks of a host read each other's memory.",
+        default=True,
+        idle_with=("tcp", "grpc", "grpc+tcp", *OVER_MPI),
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="timeout_s",
+        flag="--timeout",
+        variable="PACELINE_TIMEOUT",
+        kind=kinds.SECONDS,
+        help="Seconds without progress until the job fails.",
+        default=30.0,
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="start_timeout_s",
+        variable="PACELINE_START_TIMEOUT",
+        kind=kinds.SECONDS,
+        help="Seconds that ranks wait for each other at the start.",
+        default=60.0,
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="interface",
+        flag="--interface",
+        variable="PACELINE_INTERFACE",
+        kind=kinds.INTERFACE,
+        help="Network between ranks: eth0, 10.0.0.0/24, or an address of this machine.",
+        default="127.0.0.1",
+        uses=_in(JOIN, run=Use(default=None)),
+    ),
+    Setting(
+        name="secret",
+        variable="PACELINE_SECRET",
+        kind=kinds.SECRET,
+        help="Text that all ranks share and nobody else knows; at least 16 characters.",
+        default_words="none; a random one under `paceline run`",
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="secret_file",
+        variable="PACELINE_SECRET_FILE",
+        kind=kinds.SECRET_FILE,
+        help="A file that holds the secret, readable by its owner alone.",
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="rendezvous",
+        variable="PACELINE_RENDEZVOUS",
+        kind=kinds.RENDEZVOUS,
+        help="Where rank 0 listens; `paceline run` sets it.",
+        default_words="none; the launcher's",
+        idle_with=OVER_MPI,
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="timeline",
+        flag="--timeline",
+        variable="PACELINE_TIMELINE",
+        kind=kinds.NEW_FILE,
+        help="Record what every rank does, for `paceline doctor`.",
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="as_gloo",
+        flag="--as-gloo",
+        variable="PACELINE_AS_GLOO",
+        kind=kinds.SWITCH,
+        help='Process groups of "gloo" are Paceline\'s: for trainers that insist.',
+        default=False,
+        uses=_in("run", EMULATE_RUN),
+    ),
+    Setting(
+        name="verbose",
+        flag="--verbose",
+        variable="PACELINE_VERBOSE",
+        kind=kinds.SWITCH,
+        help="Say what runs where, and what was chosen.",
+        default=False,
+        uses=_in(*JOBS),
+    ),
+)
+SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
+"""By name."""
+VARIABLES: Mapping[str, str] = {one.variable: one.name for one in _ALL if one.variable and JOIN in one.uses}
+"""Names by environment variable, of those that a job reads when it is joined."""
+ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_timeout_s"}
+"""Names that keywords had once."""
+
+
+def of_place(place: str) -> list[Setting]:
+    """What a command or function takes, in order."""
+    return [setting for setting in _ALL if place in setting.uses]
+
+
+def find(name: str, known: Sequence[str] | None = None) -> Setting:
+    """The setting of this name, of those that are `known`. Raises InvalidArgumentError naming the nearest."""
+    candidates = list(SETTINGS if known is None else known)
+    if name in candidates:
+        return SETTINGS[name]
+    near = _core.nearest(name, candidates)
+    raise InvalidArgumentError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+
+
+def renamed(name: str) -> str:
+    """The name of a setting, of which `name` may be a former spelling."""
+    if name in ALIASES:
+        warnings.warn(f"the setting {name} is called {ALIASES[name]} now", FutureWarning, stacklevel=4)
+    return ALIASES.get(name, name)
+
+
+def as_text(value: object) -> str:
+    """A value as an environment variable holds it."""
+    return str(int(value)) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def default(name: str) -> Any:  # noqa: ANN401 - the field's annotation says
+    """The default of a field that is a setting."""
+    return SETTINGS[name].default

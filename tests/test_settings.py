@@ -1,0 +1,329 @@
+"""The table of settings: it is complete, and whatever gives a value gives the same value or the same error."""
+
+import inspect
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import click
+import paceline
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline import InvalidArgumentError
+from paceline.catalog import names
+from paceline.catalog.strategies import KNOBS, all_coordinators, all_strategies
+from paceline.cli import emulate, main, replay
+from paceline.cli.simulate import simulate
+from paceline.errors import Source
+from paceline.forecast.options import CORE, Sweep, prepare
+from paceline.forecast.simulate import Scenario
+from paceline.job.settings import Settings
+from paceline.launch.request import Request
+from paceline.settings import keywords, reference
+from paceline.settings.horovod import HOROVOD, REFUSED
+from paceline.settings.table import (
+    ALIASES,
+    EMULATE_RUN,
+    FORECASTS,
+    JOIN,
+    PLACES,
+    SETTINGS,
+    SIMULATE,
+    SWEEP,
+    VARIABLES,
+    find,
+    of_place,
+)
+
+ROOT = Path(__file__).parent.parent
+TINY = str(ROOT / "examples" / "tiny.json")
+ALL = list(SETTINGS.values())
+
+
+def command(place):
+    if place == EMULATE_RUN:
+        return emulate.run
+    return replay.main if place == "replay" else main.main.get_command(click.Context(main.main), place)
+
+
+@pytest.mark.parametrize("setting", [*ALL, *HOROVOD.values()], ids=lambda setting: setting.variable or setting.name)
+def test_each_setting_has_words_a_check_and_a_default(setting):
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", setting.name)
+    assert setting.help.endswith(".") and len(setting.help) < 100
+    for place in setting.uses or [None]:
+        kind, value = setting.kind_of(place), setting.default_of(place)
+        assert kind.words
+        assert place is None or place in PLACES
+        assert place is None or setting.help_of(place).endswith(".")
+        with pytest.raises(InvalidArgumentError):
+            setting.check("\ud800", place=place)
+        if value is not None:
+            several = list(value) if isinstance(value, tuple) else [value]
+            assert setting.check(value, place=place) == (several if kind.is_list else value)
+            assert setting.default_text(place)
+    assert setting.flag or setting.variable or any(place.startswith("paceline.") for place in setting.uses)
+
+
+@pytest.mark.parametrize("setting", list(map(SETTINGS.get, VARIABLES.values())), ids=lambda setting: setting.variable)
+def test_each_variable_is_read(setting):
+    """What cannot be is refused by its name; empty is as good as unset."""
+    assert JOIN in setting.uses
+    with pytest.raises(InvalidArgumentError) as caught:
+        Settings.from_environment({setting.variable: "\ud800"})
+    assert (caught.value.setting, caught.value.source) == (setting.name, Source("variable", setting.variable))
+    assert str(caught.value).startswith(f"{setting.variable}: ")
+    assert Settings.from_environment({setting.variable: ""}) == Settings()
+
+
+def test_each_field_of_a_job_is_a_setting():
+    internal = {"server_processes", "switch_process", "unfused", "disturbance"}
+    own = {entry.name for entry in fields(Settings)} - internal
+    assert own | {"secret_file"} == {setting.name for setting in of_place(JOIN)} == set(VARIABLES.values())
+    for entry in fields(Settings):
+        if entry.name not in internal:
+            assert entry.default == SETTINGS[entry.name].default
+
+
+@pytest.mark.parametrize(
+    "place", [place for place in PLACES if not place.startswith("paceline.") and place != "report"]
+)
+def test_each_flag_is_an_option_of_the_commands_that_have_it(place):
+    options = {param.name: param for param in command(place).params if isinstance(param, click.Option)}
+    for setting in of_place(place):
+        option = options[setting.name]
+        spellings = "/".join([*option.opts, *option.secondary_opts])
+        assert spellings == setting.flag
+        if setting.name != "detail":  # --json's
+            assert setting.help_of(place) in option.help
+            default = setting.default_text(place)
+            assert not default or setting.kind.is_switch or f"[default: {default}]" in option.help
+    # No command defines one of its own.
+    flags = {setting.flag for setting in ALL if setting.flag} - {"--timeline", "--seed"}
+    for option in options.values():
+        if place in ("run", EMULATE_RUN, "simulate", "validate"):
+            assert "/".join([*option.opts, *option.secondary_opts]) not in flags or option.name in SETTINGS
+
+
+def test_types_of_keywords_are_those_of_the_table():
+    def keys(type_):
+        return set(get_type_hints(type_))
+
+    assert keys(keywords.JobSettings) == {setting.name for setting in of_place(JOIN)}
+    forecast = {setting.name for setting in of_place(SIMULATE)} - {"workers", "strategy", "cluster"}
+    assert forecast <= keys(keywords.SimulateOptions)
+    assert keys(keywords.ScenarioOptions) == set(CORE)
+    assert keys(keywords.SimulateOptions) - forecast <= keys(keywords.ClusterFields)
+    swept = {setting.name for setting in of_place(SWEEP)} - {"workers", "strategy", "cluster", "executor"}
+    assert swept <= keys(keywords.SweepOptions) | keys(keywords.ScenarioOptions)
+    cluster = json.loads(paceline.load_cluster("p3.16xlarge").to_json())
+    assert set(cluster) - {"format", "version", "bandwidth", "servers"} <= keys(keywords.ClusterFields)
+    for function, type_ in ((paceline.simulate, keywords.SimulateOptions), (paceline.sweep, keywords.SweepOptions)):
+        [last] = [one for one in inspect.signature(function).parameters.values() if one.kind is one.VAR_KEYWORD]
+        assert type_.__name__ in last.annotation
+
+
+def test_names_are_those_of_the_registries():
+    assert names.members(names.StrategyName) == tuple(one.name for one in all_strategies())
+    assert set(names.members(names.StrategyAlias)) == {alias for one in all_strategies() for alias in one.aliases}
+    assert names.members(names.CoordinatorName) == tuple(one.name for one in all_coordinators())
+    assert set(names.members(names.CoordinatorAlias)) == {alias for one in all_coordinators() for alias in one.aliases}
+    choices = {"transport": names.Transport, "distribution": names.Distribution, "pull": names.Pull}
+    choices |= {"inside": names.Inside, "network": names.Network, "dtype": names.Dtype, "executor": names.Executor}
+    for name, type_ in choices.items():
+        assert SETTINGS[name].kind.choices == get_args(type_)
+    # The core knows each: what it does not know it refuses.
+    for name in ("network", "distribution", "pull", "inside"):
+        for word in SETTINGS[name].kind.choices:
+            strategy = {"inside": "hierarchical", "network": "ring"}.get(name, "ps")
+            paceline.simulate(TINY, None, strategy, workers=4, gpus_per_node=2, **{name: word})
+    for word in SETTINGS["dtype"].kind.choices:
+        paceline.simulate(TINY, workers=2, dtype=word)
+
+
+def test_the_default_is_what_happens_without_a_value(monkeypatch):
+    """Of forecasts, by name and in the core: saying the default changes nothing."""
+    for strategy, cluster in (("ps", {}), ("hierarchical", {"gpus_per_node": 2}), ("ring", {"jitter": {"sigma": 0.1}})):
+        plain = paceline.simulate(TINY, None, strategy, workers=4, **cluster)
+        for setting in of_place(SIMULATE):
+            value = setting.default_of(SIMULATE)
+            other = (
+                setting.name in KNOBS and setting.name not in paceline.catalog.strategies.find_strategy(strategy).knobs
+            )
+            if value is None or other or setting.name in ("strategy", "cluster"):
+                continue
+            if setting.name == "seed" and "jitter" not in cluster:
+                continue
+            said = paceline.simulate(TINY, None, strategy, workers=4, **cluster, **{setting.name: value})
+            assert said.to_dict() | {"busy": None} == plain.to_dict() | {"busy": None}, setting.name
+
+
+def test_the_reference_is_current():
+    path = ROOT / "docs" / "reference" / "settings.md"
+    assert path.read_text() == reference.page(), f"run: python -m paceline.settings.reference {path.relative_to(ROOT)}"
+    for setting in ALL:
+        assert f"| `{setting.name}` |" in reference.page()
+    for variable in [*VARIABLES, *REFUSED, *(one.variable for one in HOROVOD.values())]:
+        assert f"`{variable}`" in reference.page()
+
+
+def test_former_names_still_work():
+    with pytest.warns(FutureWarning, match="timeout is called timeout_s now"):
+        checked = Request(command=["true"], settings={"timeout": 7}).checked()
+    assert checked.settings.timeout_s == 7 and checked.given["PACELINE_TIMEOUT"] == "7"
+    assert set(ALIASES.values()) <= set(SETTINGS)
+
+
+def test_an_error_says_where_its_value_came_from(tmp_path):
+    with pytest.raises(InvalidArgumentError) as caught:
+        Request(command=["true"], settings={"servers": "0", "strategy": "ps"}, given_by="flag").checked()
+    assert (caught.value.setting, str(caught.value.source)) == ("servers", "--servers")
+    assert caught.value.reason == "0 is not between 1 and 60000"
+    # What -x says is a variable's, even where a flag says something else.
+    with pytest.raises(InvalidArgumentError, match=r"^PACELINE_SERVERS: 0 is not"):
+        Request(command=["true"], settings={"servers": "2"}, names=["PACELINE_SERVERS=0"], given_by="flag").checked()
+    with pytest.raises(InvalidArgumentError, match=r"^--no-overlap: has no effect on allreduce:1MB"):
+        prepare(Sweep.of("allreduce:1MB", {"overlap": False}, "simulate", "flag"))
+    with pytest.raises(InvalidArgumentError) as caught:
+        paceline.sweep(
+            "allreduce:1MB",
+            strategies=["ring", "ps"],
+            workers=[3, 4],
+            options={"distribution": "block", "barrier": False},
+        )
+    assert str(caught.value).startswith("ps with 3 workers: ")
+
+
+# The same by flag, variable, keyword and key.
+
+TEXTS = st.one_of(
+    st.sampled_from(
+        ["", "1", "0", "-1", "2", "none", "whole", "per-worker", "512KiB", "4Mb", "25MB", "25Gbps", "25GBps", "10us"]
+    ),
+    st.sampled_from(
+        ["ring", "ps", "rnig", "butterfly", "all", "step", "layer", "root", "block", "even", "fifo", "fluid"]
+    ),
+    st.sampled_from(["true", "no", "1e3", "nan", "inf", "2.5", "1,2", "ring,ps", "ring,,ps", "2,2", "9" * 30]),
+    st.text(max_size=8),
+).filter(lambda text: "\x00" not in text and not text.startswith("-"))
+
+
+def outcome(make):
+    """What is made, or what the error says but for its source."""
+    try:
+        return make()
+    except InvalidArgumentError as error:
+        return (error.setting, error.reason)
+
+
+def by_flag(place, name, text):
+    """The sweep that `paceline simulate` makes."""
+    setting = SETTINGS[name]
+    made = []
+
+    def callback(trace, timeline, plot, **options):
+        for output in ("explain", "as_json", "csv"):
+            options.pop(output)
+        made.append(Sweep.of(trace, options, place, "flag"))
+
+    taken = click.Command("simulate", params=simulate.params, callback=callback)
+    taken.main([f"{setting.flag}={text}", "--", TINY], standalone_mode=False)
+    return made[0]
+
+
+def described(sweep):
+    """The scenarios of a sweep."""
+    return [
+        (
+            json.loads(one.trace.to_json()),
+            json.loads(one.cluster.to_json()),
+            one.strategy,
+            one.workers,
+            dict(one.options),
+        )
+        for one in prepare(sweep).scenarios
+    ]
+
+
+TEXTUAL = [
+    name
+    for name in (setting.name for setting in of_place("simulate"))
+    if "report" in SETTINGS[name].uses and not SETTINGS[name].kind.is_switch
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(TEXTUAL), TEXTS)
+def test_flag_key_and_keyword_make_the_same_scenarios(name, text):
+    by_key = outcome(lambda: described(Sweep.of(TINY, {name: text}, "report", "key", where="x.toml: chapter 1")))
+    assert outcome(lambda: described(by_flag("simulate", name, text))) == by_key
+    if SWEEP in SETTINGS[name].uses:
+        assert outcome(lambda: described(Sweep.of(TINY, {name: text}, SWEEP))) == by_key
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(set(VARIABLES.values()) - {"secret_file"})), TEXTS.filter(bool))
+def test_flag_variable_and_keyword_make_the_same_settings(name, text):
+    variable = SETTINGS[name].variable
+    made = outcome(lambda: Settings.from_environment({variable: text}))
+    assert outcome(lambda: Settings.resolved({}, {name: text}, "flag")) == made
+    assert outcome(lambda: Settings.from_environment({}, **{name: text})) == made
+
+
+@pytest.mark.parametrize(
+    ("given", "toml", "flags"),
+    [
+        (
+            {"workers": [2, 4], "strategy": ["ring", "ps"]},
+            "workers=[2,4]\nstrategy=['ring','ps']",
+            "--workers 2,4 --strategy ring,ps",
+        ),
+        (
+            {"bucket_size": 25_000_000, "overlap": False},
+            "bucket_size='25MB'\noverlap=false",
+            "--bucket-size 25MB --no-overlap",
+        ),
+        ({"chunk": 65536, "seed": None}, "chunk='64KiB'", "--chunk 64KiB"),
+        (
+            {"compute_speedup": 2, "iterations": 3},
+            "compute_speedup=2\niterations=3",
+            "--compute-speedup 2 --iterations 3",
+        ),
+        (
+            {"bandwidth": "10Gbps", "latency": "5us"},
+            "bandwidth='10Gbps'\nlatency='5us'",
+            "--bandwidth 10Gbps --latency 5us",
+        ),
+    ],
+)
+def test_typed_values_mean_what_their_text_means(given, toml, flags):
+    keyed = described(Sweep.of(TINY, tomllib.loads(toml), "report", "key"))
+    params = simulate.make_context("simulate", [*flags.split(), "--", TINY]).params
+    typed = {name: value for name, value in params.items() if name in SETTINGS}
+    assert described(Sweep.of(TINY, typed, "simulate", "flag")) == keyed
+    defaults = {"workers": list(SETTINGS["workers"].default)} if "workers" not in given else {}
+    assert described(Sweep.of(TINY, given | defaults, SWEEP)) == keyed
+
+
+def test_a_scenario_is_what_the_core_takes():
+    """The command line's figure is Python's."""
+    words = ["simulate", TINY, "--workers", "4", "--strategy", "ps", "--servers", "2", "--chunk", "64KiB", "--json"]
+    [printed] = json.loads(CliRunner().invoke(main.main, words).stdout)
+    trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
+    scenario = Scenario.of(trace, cluster, "ps", 4, servers=2, chunk="64KiB", pull=None)
+    assert scenario.core_options() == {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536}
+    assert json.loads(json.dumps(scenario.result().to_dict())) == printed
+    assert scenario.changed(chunk=None, workers=8).core_options() == {"strategy": "ps", "workers": 8, "servers": 2}
+    with pytest.raises(InvalidArgumentError, match=r"servers: 0 is not between 1 and 60000"):
+        Scenario.of(trace, cluster, "ps", 4, servers=0)
+
+
+def test_no_place_is_unknown():
+    assert set(PLACES) == {place for setting in ALL for place in setting.uses}
+    assert set(FORECASTS) <= set(PLACES)
+    with pytest.raises(InvalidArgumentError, match="there is no setting 'chunks'; did you mean chunk"):
+        find("chunks")
