@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch.torch_version import TorchVersion
 
 from paceline._internal.netif import address_of
 from paceline.errors import InvalidArgumentError
@@ -40,6 +41,22 @@ _NO_ADDRESS = (
     "mpirun does not say where the ranks meet: set PACELINE_TRANSPORT=mpi, over which they find each other, or "
     "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/running.md)"
 )
+
+
+OLDEST_TORCH = "2.13"
+
+
+def check_torch(version: TorchVersion) -> None:
+    """Refuse a torch over which DDP would hang, in `_verify_param_shape_across_processes`: 2.6 does.
+
+    Raises:
+        InvalidArgumentError: The version is older than 2.13, the oldest that was tried and works.
+    """
+    if version < OLDEST_TORCH:
+        raise InvalidArgumentError(
+            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones "
+            f"DDP hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
+        )
 
 
 def register() -> None:
@@ -110,6 +127,7 @@ def _meet_over_mpi() -> None:
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
     """Make a process group; called by torch for the default group, and on every member of a new group."""
     tell_launcher()
+    check_torch(torch.__version__)
     global _default  # noqa: PLW0603 - torch has one default group in a process
     if getattr(options, "enable_reconfigure", False):
         raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
