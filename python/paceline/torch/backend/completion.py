@@ -57,7 +57,7 @@ callbacks = _Callbacks()
 
 
 def in_order(hook: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a DDP communication hook whose callbacks start collective operations, so that all ranks start them in one order.
+    """Wrap a DDP communication hook whose callbacks start collectives: all ranks start them in one order.
 
     Such callbacks run in a thread of their own when a bucket has been reduced, while backward starts to reduce the next
     bucket; which comes first may differ by rank. Here each bucket is finished, including callbacks, before the hook
@@ -136,7 +136,7 @@ class Completion:
                 raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
 
     def later(self, work: Work) -> None:
-        """Complete the future of an operation that sends no notice, since it started before any future was requested."""
+        """Complete the future of an operation that started before any future was requested, and sends no notice."""
         self.start()
 
         def wait() -> None:
@@ -146,7 +146,7 @@ class Completion:
         threading.Thread(target=wait, name="paceline-first-future", daemon=True).start()
 
     def begin(self, group: str) -> tuple[int, Lineage | None]:
-        """Return the number of an operation that is about to start in a group, and the lineage to which it belongs, if any.
+        """Return the number of an operation about to start in a group, and the lineage it belongs to, if any.
 
         Raises JobError in a callback if another thread has started an operation of the group since the one to which the
         callback belongs: on other ranks the order may be the opposite, and unrelated data would be reduced together.
