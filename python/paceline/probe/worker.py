@@ -80,7 +80,7 @@ class Hand:
         return {"seconds": taken[_WARM:] or taken}
 
     def messages(self, source: int, to: int, total: int, size: int, repeats: int) -> Answer:
-        """Send `total` bytes in messages of `size`, all submitted before the first leaves; the first run does not count.
+        """Send `total` bytes in messages of `size`, all submitted before the first leaves.
 
         Returns, at the sender, the seconds until the receiver has confirmed that it has all.
         """
