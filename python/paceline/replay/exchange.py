@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.catalog import names
 from paceline.job.arrays import memory
 from paceline.job.collectives import Handle, SubmitOptions
 from paceline.replay.clock import Clock
@@ -21,7 +22,7 @@ _PERIOD = 3
 """Elements after which the numbers of a check repeat."""
 _ADDING = 64
 """Ranks whose contribution to a check is not 0: sums stay below 256, which bfloat16 still tells apart."""
-_MEET = "recursive-doubling"
+_MEET: names.Strategy = "recursive-doubling"
 
 
 class JobExchange:
