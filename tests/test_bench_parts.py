@@ -13,16 +13,16 @@ from paceline.bench.processes import EngineFailedError, Process, run
 from paceline.bench.ranks import data
 from paceline.bench.ranks.graph import UntranslatableError, layers_of
 from paceline.bench.ranks.models import build
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.bench.ranks.stopwatch import Stopwatch
 
 
-def asked(tmp_path, **more):
+def spec(tmp_path, **more):
     fields = {
         **{"way": "ddp", "model": "cnn", "batch": 2, "batches": 5, "warmup": 2, "alone": 2, "seed": 1},
         **{"learning_rate": 0.1, "momentum": 0.9, "image_size": 16, "classes": 10, "folder": str(tmp_path)},
     }
-    return Asked(**{**fields, **more})
+    return RankSpec(**{**fields, **more})
 
 
 class Hosts:
@@ -65,7 +65,7 @@ def test_the_difference_of_weights_is_relative_to_what_training_has_changed():
 
 
 def test_weights_are_kept_in_the_warm_up_and_steps_are_counted(tmp_path):
-    kept, stopwatch = [], Stopwatch(asked(tmp_path), 0)
+    kept, stopwatch = [], Stopwatch(spec(tmp_path), 0)
     stopwatch.run(lambda step: step, float, lambda: kept.append(1))
     stopwatch.write({"a": np.ones(1, "float32")})
     told = json.loads((tmp_path / "result-0.json").read_text())
@@ -110,7 +110,7 @@ def test_servers_end_with_the_ranks_and_not_before(tmp_path):
 @pytest.mark.parametrize("model", ["resnet18", "vgg11", "alexnet", "mobilenet_v2", "squeezenet1_0", "cnn", "mlp"])
 def test_layers_name_every_weight_of_the_model_once(tmp_path, model):
     size = 64 if model in ("cnn", "mlp") else 224
-    made = build(asked(tmp_path, model=model, image_size=size))
+    made = build(spec(tmp_path, model=model, image_size=size))
     layers = layers_of(made, size)
     named = [one["weights"] for one in layers if "weights" in one]
     assert len(set(named)) == len(named)

@@ -17,7 +17,7 @@ from paceline.replay.load import Load, load
 from paceline.replay.player import Iteration
 from paceline.replay.result import Played, boundary, measured
 from paceline.replay.traces import shrunk
-from paceline.replay.worker_schedule import Part
+from paceline.replay.worker_schedule import WorkerSchedule
 from validate_workers.virtual import play
 
 TWO_ORDERS = {
@@ -65,7 +65,7 @@ def name_of(value):
 def parts_of(trace, strategy, workers, iterations=6, **options):
     wanted = {"strategy": strategy, "workers": workers, **options}
     cluster = paceline.load_cluster()
-    return [Part.of(trace, cluster, wanted, worker, iterations) for worker in range(workers)]
+    return [WorkerSchedule.of(trace, cluster, wanted, worker, iterations) for worker in range(workers)]
 
 
 def played(parts, iterations, limits):

@@ -55,7 +55,7 @@ def test_tiers_have_their_sizes_and_every_strategy(tier, least, most):
     assert least <= len(found) <= most
     assert len(set(found)) == len(found)
     assert {cell.strategy.name for cell in found} == {
-        entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys
+        entry.name for entry in paceline.all_strategies() if not entry.is_offloaded
     }
 
 

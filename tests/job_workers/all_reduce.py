@@ -11,7 +11,7 @@ import paceline
 
 from job_workers.values import DTYPES, NO_AVERAGE, OPS, Digest, check_combined, holdings, said, tell, values
 
-STRATEGIES = [entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys]
+STRATEGIES = [entry.name for entry in paceline.all_strategies() if not entry.is_offloaded]
 
 SPECIAL = {"copied": {"transport": "shm", "single_copy": False}, "tls": {"transport": "grpc", "tls": True}}
 

@@ -24,7 +24,7 @@ from job_workers.values import (
     wide,
 )
 
-STRATEGIES = [None, *(entry.name for entry in paceline.all_strategies() if not entry.is_a_librarys)]
+STRATEGIES = [None, *(entry.name for entry in paceline.all_strategies() if not entry.is_offloaded)]
 CALLS = ["all_reduce"] * 5 + ["broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"]
 CALLS += ["all_to_all", "barrier", "transfer"]
 

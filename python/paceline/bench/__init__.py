@@ -2,13 +2,13 @@
 
 | module | holds |
 | --- | --- |
-| engines | what is run: one family a file |
+| engines | what is measured: one family per file |
 | ranks | what runs in an engine's processes |
 | environments | making an environment for an engine |
-| crew, places, processes | hosts that take part; ranks' addresses and ports; starting, watching, ending |
-| plan, conduct | what is measured; doing it, in rounds |
-| statistics | of times of steps: uncertainty, jitter, intervals, regression |
-| result, scaling, forecasts, weights | rows; over numbers of ranks; simulated; compared |
-| classic, report, plot | shown |
-| logs | of other benchmarks, read |
+| host_group, places, processes | the hosts; addresses and ports of ranks; starting, watching and ending processes |
+| plan, runner, session | what is measured; measuring it, in rounds |
+| statistics | of step times: uncertainty, jitter, intervals, regression |
+| result, scaling, forecasts, weights | rows; scaling; the simulator's forecasts; comparison of trained weights |
+| classic, report, plot | the output |
+| logs | reading logs of other benchmarks |
 """

@@ -14,31 +14,31 @@ if TYPE_CHECKING:
     from paceline.job.job import Job
 
 
-class Crew(Protocol):
-    """Who takes part."""
+class HostGroup(Protocol):
+    """The hosts that take part."""
 
     host: int
-    """This process's number."""
+    """Number of this process's host, from 0."""
     hosts: int
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401 - what JSON holds
-        """What each says, at all."""
+        """Return each host's value, at all hosts."""
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """Whether any has failed, and whether all are done."""
+        """Return whether any has failed, and whether all are done."""
 
 
 class Alone:
-    """One machine."""
+    """This machine alone."""
 
     host, hosts = 0, 1
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
-        """Its own word."""
+        """Return its own value."""
         return [value]
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """With itself."""
+        """Agree with itself."""
         return failed, done
 
 
@@ -46,18 +46,18 @@ class Ranks:
     """The ranks of a job, one on each host."""
 
     def __init__(self, job: Job) -> None:
-        """`job` has been joined."""
+        """Take a joined job."""
         self.host, self.hosts = job.rank, job.size
         self._job = job
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
-        """What each says, at all. Raises JobError."""
+        """Return each host's value, at all hosts. Raises JobError."""
         said = objects.gather(self._job, json.dumps(value))
         found: list[Any] = json.loads(objects.share(self._job, f"[{','.join(said)}]"))
         return found
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """Whether any has failed, and whether all are done. Raises JobError."""
+        """Return whether any has failed, and whether all are done. Raises JobError."""
         import numpy as np
 
         counts = np.array([int(failed), int(not done)])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._internal.netif import endpoint
-from paceline.bench.host_group import Crew
+from paceline.bench.host_group import HostGroup
 
 LOOPBACK = "127.0.0.1"
 
@@ -62,15 +62,15 @@ class Places:
         return self.hosts == 1
 
 
-def arrange(crew: Crew, workers: int, servers: int, address: str) -> Places:
+def arrange(group: HostGroup, workers: int, servers: int, address: str) -> Places:
     """Ranks over the hosts in turn, evenly; the same on all hosts. `address` is this host's own."""
-    hosts = min(crew.hosts, workers)
+    hosts = min(group.hosts, workers)
     each = [workers // hosts + (host < workers % hosts) for host in range(hosts)]
     host_of = [host for host, count in enumerate(each) for _ in range(count)]
     server_hosts = [host_of[server % workers] for server in range(servers)]
-    here = crew.host
+    here = group.host
     ports = _free(address, 2 * host_of.count(here) + server_hosts.count(here))
-    told: list[dict[str, Any]] = crew.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
+    told: list[dict[str, Any]] = group.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
     left = [list(one["ports"]) for one in told]
     ranks, seen = [], [0] * hosts
     for number, host in enumerate(host_of):

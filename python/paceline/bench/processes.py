@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.host_group import Crew
+from paceline.bench.host_group import HostGroup
 from paceline.bench.ranks.start import PARENT
 from paceline.bench.ranks.stopwatch import EVENTS
 from paceline.errors import PacelineError
@@ -58,7 +58,7 @@ class _Running:
 
 
 def run(  # noqa: PLR0917
-    crew: Crew,
+    group: HostGroup,
     processes: Sequence[Process],
     folder: Path,
     limit_s: float,
@@ -88,9 +88,9 @@ def run(  # noqa: PLR0917
             wrong = wrong or next((text for one in running if (text := one.complaint())), None)
             if wrong is None and left and time.monotonic() > until:
                 wrong = f"{', '.join(left)} had not ended after {limit_s:.0f} s{last_words(running[0].log)}"
-            any_wrong, all_done = crew.agree(failed=wrong is not None, done=not left)
+            any_wrong, all_done = group.agree(failed=wrong is not None, done=not left)
             if any_wrong:
-                raise EngineFailedError(next(text for text in crew.gather(wrong) if text))
+                raise EngineFailedError(next(text for text in group.gather(wrong) if text))
             if all_done:
                 break
             time.sleep(_LOOK_S)

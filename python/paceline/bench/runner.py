@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from paceline.bench import weights
 from paceline.bench.engines import Engine
-from paceline.bench.host_group import Crew
+from paceline.bench.host_group import HostGroup
 from paceline.bench.places import Places, arrange
 from paceline.bench.plan import Plan
 from paceline.bench.processes import EngineFailedError, Process, run
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.bench.ranks.stopwatch import result_name
 from paceline.bench.result import Measured, Result, Row, Skipped, compare
 
@@ -38,19 +38,19 @@ class Watcher(Protocol):
         """The run, badly if there is a reason; else its rate."""
 
 
-class Conductor:
-    """Runs the engines of a plan on the hosts of a crew; the same on every host."""
+class Runner:
+    """Runs the engines of a plan on a group of hosts; the same on every host."""
 
-    def __init__(self, plan: Plan, crew: Crew, address: str, watcher: Watcher) -> None:
+    def __init__(self, plan: Plan, group: HostGroup, address: str, watcher: Watcher) -> None:
         """`address`: of this host, for what listens here."""
-        self.plan, self.crew, self.address, self.watcher = plan, crew, address, watcher
+        self.plan, self.group, self.address, self.watcher = plan, group, address, watcher
         self.result = Result()
         self._stack = ExitStack()
         self._graph: str | None = None
         self._kept: dict[tuple[str, int], weights.Weights] = {}
         self._skipped: set[tuple[str, int]] = set()
 
-    def conduct(self) -> Result:
+    def run(self) -> Result:
         """All rounds. Engines that lack something, or fail, are listed in `skipped`. Raises JobError.
 
         Ctrl-C and SIGTERM end it; what has been measured until then is the result.
@@ -63,7 +63,7 @@ class Conductor:
             try:
                 self._rounds(cells)
             except (KeyboardInterrupt, SystemExit) as end:
-                if self.crew.host or not self.result.rows:
+                if self.group.host or not self.result.rows:
                     raise
                 self.result.ended = end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
                 made = sum(len(row.runs) for row in self.result.rows)
@@ -71,7 +71,7 @@ class Conductor:
             order = [(engine.label, workers) for engine, workers in cells]
             self.result.rows.sort(key=lambda row: order.index((row.engine, row.workers)))
             compare(self.result.rows)
-            if self.crew.host == 0:
+            if self.group.host == 0:
                 self._compare_weights()
         return self.result
 
@@ -86,11 +86,11 @@ class Conductor:
     def _able(self, engine: Engine) -> bool:
         """On all hosts."""
         reason = engine.missing()
-        if reason is None and engine.own_launcher and self.crew.hosts > 1:
+        if reason is None and engine.own_launcher and self.group.hosts > 1:
             reason = "has a launcher of its own, which does not reach the hosts of this job; run it on one machine"
         if reason is None and engine.needs_graph:
             reason = self._exported()
-        reason = next((text for text in self.crew.gather(reason) if text), None)
+        reason = next((text for text in self.group.gather(reason) if text), None)
         if reason is not None:
             self.result.skipped.append(Skipped(engine.label, None, reason))
         return reason is None
@@ -102,7 +102,7 @@ class Conductor:
 
             folder = self._folder("graph")
             try:
-                export(self._asked(self.plan.workers[0], 0, folder, {"way": "export"}), folder)
+                export(self._spec(self.plan.workers[0], 0, folder, {"way": "export"}), folder)
             except UntranslatableError as error:
                 return f"{self.plan.model} cannot be built in TensorFlow: {error}"
             self._graph = str(folder)
@@ -111,9 +111,9 @@ class Conductor:
     def _folder(self, name: str) -> Path:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"paceline-bench-{name}-")))
 
-    def _asked(self, workers: int, number: int, folder: Path, own: dict[str, Any]) -> Asked:
+    def _spec(self, workers: int, number: int, folder: Path, own: dict[str, Any]) -> RankSpec:
         plan = self.plan
-        return Asked(
+        return RankSpec(
             **{
                 "model": plan.model,
                 "batch": plan.batch_of(workers),
@@ -140,14 +140,14 @@ class Conductor:
         """One run."""
         with tempfile.TemporaryDirectory(prefix="paceline-bench-") as name:
             folder = Path(name)
-            asked = self._asked(workers, number, folder, engine.asks())
-            asked.save()
+            spec = self._spec(workers, number, folder, engine.asks())
+            spec.save()
             self.watcher.begins(engine, workers, number)
-            places = arrange(self.crew, workers, engine.servers, self.address)
-            own, wrong = self._processes(engine, asked, places)
+            places = arrange(self.group, workers, engine.servers, self.address)
+            own, wrong = self._processes(engine, spec, places)
             row = self.result.row(engine.label, workers)
             try:
-                run(self.crew, own, folder, self.plan.limit_s, self.watcher.hears, wrong)
+                run(self.group, own, folder, self.plan.limit_s, self.watcher.hears, wrong)
                 measured = self._gather(folder, workers)
             except EngineFailedError as error:
                 self._skipped.add((engine.label, workers))
@@ -156,17 +156,17 @@ class Conductor:
                 self.watcher.ended(str(error))
                 return
             if row is None:
-                row = Row(engine.label, workers, asked.batch, engine.servers)
+                row = Row(engine.label, workers, spec.batch, engine.servers)
                 self.result.rows.append(row)
-                if self.crew.host == 0:
+                if self.group.host == 0:
                     self._kept[engine.label, workers] = weights.read(folder)
             row.runs.append(measured)
             self.watcher.ended(None, row.totals[-1])
 
-    def _processes(self, engine: Engine, asked: Asked, places: Places) -> tuple[list[Process], str | None]:
+    def _processes(self, engine: Engine, spec: RankSpec, places: Places) -> tuple[list[Process], str | None]:
         """Of this host; or what is wrong with it, which the other hosts have to hear."""
         try:
-            return (engine.processes(asked, places) if places.own else []), None
+            return (engine.processes(spec, places) if places.own else []), None
         except EngineFailedError as error:
             return [], str(error)
 
@@ -174,7 +174,7 @@ class Conductor:
         """What the ranks of all hosts have written. Raises EngineFailedError naming those that have not."""
         own = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(result_name("*")))]
         servers = sum(json.loads(path.read_text(encoding="utf-8"))["cpu_s"] for path in folder.glob("server-*.json"))
-        told = self.crew.gather({"ranks": own, "servers": servers})
+        told = self.group.gather({"ranks": own, "servers": servers})
         ranks = sorted((rank for one in told for rank in one["ranks"]), key=lambda rank: int(rank["rank"]))
         lacking = sorted(set(range(workers)) - {int(rank["rank"]) for rank in ranks})
         if lacking:
@@ -192,7 +192,7 @@ class Conductor:
         initial: weights.Weights = {}
         for row in self.result.rows:
             if not initial:
-                model = build(self._asked(row.workers, 0, Path(), {"way": "export"}))
+                model = build(self._spec(row.workers, 0, Path(), {"way": "export"}))
                 initial = {name: value.detach().numpy() for name, value in model.named_parameters()}
             first = next(one for one in self.result.rows if one.workers == row.workers)
             if row is not first:

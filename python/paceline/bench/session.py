@@ -14,13 +14,13 @@ from paceline._internal.netif import address_of
 from paceline.bench import forecasts
 from paceline.bench.classic import Steps
 from paceline.bench.engines import Engine, Options, chosen
-from paceline.bench.host_group import Alone, Crew, Ranks
+from paceline.bench.host_group import Alone, HostGroup, Ranks
 from paceline.bench.places import LOOPBACK
 from paceline.bench.plan import WEAK, Plan
 from paceline.bench.progress import Shown, Silent
 from paceline.bench.ranks.models import SMALL
 from paceline.bench.result import Result
-from paceline.bench.runner import Conductor, Watcher
+from paceline.bench.runner import Runner, Watcher
 from paceline.bench.scaling import scale
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
@@ -37,9 +37,11 @@ _UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
 class Session:
     """One bench."""
 
-    def __init__(self, plan: Plan, crew: Crew, network: forecasts.Network | None, *, quiet: bool, every: int) -> None:
+    def __init__(
+        self, plan: Plan, group: HostGroup, network: forecasts.Network | None, *, quiet: bool, every: int
+    ) -> None:
         """`quiet`: stdout is for JSON alone."""
-        self.plan, self.crew, self.network = plan, crew, network
+        self.plan, self.group, self.network = plan, group, network
         self.result = Result()
         self.live = plan.engines[0] if not quiet and _one_run(plan) else None
         """The engine whose steps are printed as they come."""
@@ -47,7 +49,7 @@ class Session:
 
     def run(self) -> None:
         """Measure, and forecast. Raises InvalidArgumentError, JobError."""
-        if self.crew.host:
+        if self.group.host:
             self._conduct(Silent())
             return
         if self.live is not None:
@@ -57,11 +59,11 @@ class Session:
                 self._conduct(shown)
         scale(self.result)
         if self.network is not None:
-            forecasts.forecast(self.result, list(self.plan.engines), self.network, self.crew.hosts, self.plan.model)
+            forecasts.forecast(self.result, list(self.plan.engines), self.network, self.group.hosts, self.plan.model)
 
     def _conduct(self, watcher: Watcher) -> None:
-        address = LOOPBACK if self.crew.hosts == 1 else address_of(_interface(), "PACELINE_INTERFACE")
-        self.result = Conductor(self.plan, self.crew, address, watcher).conduct()
+        address = LOOPBACK if self.group.hosts == 1 else address_of(_interface(), "PACELINE_INTERFACE")
+        self.result = Runner(self.plan, self.group, address, watcher).run()
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class Strategy:
     knobs: frozenset[str]
 
     @property
-    def is_a_librarys(self) -> bool:
+    def is_offloaded(self) -> bool:
         """Whether it is the all-reduce of an underlying library, which chooses by what its links carry."""
         return "rates" in self.knobs
 

@@ -100,7 +100,7 @@ def bench(
 
     with session.opened(options, quiet=as_json) as opened:
         opened.run()
-        if opened.crew.host:
+        if opened.group.host:
             return 0
         plan, result = opened.plan, opened.result
         _print(plan, result, read, live=opened.live, as_json=as_json, output=output)

@@ -110,9 +110,9 @@ def _probed(budget: Budget, output: Path | None) -> Found | None:
         if ranks.rank:
             again, found = bool(obey(ranks)), None
         else:
-            conductor, found = measure(ranks, layout, budget, show)
+            controller, found = measure(ranks, layout, budget, show)
             again = _more_streams(ranks, found)
-            conductor.end(then=again)
+            controller.end(then=again)
     if again:
         _several_connections(found, budget)
     return found

@@ -17,7 +17,7 @@ from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 from paceline.job import job
 from paceline.replay import traces
-from paceline.replay.play import Asked, gather, play
+from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import Played, measured
 
 
@@ -51,7 +51,7 @@ def main(
         raise InvalidArgumentError(f"--output {output}: there is no such folder; make it before the ranks start")
     step = traces.shrunk(load_trace(trace), shrink)
     with job.join_named() as ranks:
-        played = play(ranks, Asked(step, iterations, warmup, speedup=1 / scale, **options))
+        played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, **options))
         if output is not None:
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
         everybody = gather(ranks, played)

@@ -202,7 +202,7 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
             )
     if settings.strategy is not None:
         strategy = find_strategy(settings.strategy)
-        if strategy.is_a_librarys and settings.transport not in OVER_MPI:
+        if strategy.is_offloaded and settings.transport not in OVER_MPI:
             raise InvalidArgumentError(
                 f"{strategy.name} is a library's all-reduce, and shared memory and TCP have none underneath; "
                 "choose ring or tree (simulate forecasts it), or transport mpi under mpirun",

@@ -13,7 +13,7 @@ from paceline.probe import patterns
 from paceline.probe.layout import Host, Layout
 from paceline.probe.patterns import Flows
 from paceline.probe.result import Cost, Found, Rate, Sample, slope
-from paceline.probe.rpc import Conductor
+from paceline.probe.rpc import Controller
 from paceline.probe.slow import slow
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ NEEDED = Budget(repeats=5, transfer_s=0.1, most_bytes=32 << 20, limit_s=0.0, ech
 """What the cluster file needs, and nothing else."""
 
 
-def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Conductor, Found]:
+def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Controller, Found]:
     """Measure everything, at rank 0, while the others are in `obey`. Raises JobError."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    probe = _Probe(Conductor(ranks), budget, Found(layout, date, ranks.settings.streams))
+    probe = _Probe(Controller(ranks), budget, Found(layout, date, ranks.settings.streams))
     begin = time.monotonic()
     steps = probe.steps()
     for number, (name, needed, step) in enumerate(steps):
@@ -81,20 +81,20 @@ def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> t
         else:
             probe.found.left_out.append(name)
     found = probe.found
-    found.seconds, found.bytes_sent = time.monotonic() - begin, probe.conductor.sent
+    found.seconds, found.bytes_sent = time.monotonic() - begin, probe.controller.sent
     found.notes += [*_unsteady(found), *(slow(found.pairs) or _gains(found))]
-    return probe.conductor, found
+    return probe.controller, found
 
 
 def measure_streams(ranks: Job, found: Found, budget: Budget) -> None:
     """Repeat the ring, in a job with several connections between two ranks; at rank 0. Raises JobError."""
-    conductor = Conductor(ranks)
-    probe = _Probe(conductor, budget, found)
+    controller = Controller(ranks)
+    probe = _Probe(controller, budget, found)
     begin = time.monotonic()
     probe.network_size()
     probe.rate(STREAMS, patterns.shifted(found.layout.hosts, 1))
-    conductor.end()
-    found.bytes_sent += conductor.sent
+    controller.end()
+    found.bytes_sent += controller.sent
     found.seconds += time.monotonic() - begin
     more, one = found.rate(STREAMS), found.rate(RING)
     if more and one and more > _GAIN * one:
@@ -108,8 +108,8 @@ Step = tuple[str, bool, Callable[[], object]]
 
 
 class _Probe:
-    def __init__(self, conductor: Conductor, budget: Budget, found: Found) -> None:
-        self.conductor, self.budget, self.found = conductor, budget, found
+    def __init__(self, controller: Controller, budget: Budget, found: Found) -> None:
+        self.controller, self.budget, self.found = controller, budget, found
         self.hosts = found.layout.hosts
         ranks = sorted((rank, number) for number, host in enumerate(self.hosts) for rank in host.ranks)
         self.host_of = [number for _, number in ranks]
@@ -143,7 +143,7 @@ class _Probe:
         """Measure a pattern between hosts."""
         busiest = patterns.most_through_one(flows, self.host_of)
         size = self.budget.size(self.fastest, self.slowest, busiest)
-        taken = self.conductor.transfer(flows, size, self.budget.repeats)
+        taken = self.controller.transfer(flows, size, self.budget.repeats)
         self._keep(name, len(flows), size, [busiest * size * 8 / max(times) for times in zip(*taken, strict=True)])
         return taken
 
@@ -157,7 +157,7 @@ class _Probe:
     def _roughly(self, flows: Flows) -> tuple[float, float]:
         size = min(_FIRST_SIZE, self.budget.most_bytes)
         while True:
-            times = [min(taken) for taken in self.conductor.transfer(flows, size, 1)]
+            times = [min(taken) for taken in self.controller.transfer(flows, size, 1)]
             if max(times) >= _LONG_ENOUGH_S or size >= self.budget.most_bytes:
                 return size * 8 / min(times), size * 8 / max(times)
             size = min(size * _GROWTH, self.budget.most_bytes)
@@ -183,7 +183,7 @@ class _Probe:
         for distance in patterns.distances(len(self.hosts)):
             flows = patterns.shifted(self.hosts, distance)
             size = self.budget.size(self.fastest, self.slowest)
-            self._pairs(flows, self.conductor.transfer(flows, size, self.budget.repeats), size)
+            self._pairs(flows, self.controller.transfer(flows, size, self.budget.repeats), size)
 
     def _pairs(self, flows: Flows, taken: list[list[float]], size: int | None = None) -> None:
         size = size or self.found.rates[RING].size
@@ -198,7 +198,7 @@ class _Probe:
         """Measure neighbours, one pair after the other, while the network is otherwise idle."""
         size, rates = self.budget.size(self.fastest, self.slowest), []
         for flow in patterns.alone(self.hosts):
-            (times,) = self.conductor.transfer([flow], size, self.budget.repeats)
+            (times,) = self.controller.transfer([flow], size, self.budget.repeats)
             rates += [size * 8 / taken for taken in times]
         self._keep(ONE, 1, size, rates)
 
@@ -210,7 +210,7 @@ class _Probe:
         """Return half of the round trips: medians of batches."""
         halves: list[float] = []
         for asks, answers in pairs:
-            said = self.conductor.ask("echo", asks=asks, answers=answers, most=self.budget.echoes, limit_s=_ECHO_S)
+            said = self.controller.ask("echo", asks=asks, answers=answers, most=self.budget.echoes, limit_s=_ECHO_S)
             halves += [Sample(tuple(batch)).median / 2 for batch in _batches(said[asks]["seconds"])]
         self.found.costs[what] = Cost(what, Sample(tuple(halves)))
 
@@ -221,7 +221,7 @@ class _Probe:
             flows = patterns.inside(host)
             fastest, least = self._roughly(flows)
             size = self.budget.size(fastest, least, share=_INSIDE_SHARE)
-            taken = self.conductor.transfer(flows, size, self.budget.repeats)
+            taken = self.controller.transfer(flows, size, self.budget.repeats)
             rates = Sample(tuple(size * 8 / max(times) for times in zip(*taken, strict=True)))
             if slowest is None or rates.median < slowest.sample.median:
                 slowest = Rate(INSIDE, len(flows), size, rates)
@@ -237,10 +237,10 @@ class _Probe:
         total -= total % MESSAGE_SIZES[0]
         taken, repeats = [], _MESSAGE_RUNS * self.budget.repeats
         for size in MESSAGE_SIZES:
-            said = self.conductor.ask(
+            said = self.controller.ask(
                 "messages", source=between[0], to=between[1], total=total, size=size, repeats=repeats
             )
-            self.conductor.sent += total * (repeats + 1)
+            self.controller.sent += total * (repeats + 1)
             taken.append(said[between[0]]["seconds"])
         counts = [total // size for size in MESSAGE_SIZES]
         values = tuple(slope(counts, times) for times in zip(*taken, strict=True))
@@ -248,7 +248,7 @@ class _Probe:
 
     def machines(self) -> None:
         """Measure all ranks at once, as when they train."""
-        self.found.machines = self.conductor.ask("machine", seconds=self.budget.transfer_s * 2)
+        self.found.machines = self.controller.ask("machine", seconds=self.budget.transfer_s * 2)
 
 
 def _batches(values: list[float]) -> list[list[float]]:

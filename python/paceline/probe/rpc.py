@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from paceline.job import objects
-from paceline.probe.worker import Answer, Hand
+from paceline.probe.worker import Answer, RankWorker
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 _END = "end"
 
 
-class Conductor:
+class Controller:
     """Rank 0's side."""
 
     def __init__(self, ranks: Job) -> None:
         """Start while the others are in `obey`."""
-        self._ranks, self._hand = ranks, Hand(ranks)
+        self._ranks, self._worker = ranks, RankWorker(ranks)
         self.sent = 0
         """Bytes of transfers, of all ranks."""
 
     def ask(self, do: str, **order: Any) -> list[Answer]:  # noqa: ANN401
         """Return the answers of all ranks. Raises JobError."""
         text = objects.share(self._ranks, json.dumps({"do": do, **order}))
-        return _answers(self._ranks, self._hand, json.loads(text))
+        return _answers(self._ranks, self._worker, json.loads(text))
 
     def transfer(self, flows: list[tuple[int, int]], size: int, repeats: int) -> list[list[float]]:
         """Return the seconds of each repeat, by flow."""
@@ -43,13 +43,13 @@ class Conductor:
 
 def obey(ranks: Job) -> object:
     """Carry out orders at all other ranks until rank 0 ends it; return its last word. Raises JobError."""
-    hand = Hand(ranks)
+    worker = RankWorker(ranks)
     while (order := json.loads(objects.share(ranks)))["do"] != _END:
-        _answers(ranks, hand, order)
+        _answers(ranks, worker, order)
     objects.heard(ranks)
     return order["then"]
 
 
-def _answers(ranks: Job, hand: Hand, order: dict[str, Any]) -> list[Answer]:
-    said = objects.gather(ranks, json.dumps(hand.do(order)))
+def _answers(ranks: Job, worker: RankWorker, order: dict[str, Any]) -> list[Answer]:
+    said = objects.gather(ranks, json.dumps(worker.do(order)))
     return [json.loads(text) for text in said]

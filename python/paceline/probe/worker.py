@@ -20,7 +20,7 @@ _WARM = 20
 """Echoes that do not count."""
 
 
-class Hand:
+class RankWorker:
     """One rank's side of every measurement."""
 
     def __init__(self, ranks: Job) -> None:

@@ -11,7 +11,7 @@ from paceline.catalog import names
 from paceline.job.arrays import memory
 from paceline.job.collectives import Handle, SubmitOptions
 from paceline.replay.clock import Clock
-from paceline.replay.worker_schedule import Part
+from paceline.replay.worker_schedule import WorkerSchedule
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
@@ -31,7 +31,7 @@ class JobExchange:
     def __init__(
         self,
         job: Job,
-        part: Part,
+        part: WorkerSchedule,
         servers: Mapping[str, int],
         *,
         barrier: bool,

@@ -22,14 +22,14 @@ from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
 from paceline.replay.player import Mark, Player
 from paceline.replay.result import Played, boundary
-from paceline.replay.worker_schedule import Part
+from paceline.replay.worker_schedule import WorkerSchedule
 
 if TYPE_CHECKING:
     from paceline.job.job import Job
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplaySpec:
     """What is played; the same at all ranks."""
 
     trace: Trace
@@ -49,12 +49,12 @@ class Asked:
     """Whose stragglers and jitter workers have."""
 
 
-def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
+def play(ranks: Job, asked: ReplaySpec, clock: Clock | None = None) -> Played:
     """Play; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = asked.cluster or load_cluster(None)
     options = _core_options(ranks, asked, cluster)
-    part = Part.of(asked.trace, cluster, options, ranks.rank, asked.warmup + asked.iterations)
+    part = WorkerSchedule.of(asked.trace, cluster, options, ranks.rank, asked.warmup + asked.iterations)
     barrier = asked.barrier is not False
     limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
     placed = ranks.settings.placed() if part.servers else {}
@@ -106,7 +106,7 @@ def _machine() -> str:
         return platform.node()
 
 
-def _core_options(ranks: Job, asked: Asked, cluster: Cluster) -> dict[str, Any]:
+def _core_options(ranks: Job, asked: ReplaySpec, cluster: Cluster) -> dict[str, Any]:
     """Return the options that decide a worker's part. A strategy chosen by size has no servers, like `ring`."""
     settings = ranks.settings
     strategy = asked.strategy or settings.strategy or "ring"
@@ -131,7 +131,7 @@ def _core_options(ranks: Job, asked: Asked, cluster: Cluster) -> dict[str, Any]:
     return scenario.core_options()
 
 
-def _notes(part: Part) -> list[str]:
+def _notes(part: WorkerSchedule) -> list[str]:
     if part.same_order:
         return []
     return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]

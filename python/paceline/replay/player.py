@@ -12,7 +12,7 @@ from typing import Protocol
 
 from paceline.replay.clock import Lateness
 from paceline.replay.load import Load, load
-from paceline.replay.worker_schedule import Factors, Part
+from paceline.replay.worker_schedule import Factors, WorkerSchedule
 
 Mark = Callable[[str, str, int, int], None]
 """Category, name, begin and end of something for the timeline."""
@@ -65,7 +65,9 @@ class Iteration:
 class Player:
     """Plays one worker's part."""
 
-    def __init__(self, part: Part, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark) -> None:
+    def __init__(
+        self, part: WorkerSchedule, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark
+    ) -> None:
         """`together`: all ranks start each iteration at the same moment."""
         self.part, self.exchange, self.clock, self.together, self.mark = part, exchange, clock, together, mark
         self._handing_over = part.handing_over()

@@ -40,7 +40,7 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerSchedule:
     """One worker's part. Times are seconds before factors."""
 
     trace: str
@@ -63,7 +63,9 @@ class Part:
     """Whether it is that of all recorded workers."""
 
     @classmethod
-    def of(cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int) -> Part:
+    def of(
+        cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int
+    ) -> WorkerSchedule:
         """Return the part of one worker under these options. Raises InvalidArgumentError."""
         text = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
         values: dict[str, Any] = json.loads(text)

@@ -192,8 +192,8 @@ def strategies_of(names: Sequence[str]) -> list[Strategy]:
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
-    if ALL not in names and any(strategy.is_a_librarys for strategy in chosen):
+    if ALL not in names and any(strategy.is_offloaded for strategy in chosen):
         raise InvalidArgumentError(
             "--strategy: native is a library's all-reduce and is not run here; choose among the others"
         )
-    return [strategy for strategy in chosen if not strategy.is_a_librarys]
+    return [strategy for strategy in chosen if not strategy.is_offloaded]

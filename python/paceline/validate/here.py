@@ -16,7 +16,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.job import objects
 from paceline.job.settings import PLACEMENTS, Settings
 from paceline.probe.layout import Layout
-from paceline.replay.play import Asked, gather, play
+from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import Played
 from paceline.validate.cells import Cell, Skipped, chosen
 from paceline.validate.compare import Progress, in_short, too_long
@@ -183,7 +183,7 @@ def _say(ranks: Job, order: dict[str, Any]) -> None:
 def _play(here: Here, order: dict[str, Any]) -> list[Played]:
     trace = Trace.from_json(order["trace"].encode(), "the trace")
     rest = {name: value for name, value in order.items() if name != "trace"}
-    return gather(here.ranks, play(here.ranks, Asked(trace, warmup=WARMUP, cluster=here.cluster, **rest)))
+    return gather(here.ranks, play(here.ranks, ReplaySpec(trace, warmup=WARMUP, cluster=here.cluster, **rest)))
 
 
 def _realtime() -> bool:

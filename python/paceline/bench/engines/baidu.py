@@ -11,7 +11,7 @@ from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class BaiduRing(Engine):
@@ -34,7 +34,7 @@ class BaiduRing(Engine):
         """Without fusion."""
         return "ring", {}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return one mpirun that starts all ranks."""
         settings = {"PACELINE_STRATEGY": self.name, "PACELINE_TRANSPORT": "mpi"}
-        return [mpirun.process(self.options.python, asked, places, self.secret, settings)]
+        return [mpirun.process(self.options.python, spec, places, self.secret, settings)]

@@ -14,7 +14,7 @@ from paceline._internal.netif import addresses
 from paceline.bench.places import Places, Slot, job_of
 from paceline.bench.processes import Process
 from paceline.bench.ranks import start
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.launch import variables
 
 
@@ -57,7 +57,7 @@ class Engine(ABC):
 
     @abstractmethod
     def asks(self) -> dict[str, Any]:
-        """Fields of `Asked` that are this engine's own."""
+        """Fields of `RankSpec` that are this engine's own."""
 
     @property
     def servers(self) -> int:
@@ -75,13 +75,13 @@ class Engine(ABC):
         return self.family == "tensorflow"
 
     @abstractmethod
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Of this host."""
 
 
-def rank_words(python: str, module: str, asked: Asked) -> list[str]:
+def rank_words(python: str, module: str, spec: RankSpec) -> list[str]:
     """The command of a rank."""
-    return [python, start.__file__, module, str(Path(asked.folder) / "asked.json")]
+    return [python, start.__file__, module, str(Path(spec.folder) / "spec.json")]
 
 
 def launcher_words(*words: str) -> list[str]:

@@ -9,7 +9,7 @@ from paceline.bench.engines.base import Engine, Options, environments, rank_word
 from paceline.bench.engines.paceline import DDP_BUCKET
 from paceline.bench.places import Places
 from paceline.bench.processes import EngineFailedError, Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class Ddp(Engine):
@@ -43,7 +43,7 @@ class Ddp(Engine):
         """Gloo's all-reduce of large buffers is a ring in chunks, and NCCL's between few nodes as well."""
         return "ring", {"bucket_size": self.options.fusion_bytes or DDP_BUCKET}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Ranks, as torchrun starts them."""
         if self.backend == "nccl":
             import torch
@@ -51,7 +51,7 @@ class Ddp(Engine):
             if torch.cuda.device_count() < len(places.own):
                 has = count(torch.cuda.device_count(), "GPU")
                 raise EngineFailedError(f"this host has {has} for {count(len(places.own), 'rank')}; give -np less")
-        words = rank_words(self.options.python, "torch_rank", asked)
+        words = rank_words(self.options.python, "torch_rank", spec)
         return [
             Process(f"rank {slot.number}", words, environment)
             for slot, environment in environments(places, self.secret)

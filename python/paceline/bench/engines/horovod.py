@@ -12,7 +12,7 @@ from paceline.bench.engines.base import Engine, environments, launcher_words, ra
 from paceline.bench.environments import folder_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 FUSION = 128 << 20
 """HOROVOD_FUSION_THRESHOLD's default (horovod/common/common.h)."""
@@ -50,7 +50,7 @@ class Horovod(Engine):
         """Gloo's ring, in fused buffers."""
         return "ring", {"bucket_size": self.options.fusion_bytes or FUSION}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return one horovodrun that starts all ranks."""
         binaries = self._bin()
         assert binaries is not None
@@ -59,8 +59,8 @@ class Horovod(Engine):
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             environment.pop(name, None)
         environment["PATH"] = f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}"
-        if asked.fusion_bytes is not None:
-            environment["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
+        if spec.fusion_bytes is not None:
+            environment["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         words = [str(binaries / "horovodrun"), "-np", str(size), "--gloo", "-H", f"localhost:{size}"]
-        words += rank_words(str(binaries / "python"), "torch_rank", asked)
+        words += rank_words(str(binaries / "python"), "torch_rank", spec)
         return [Process("horovodrun", launcher_words(*words), environment)]

@@ -10,7 +10,7 @@ from paceline.bench.engines.base import environments, launcher_words, rank_words
 from paceline.bench.environments import OPEN_MPI, folder_of, install_line, python_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 # What our launcher would say is for the processes that mpirun starts not true.
 _NOT_MPIS = (
@@ -24,7 +24,7 @@ def missing() -> str | None:
     return None if _mpirun() else f"there is no mpirun on PATH: {install_line(OPEN_MPI)}"
 
 
-def process(python: str, asked: Asked, places: Places, secret: str, settings: Mapping[str, str]) -> Process:
+def process(python: str, spec: RankSpec, places: Places, secret: str, settings: Mapping[str, str]) -> Process:
     """Return an mpirun that starts all ranks with `settings` as environment variables."""
     mpirun = _mpirun()
     assert mpirun is not None
@@ -34,7 +34,7 @@ def process(python: str, asked: Asked, places: Places, secret: str, settings: Ma
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **settings}
     # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
     how = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
-    words = [mpirun, *how, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", asked)]
+    words = [mpirun, *how, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", spec)]
     return Process("mpirun", launcher_words(*words), environment)
 
 

@@ -10,7 +10,7 @@ from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
 from paceline.bench.places import Places, job_of
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.catalog.strategies import find_strategy
 from paceline.job.settings import Settings
 from paceline.launch import variables
@@ -66,16 +66,16 @@ class Paceline(Engine):
         way = "ddp" if self.options.coordinator is None else "optimizer"
         return {"way": way, "backend": "paceline", "servers": self.servers}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Ranks, and servers as `paceline run` starts them."""
         settings = dict(self._settings)
-        if asked.way == "optimizer" and asked.fusion_bytes is not None:
-            settings["HOROVOD_FUSION_THRESHOLD"] = str(asked.fusion_bytes)
+        if spec.way == "optimizer" and spec.fusion_bytes is not None:
+            settings["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         if places.servers:
             settings |= {"PACELINE_SERVERS": str(len(places.servers)), "PACELINE_RUN_SERVERS": str(len(places.servers))}
         if self.own_launcher:
-            return [mpirun.process(self.options.python, asked, places, self.secret, settings)]
-        words = rank_words(self.options.python, "torch_rank", asked)
+            return [mpirun.process(self.options.python, spec, places, self.secret, settings)]
+        words = rank_words(self.options.python, "torch_rank", spec)
         found = [
             Process(f"rank {slot.number}", words, environment)
             for slot, environment in environments(places, self.secret, settings)

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.bench.engines.base import Engine, environments, rank_words
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class RayServers(Engine):
@@ -36,8 +36,8 @@ class RayServers(Engine):
         """As published: reduced inside the node, then sharded over the nodes."""
         return "sharded-ps", {}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """The driver, which has Ray start the workers."""
         (_, environment), *_ = environments(places, self.secret)
-        words = rank_words(sys.executable, "ray_rank", asked)
+        words = rank_words(sys.executable, "ray_rank", spec)
         return [Process("Ray's driver", [*words, str(len(places.ranks))], environment)]

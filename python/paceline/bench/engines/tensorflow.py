@@ -11,7 +11,7 @@ from paceline.bench.engines.base import Engine, environments, rank_words
 from paceline.bench.environments import TENSORFLOW, install_line, python_of
 from paceline.bench.places import Places, Slot
 from paceline.bench.processes import Process
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class _TensorFlow(Engine):
@@ -36,11 +36,11 @@ class _TensorFlow(Engine):
         servers = {"ps": [slot.endpoint for slot in places.servers]} if places.servers else {}
         return {"worker": [slot.endpoint for slot in places.ranks], **servers}
 
-    def processes(self, asked: Asked, places: Places) -> list[Process]:
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """A worker for each rank, and servers."""
         python = self._python()
         assert python is not None
-        words = rank_words(python, self.module, asked)
+        words = rank_words(python, self.module, spec)
         cluster = self.cluster(places)
         base = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "GRPC_ENABLE_FORK_SUPPORT": "0"}
         ready = environments(places, self.secret, base)

@@ -5,7 +5,7 @@ Nothing here imports more of paceline than this folder, but for `torch_rank` whe
 | module | holds |
 | --- | --- |
 | start | the first words of such a process |
-| asked | what it is asked |
+| rank_spec | what a rank measures |
 | data, torch_input, tensorflow_input | synthetic batches; image files |
 | stopwatch | times of steps, CPU, what is written in the end |
 | models, graph | torchvision's models; their layers as a list that TensorFlow builds again |

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paceline.bench.ranks.rank_spec import Asked
+    from paceline.bench.ranks.rank_spec import RankSpec
 
 DISTINCT = 4
 """Batches that a rank makes before it begins, and then takes in turns: making them would count as computing."""
@@ -23,7 +23,7 @@ def batch(  # noqa: PLR0917
     return random.standard_normal((images, 3, size, size), dtype=np.float32), random.integers(0, classes, images)
 
 
-def batches(asked: Asked, rank: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+def batches(spec: RankSpec, rank: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """Those of a rank: step k takes number k modulo DISTINCT."""
-    sizes = asked.batch, asked.image_size, asked.classes
-    return [batch(asked.seed, rank, number, *sizes) for number in range(min(DISTINCT, asked.steps))]
+    sizes = spec.batch, spec.image_size, spec.classes
+    return [batch(spec.seed, rank, number, *sizes) for number in range(min(DISTINCT, spec.steps))]

@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from paceline.bench.ranks.models import build
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.bench.ranks.stopwatch import save
 
 LAYERS, WEIGHTS = "layers.json", "initial.npz"
@@ -31,10 +31,10 @@ class UntranslatableError(Exception):
     """A layer that is not known here; the message names it."""
 
 
-def export(asked: Asked, folder: Path) -> None:
+def export(spec: RankSpec, folder: Path) -> None:
     """Write the model that is asked for into the folder. Raises UntranslatableError."""
-    model = build(asked)
-    layers = layers_of(model, asked.image_size)
+    model = build(spec)
+    layers = layers_of(model, spec.image_size)
     (folder / LAYERS).write_text(json.dumps(layers), encoding="utf-8")
     save(folder / WEIGHTS, {name: value.detach().numpy() for name, value in model.named_parameters()})
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from paceline.bench.ranks.rank_spec import Asked
+    from paceline.bench.ranks.rank_spec import RankSpec
 
 SMALL = ("mlp", "cnn")
 """For tests, and for machines on which a ResNet takes too long."""
@@ -47,26 +47,26 @@ class Cnn(nn.Sequential):
         )
 
 
-def build(asked: Asked) -> nn.Module:
+def build(spec: RankSpec) -> nn.Module:
     """In training mode, on the CPU, without auxiliary classifiers. Raises ValueError for a name that nobody knows.
 
     Dropout is off, because frameworks draw other random numbers.
     """
-    torch.manual_seed(asked.seed)
+    torch.manual_seed(spec.seed)
     model: nn.Module
-    if asked.model == "mlp":
-        model = Mlp(asked.image_size, asked.classes)
-    elif asked.model == "cnn":
-        model = Cnn(asked.classes)
+    if spec.model == "mlp":
+        model = Mlp(spec.image_size, spec.classes)
+    elif spec.model == "cnn":
+        model = Cnn(spec.classes)
     else:
         import torchvision
 
-        options: dict[str, Any] = {"num_classes": asked.classes}
-        if asked.model.startswith("vit_"):
-            options["image_size"] = asked.image_size
-        if asked.model in ("googlenet", "inception_v3"):
+        options: dict[str, Any] = {"num_classes": spec.classes}
+        if spec.model.startswith("vit_"):
+            options["image_size"] = spec.image_size
+        if spec.model in ("googlenet", "inception_v3"):
             options |= {"aux_logits": False, "init_weights": False}
-        model = torchvision.models.get_model(asked.model, weights=None, **options)
+        model = torchvision.models.get_model(spec.model, weights=None, **options)
     for module in model.modules():
         if isinstance(module, nn.Dropout | nn.Dropout2d):
             module.p = 0.0

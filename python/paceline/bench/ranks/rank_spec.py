@@ -1,4 +1,4 @@
-"""What an engine's process is asked to do."""
+"""What a process of an engine measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKED_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RankSpec:
     """The same for all ranks of a run."""
 
     way: str
@@ -50,7 +50,7 @@ class Asked:
 
     def save(self) -> Path:
         """Into its folder."""
-        path = Path(self.folder) / "asked.json"
+        path = Path(self.folder) / "spec.json"
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
 
@@ -65,9 +65,9 @@ class Asked:
         return min(CHECKED_STEPS, self.warmup or self.steps)
 
 
-def read() -> Asked:
-    """What this process is asked, from the file that it was given."""
-    return Asked(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+def read() -> RankSpec:
+    """Return what this process measures, from the file that it was given."""
+    return RankSpec(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
 
 
 def place() -> tuple[int, int, int]:

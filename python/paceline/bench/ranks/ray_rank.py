@@ -10,21 +10,21 @@ from typing import Any
 
 from paceline.bench.ranks.data import batch
 from paceline.bench.ranks.models import build
-from paceline.bench.ranks.rank_spec import Asked, read
+from paceline.bench.ranks.rank_spec import RankSpec, read
 from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
 
 
 def main() -> None:
     """Train, and write what every worker has measured."""
-    asked, size = read(), int(sys.argv[2])
+    spec, size = read(), int(sys.argv[2])
     # The weights that engines are compared by, in a run of their own; then the run that counts.
-    first = _train(asked, size, asked.checked, None)
-    stopwatch = Stopwatch(asked, 0)
+    first = _train(spec, size, spec.checked, None)
+    stopwatch = Stopwatch(spec, 0)
     stopwatch.keep(first.weights)
-    result = _train(asked, size, asked.steps, Path(asked.folder) / EVENTS)
+    result = _train(spec, size, spec.steps, Path(spec.folder) / EVENTS)
     for rank, steps in enumerate(result.steps):
-        counted = steps[asked.warmup :]
-        own = Stopwatch(asked, rank) if rank else stopwatch
+        counted = steps[spec.warmup :]
+        own = Stopwatch(spec, rank) if rank else stopwatch
         own.write(
             result.weights,
             seconds=[one.step_s for one in counted],
@@ -42,7 +42,7 @@ def main() -> None:
         )
 
 
-def _train(asked: Asked, size: int, steps: int, events: Path | None) -> Any:  # noqa: ANN401 - paceline.ray's result
+def _train(spec: RankSpec, size: int, steps: int, events: Path | None) -> Any:  # noqa: ANN401 - paceline.ray's result
     import torch
 
     from paceline.ray.ps import train
@@ -50,29 +50,29 @@ def _train(asked: Asked, size: int, steps: int, events: Path | None) -> Any:  # 
     def progress(done: int, _: int) -> None:
         if events is not None:
             with events.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": done - 1 - asked.warmup}) + "\n")
+                file.write(json.dumps({"step": done - 1 - spec.warmup}) + "\n")
 
     return train(
-        partial(build, asked),
-        partial(torch.optim.SGD, lr=asked.learning_rate, momentum=asked.momentum),
-        partial(tensors, asked),
+        partial(build, spec),
+        partial(torch.optim.SGD, lr=spec.learning_rate, momentum=spec.momentum),
+        partial(tensors, spec),
         steps=steps,
         workers=size,
-        seed=asked.seed,
-        servers=asked.servers or None,
-        timeout_s=asked.limit_s,
+        seed=spec.seed,
+        servers=spec.servers or None,
+        timeout_s=spec.limit_s,
         progress=progress,
     )
 
 
-def tensors(asked: Asked, rank: int, step: int) -> Any:  # noqa: ANN401
+def tensors(spec: RankSpec, rank: int, step: int) -> Any:  # noqa: ANN401
     """Images and labels of a step, as for every other engine."""
     import torch
 
     from paceline.bench.ranks.data import DISTINCT
 
-    number = step % min(DISTINCT, asked.steps)
-    images, labels = batch(asked.seed, rank, number, asked.batch, asked.image_size, asked.classes)
+    number = step % min(DISTINCT, spec.steps)
+    images, labels = batch(spec.seed, rank, number, spec.batch, spec.image_size, spec.classes)
     return torch.from_numpy(images), torch.from_numpy(labels)
 
 

@@ -1,4 +1,4 @@
-"""Starts a module of this folder: `python start.py MODULE asked.json`; or a launcher: `python start.py exec mpirun …`.
+"""Starts a module of this folder: `python start.py MODULE spec.json`; or a launcher: `python start.py exec mpirun …`.
 
 An engine may live in an environment that has neither paceline nor what paceline imports (TensorFlow's, Horovod's). So
 this file is run by its path, and `paceline` becomes a package that holds nothing but its modules, unless it is there.

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paceline.bench.ranks.rank_spec import Asked
+    from paceline.bench.ranks.rank_spec import RankSpec
 
 EVENTS, WEIGHTS, FIRST_WEIGHTS = "steps.jsonl", "weights.npz", "first-weights.npz"
 Weights = Mapping[str, "NDArray[np.float32]"]
@@ -35,9 +35,9 @@ def cpu_s() -> float:
 class Stopwatch:
     """Of one rank."""
 
-    def __init__(self, asked: Asked, rank: int, synchronise: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, spec: RankSpec, rank: int, synchronise: Callable[[], object] = lambda: None) -> None:
         """`synchronise` waits for the device."""
-        self.asked, self.rank = asked, rank
+        self.spec, self.rank = spec, rank
         self._synchronise = synchronise
         self._seconds: list[float] = []
         self._inputs: list[float] = []
@@ -45,17 +45,17 @@ class Stopwatch:
         self._parts: dict[str, list[float]] = {}
         self._began_cpu = self._began = 0.0
         self._used_cpu = self._lasted = 0.0
-        self._folder = Path(asked.folder)
+        self._folder = Path(spec.folder)
         self._events = (self._folder / EVENTS).open("a", encoding="utf-8") if rank == 0 else None
 
     def run(self, load: Callable[[int], Any], train: Callable[[Any], float], checked: Callable[[], None]) -> None:
         """Warm up and train: `load` gives what step k takes, `train` its loss; `checked` after every warm-up step."""
-        for step in range(self.asked.warmup):
-            self._say(step=step - self.asked.warmup, loss=train(load(step)))
+        for step in range(self.spec.warmup):
+            self._say(step=step - self.spec.warmup, loss=train(load(step)))
             checked()
         self._synchronise()
         self._began_cpu, self._began = cpu_s(), time.perf_counter()
-        for step in range(self.asked.warmup, self.asked.steps):
+        for step in range(self.spec.warmup, self.spec.steps):
             begin = time.perf_counter()
             batch = load(step)
             loaded = time.perf_counter()
@@ -65,8 +65,8 @@ class Stopwatch:
             self._seconds.append(now - begin)
             self._inputs.append(loaded - begin)
             self._losses.append(loss)
-            self._say(step=step - self.asked.warmup, seconds=now - begin, loss=loss)
-            if not self.asked.warmup:
+            self._say(step=step - self.spec.warmup, seconds=now - begin, loss=loss)
+            if not self.spec.warmup:
                 checked()
         self._lasted, self._used_cpu = time.perf_counter() - self._began, cpu_s() - self._began_cpu
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from paceline.bench.ranks import data
-from paceline.bench.ranks.rank_spec import Asked
+from paceline.bench.ranks.rank_spec import RankSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +23,14 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
-def loader(asked: Asked, rank: int, size: int) -> Callable[[int], tuple[Any, Any]]:
+def loader(spec: RankSpec, rank: int, size: int) -> Callable[[int], tuple[Any, Any]]:
     """What gives the batch of step k: images (N, height, width, 3), float32, and labels (N,), int64."""
-    if asked.data_dir is not None:
+    if spec.data_dir is not None:
         from paceline.bench.ranks.tensorflow_input import image_files
 
-        files = iter(image_files(asked, rank, size).as_numpy_iterator())
+        files = iter(image_files(spec, rank, size).as_numpy_iterator())
         return lambda _: next(files)
-    made = [(images.transpose(0, 2, 3, 1).copy(), labels) for images, labels in data.batches(asked, rank)]
+    made = [(images.transpose(0, 2, 3, 1).copy(), labels) for images, labels in data.batches(spec, rank)]
     return lambda step: made[step % len(made)]
 
 
@@ -39,13 +39,13 @@ def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) ->
 
     def check() -> None:
         done[0] += 1
-        if done[0] == stopwatch.asked.checked:
+        if done[0] == stopwatch.spec.checked:
             stopwatch.keep(values())
 
     return check
 
 
-def alone(asked: Asked, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:
+def alone(spec: RankSpec, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:
     """Steps in which nothing is exchanged: forward alone, and all of a step; eager variables of this process."""
     weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
     moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
@@ -61,14 +61,14 @@ def alone(asked: Asked, model: Model, load: Callable[[int], Any], stopwatch: Sto
             loss = model.loss(weights, images, labels, statistics)
         names = list(weights)
         for name, gradient in zip(names, tape.gradient(loss, [weights[name] for name in names]), strict=True):
-            moving[name].assign(asked.momentum * moving[name] + gradient)
-            weights[name].assign_sub(asked.learning_rate * moving[name])
+            moving[name].assign(spec.momentum * moving[name] + gradient)
+            weights[name].assign_sub(spec.learning_rate * moving[name])
         return loss
 
     first = [tf.convert_to_tensor(value) for value in load(0)]
     forward(*first)
     step(*first)
-    for number in range(asked.alone):
+    for number in range(spec.alone):
         batch = [tf.convert_to_tensor(value) for value in load(number)]
         stopwatch.part("forward", partial(_value, forward, batch))
         stopwatch.part("step", partial(_value, step, batch))

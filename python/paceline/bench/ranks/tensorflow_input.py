@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from paceline.bench.ranks.rank_spec import Asked
+    from paceline.bench.ranks.rank_spec import RankSpec
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -16,9 +16,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 _AREA, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def image_files(asked: Asked, rank: int, size: int) -> Any:  # noqa: ANN401 - a dataset
+def image_files(spec: RankSpec, rank: int, size: int) -> Any:  # noqa: ANN401 - a dataset
     """Batches without end: images (N, height, width, 3), float32, and labels (N,), int64."""
-    root = Path(str(asked.data_dir))
+    root = Path(str(spec.data_dir))
     classes = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     found = [
         (str(path), number)
@@ -29,10 +29,10 @@ def image_files(asked: Asked, rank: int, size: int) -> Any:  # noqa: ANN401 - a 
     own = found[rank::size]
     paths, labels = [path for path, _ in own], [label for _, label in own]
     files = tf.data.Dataset.from_tensor_slices((paths, tf.constant(labels, tf.int64)))
-    files = files.shuffle(len(own), seed=asked.seed + rank, reshuffle_each_iteration=True).repeat()
-    workers = max(1, asked.loader_workers)
-    images = files.map(lambda path, label: (_augmented(path, asked.image_size), label), num_parallel_calls=workers)
-    return images.batch(asked.batch, drop_remainder=True).prefetch(2)
+    files = files.shuffle(len(own), seed=spec.seed + rank, reshuffle_each_iteration=True).repeat()
+    workers = max(1, spec.loader_workers)
+    images = files.map(lambda path, label: (_augmented(path, spec.image_size), label), num_parallel_calls=workers)
+    return images.batch(spec.batch, drop_remainder=True).prefetch(2)
 
 
 def _augmented(path: Any, size: int) -> Any:  # noqa: ANN401 - tensors

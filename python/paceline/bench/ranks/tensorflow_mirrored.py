@@ -17,16 +17,16 @@ from paceline.bench.ranks.tensorflow_layers import Model
 
 def main() -> None:
     """Train."""
-    asked, (rank, size, _) = read(), place()
+    spec, (rank, size, _) = read(), place()
     tf.config.threading.set_intra_op_parallelism_threads(threads())
     implementation = tf.distribute.experimental.CommunicationImplementation.RING
     options = tf.distribute.experimental.CommunicationOptions(
-        implementation=implementation, timeout_seconds=asked.limit_s, bytes_per_pack=asked.fusion_bytes or 0
+        implementation=implementation, timeout_seconds=spec.limit_s, bytes_per_pack=spec.fusion_bytes or 0
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     if strategy.num_replicas_in_sync != size:
         raise RuntimeError(f"TensorFlow sees {strategy.num_replicas_in_sync} replicas of {size}")
-    model = Model(str(asked.graph))
+    model = Model(str(spec.graph))
     # One replica a process: its variables are its own, and what its ranks exchange are gradients.
     weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
     moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
@@ -39,8 +39,8 @@ def main() -> None:
         gradients = tape.gradient(loss, [weights[name] for name in names])
         together = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients, options)
         for name, gradient in zip(names, together, strict=True):
-            moving[name].assign(asked.momentum * moving[name] + gradient)
-            weights[name].assign_sub(asked.learning_rate * moving[name])
+            moving[name].assign(spec.momentum * moving[name] + gradient)
+            weights[name].assign_sub(spec.learning_rate * moving[name])
         return loss
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -50,14 +50,14 @@ def main() -> None:
     def train(batch: tuple[Any, Any]) -> float:
         return float(step(tf.convert_to_tensor(batch[0]), tf.convert_to_tensor(batch[1])))
 
-    stopwatch, load = Stopwatch(asked, rank), loader(asked, rank, size)
+    stopwatch, load = Stopwatch(spec, rank), loader(spec, rank, size)
 
     def values() -> dict[str, Any]:
         return model.torchs({name: weights[name].numpy() for name in names})
 
     stopwatch.run(load, train, checker([0], stopwatch, values))
     final = values()
-    alone(asked, model, load, stopwatch)
+    alone(spec, model, load, stopwatch)
     stopwatch.write(final, engine=f"TensorFlow {tf.__version__}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.bench.ranks.rank_spec import Asked, place, read
+from paceline.bench.ranks.rank_spec import RankSpec, place, read
 from paceline.bench.ranks.stopwatch import Stopwatch, cpu_s
 from paceline.bench.ranks.tensorflow_common import alone, checker, loader, threads
 from paceline.bench.ranks.tensorflow_layers import Model
@@ -27,20 +27,20 @@ ENDED = "workers-ended"
 
 def main() -> None:
     """A server serves until it is ended; a worker trains."""
-    asked, cluster = read(), json.loads(os.environ["TF_CONFIG"])
+    spec, cluster = read(), json.loads(os.environ["TF_CONFIG"])
     task = cluster["task"]
     config = v1.ConfigProto(intra_op_parallelism_threads=threads() if task["type"] == "worker" else 1)
     server = v1.train.Server(cluster["cluster"], task["type"], task["index"], protocol="grpc", config=config)
     if task["type"] == "ps":
-        serve(asked, task["index"])
+        serve(spec, task["index"])
     else:
         rank, size, _ = place()
-        work(asked, rank, size, server, cluster["cluster"])
+        work(spec, rank, size, server, cluster["cluster"])
 
 
-def serve(asked: Asked, index: int) -> None:
+def serve(spec: RankSpec, index: int) -> None:
     """Until the folder says that the workers have ended, telling what CPU time that took."""
-    folder = Path(asked.folder)
+    folder = Path(spec.folder)
     new = folder / f".server-{index}"
     while not (folder / ENDED).exists():
         new.write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
@@ -48,10 +48,10 @@ def serve(asked: Asked, index: int) -> None:
         time.sleep(0.2)
 
 
-def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, list[str]]) -> None:  # noqa: ANN401
+def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, list[str]]) -> None:  # noqa: ANN401
     """Train with the others."""
-    model = Model(str(asked.graph))
-    channels_last = (asked.batch, asked.image_size, asked.image_size, 3)
+    model = Model(str(spec.graph))
+    channels_last = (spec.batch, spec.image_size, spec.image_size, 3)
     graph = tf.Graph()
     with graph.as_default():
         own = f"/job:worker/task:{rank}"
@@ -61,14 +61,14 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
             counter = v1.train.get_or_create_global_step()
         with v1.device(own):
             images = v1.placeholder(tf.float32, channels_last)
-            labels = v1.placeholder(tf.int64, (asked.batch,))
+            labels = v1.placeholder(tf.int64, (spec.batch,))
             local = v1.GraphKeys.LOCAL_VARIABLES
             statistics = {
                 name: _variable(name, value, collections=[local], trainable=False)
                 for name, value in model.statistics.items()
             }
             loss = model.loss(weights, images, labels, statistics)
-            once = v1.train.MomentumOptimizer(asked.learning_rate, asked.momentum)
+            once = v1.train.MomentumOptimizer(spec.learning_rate, spec.momentum)
             optimizer = v1.train.SyncReplicasOptimizer(once, replicas_to_aggregate=size, total_num_replicas=size)
             gradients = optimizer.compute_gradients(loss, list(weights.values()))
         with v1.device(spread):
@@ -76,10 +76,10 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
     # No tokens at the start: with as many as workers, each would run a step ahead on old weights.
     hooks = [optimizer.make_session_run_hook(rank == 0, num_tokens=0)]
     config = v1.ConfigProto(
-        operation_timeout_in_ms=int(asked.limit_s * 1000),
+        operation_timeout_in_ms=int(spec.limit_s * 1000),
         device_filters=["/job:ps", own],  # so that a worker waits for servers, not for workers that come later
     )
-    stopwatch, load = Stopwatch(asked, rank), loader(asked, rank, size)
+    stopwatch, load = Stopwatch(spec, rank), loader(spec, rank, size)
     with (
         graph.as_default(),
         v1.train.MonitoredTrainingSession(
@@ -90,7 +90,7 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
             save_checkpoint_secs=None,
             save_summaries_steps=None,
             log_step_count_steps=None,
-            max_wait_secs=int(asked.limit_s),
+            max_wait_secs=int(spec.limit_s),
             stop_grace_period_secs=1,  # of the chief's thread that hands out tokens, which waits for a further step
         ) as session,
     ):
@@ -105,8 +105,8 @@ def work(asked: Asked, rank: int, size: int, server: Any, cluster: dict[str, lis
 
         stopwatch.run(load, train, checker([0], stopwatch, values))
         final = values()
-        _wait_for_all(asked, rank, size)
-    alone(asked, model, load, stopwatch)
+        _wait_for_all(spec, rank, size)
+    alone(spec, model, load, stopwatch)
     stopwatch.write(final, engine=f"TensorFlow {tf.__version__}")
 
 
@@ -121,12 +121,12 @@ def _variable(name: str, value: Any, **options: Any) -> Any:  # noqa: ANN401
     )
 
 
-def _wait_for_all(asked: Asked, rank: int, size: int) -> None:
+def _wait_for_all(spec: RankSpec, rank: int, size: int) -> None:
     """No worker computes alone while others still train; only on this host, where the folder is."""
-    folder = Path(asked.folder)
+    folder = Path(spec.folder)
     (folder / f"trained-{rank}").touch()
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
-    until = time.monotonic() + asked.limit_s
+    until = time.monotonic() + spec.limit_s
     while len(list(folder.glob("trained-*"))) < here and time.monotonic() < until:
         time.sleep(0.05)
 

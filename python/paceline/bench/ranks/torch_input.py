@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from paceline.bench.ranks.rank_spec import Asked
+    from paceline.bench.ranks.rank_spec import RankSpec
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's pixels, as torchvision's models expect them (references/classification/presets.py)."""
 
 
 def image_files(
-    asked: Asked, rank: int, size: int, device: torch.device
+    spec: RankSpec, rank: int, size: int, device: torch.device
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches without end, each epoch shuffled anew and parted among the ranks."""
     from torch.utils.data import DataLoader
@@ -24,17 +24,17 @@ def image_files(
     from torchvision.datasets import ImageFolder
 
     steps = [
-        transforms.RandomResizedCrop(asked.image_size),
+        transforms.RandomResizedCrop(spec.image_size),
         transforms.RandomHorizontalFlip(),
         transforms.ToTensor(),
         transforms.Normalize(MEAN, DEVIATION),
     ]
-    images = ImageFolder(str(asked.data_dir), transforms.Compose(steps))
-    sampler: DistributedSampler[int] = DistributedSampler(images, size, rank, seed=asked.seed, drop_last=True)
-    workers = asked.loader_workers
+    images = ImageFolder(str(spec.data_dir), transforms.Compose(steps))
+    sampler: DistributedSampler[int] = DistributedSampler(images, size, rank, seed=spec.seed, drop_last=True)
+    workers = spec.loader_workers
     loader = DataLoader(
         images,
-        asked.batch,
+        spec.batch,
         sampler=sampler,
         num_workers=workers,
         pin_memory=device.type == "cuda",
@@ -42,7 +42,7 @@ def image_files(
         persistent_workers=workers > 0,
         multiprocessing_context="spawn" if workers else None,  # a fork after the job has begun would copy its threads
     )
-    torch.manual_seed(asked.seed + rank)
+    torch.manual_seed(spec.seed + rank)
     epoch = 0
     while True:
         sampler.set_epoch(epoch)

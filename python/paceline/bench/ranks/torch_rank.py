@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline.bench.ranks import data
 from paceline.bench.ranks.models import build
-from paceline.bench.ranks.rank_spec import Asked, place, read
+from paceline.bench.ranks.rank_spec import RankSpec, place, read
 from paceline.bench.ranks.stopwatch import Stopwatch
 from paceline.bench.ranks.wrapping import sgd, wrapped
 
@@ -23,14 +23,14 @@ TRACE = "trace.json"
 
 def main() -> None:
     """Train."""
-    asked, (rank, size, local_rank) = read(), place()
+    spec, (rank, size, local_rank) = read(), place()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device = torch.device(f"cuda:{local_rank}" if asked.device == "cuda" else "cpu")
+    device = torch.device(f"cuda:{local_rank}" if spec.device == "cuda" else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    load = loader(asked, rank, size, device)
-    model = build(asked).to(device)
-    job = wrapped(asked, model, local_rank)
+    load = loader(spec, rank, size, device)
+    model = build(spec).to(device)
+    job = wrapped(spec, model, local_rank)
     criterion = nn.CrossEntropyLoss()
 
     def train(batch: Batch) -> float:
@@ -40,10 +40,10 @@ def main() -> None:
         job.optimizer.step()
         return float(loss.detach())
 
-    stopwatch = Stopwatch(asked, rank, synchroniser(device))
+    stopwatch = Stopwatch(spec, rank, synchroniser(device))
     stopwatch.run(load, train, checker(stopwatch, model))
     final, choices = weights(model), job.choices()
-    _alone(asked, load, stopwatch, device, traced=asked.traced and rank == 0 and asked.way != "horovod")
+    _alone(spec, load, stopwatch, device, traced=spec.traced and rank == 0 and spec.way != "horovod")
     job.close()
     stopwatch.write(final, engine=f"torch {torch.__version__}", choices=choices)
 
@@ -64,34 +64,34 @@ def checker(stopwatch: Stopwatch, model: nn.Module) -> Callable[[], None]:
 
     def check() -> None:
         done[0] += 1
-        if done[0] == stopwatch.asked.checked:
+        if done[0] == stopwatch.spec.checked:
             stopwatch.keep(weights(model))
 
     return check
 
 
-def loader(asked: Asked, rank: int, size: int, device: torch.device) -> Callable[[int], Batch]:
+def loader(spec: RankSpec, rank: int, size: int, device: torch.device) -> Callable[[int], Batch]:
     """What gives the batch of step k: images (N, 3, height, width), float32, and labels (N,), int64."""
-    if asked.data_dir is not None:
+    if spec.data_dir is not None:
         from paceline.bench.ranks.torch_input import image_files
 
-        files = image_files(asked, rank, size, device)
+        files = image_files(spec, rank, size, device)
         return lambda _: next(files)
     made = [
         (torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device))
-        for images, labels in data.batches(asked, rank)
+        for images, labels in data.batches(spec, rank)
     ]
     return lambda step: made[step % len(made)]
 
 
 def _alone(
-    asked: Asked, load: Callable[[int], Batch], stopwatch: Stopwatch, device: torch.device, *, traced: bool
+    spec: RankSpec, load: Callable[[int], Batch], stopwatch: Stopwatch, device: torch.device, *, traced: bool
 ) -> None:
     """The same steps by a model that nobody shares, while the other ranks do the same: what communication adds."""
-    if not asked.alone:
+    if not spec.alone:
         return
-    model = build(asked).to(device)
-    optimizer, criterion = sgd(asked, model), nn.CrossEntropyLoss()
+    model = build(spec).to(device)
+    optimizer, criterion = sgd(spec, model), nn.CrossEntropyLoss()
 
     def step(number: int, part: Callable[[str, Callable[[], Any]], Any]) -> None:
         images, labels = load(number)
@@ -101,23 +101,23 @@ def _alone(
         part("optimizer", optimizer.step)
 
     step(0, lambda _, work: work())
-    for number in range(asked.alone):
+    for number in range(spec.alone):
         stopwatch.part("step", partial(step, number, stopwatch.part))
-    if not traced and not asked.traced:
+    if not traced and not spec.traced:
         return
     if not traced:
-        for number in range(1 + 2 * asked.alone):  # as long as the first rank records
+        for number in range(1 + 2 * spec.alone):  # as long as the first rank records
             step(number, lambda _, work: work())
         return
     from paceline.torch.recorder.recorder import Recorder
 
-    recorder = Recorder(model, optimizer, warmup=1, steps=asked.alone, name=asked.model, batch=asked.batch)
+    recorder = Recorder(model, optimizer, warmup=1, steps=spec.alone, name=spec.model, batch=spec.batch)
     with recorder:
         number = 0
         while not recorder.done:
             step(number, lambda _, work: work())
             number += 1
-    recorder.save(Path(asked.folder) / TRACE)
+    recorder.save(Path(spec.folder) / TRACE)
 
 
 if __name__ == "__main__":

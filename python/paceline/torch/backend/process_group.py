@@ -21,7 +21,7 @@ from paceline._core import Communicator
 from paceline.torch.backend.collectives import PointToPoint
 from paceline.torch.backend.group import Loose
 from paceline.torch.backend.job import Job
-from paceline.torch.backend.tensor_collectives import Single
+from paceline.torch.backend.tensor_collectives import TensorCollectives
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
@@ -44,7 +44,7 @@ BACKENDS_CAN_BE_SUBCLASSED = _backends_can_be_subclassed()
 """Whether torch lets Python write a `Backend`: not before 2.15, nor below its own groups with several of them."""
 
 
-class Operations(Single, PointToPoint):
+class Operations(TensorCollectives, PointToPoint):
     """All operations of a group, and its end."""
 
     _owns_job: bool

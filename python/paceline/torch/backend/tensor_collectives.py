@@ -23,8 +23,8 @@ from paceline.torch.backend.work import CoalescedWork, Work
 T = TypeVar("T")
 
 
-class Single(Collectives):
-    """Single-tensor and coalesced forms, under c10d's old names and its new ones: callers differ by version."""
+class TensorCollectives(Collectives):
+    """Single-tensor and coalesced collectives, under c10d's old names and its new ones: callers differ by version."""
 
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Loose = None, timeout: timedelta | None = None

@@ -25,7 +25,7 @@ Context = Any
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _ReduceScatterArgs:
     op: Operator
     prescale: float
     postscale: float
@@ -85,25 +85,25 @@ class _ReduceScatter(torch.autograd.Function):
     """The gradient is the concatenation of all ranks' gradients (Horovod's: times the number of ranks for a sum)."""
 
     @staticmethod
-    def forward(ctx: Context, tensor: Tensor, name: str | None, terms: _Terms) -> Tensor:
-        ctx.terms = terms
-        return terms.begin(tensor, name, waits=True)()
+    def forward(ctx: Context, tensor: Tensor, name: str | None, args: _ReduceScatterArgs) -> Tensor:
+        ctx.args = args
+        return args.begin(tensor, name, waits=True)()
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return allgather(grads[0] * ctx.terms.factor(), process_set=ctx.terms.process_set), None, None
+        return allgather(grads[0] * ctx.args.factor(), process_set=ctx.args.process_set), None, None
 
 
 class _GroupedReduceScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, name: str | None, terms: _Terms, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.terms = terms
-        return tuple(terms.begin_group(tensors, name, waits=True)())
+    def forward(ctx: Context, name: str | None, args: _ReduceScatterArgs, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.args = args
+        return tuple(args.begin_group(tensors, name, waits=True)())
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [grad * ctx.terms.factor() for grad in grads]
-        return None, None, *grouped_allgather(scaled, process_set=ctx.terms.process_set)
+        scaled = [grad * ctx.args.factor() for grad in grads]
+        return None, None, *grouped_allgather(scaled, process_set=ctx.args.process_set)
 
 
 def reducescatter(
@@ -142,9 +142,9 @@ def reducescatter(
         >>> hvd.reducescatter(torch.ones(4, 2), op=hvd.Sum).shape
         torch.Size([4, 2])
     """
-    terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
+    args = _ReduceScatterArgs(operator_of(op), prescale_factor, postscale_factor, process_set)
     small, context = compression.compress(tensor)
-    return compression.decompress(cast(Tensor, _ReduceScatter.apply(small, name, terms)), context)
+    return compression.decompress(cast(Tensor, _ReduceScatter.apply(small, name, args)), context)
 
 
 def reducescatter_async(
@@ -173,7 +173,7 @@ def reducescatter_async(
         TypeError: A dtype has no such reduction.
         ValueError: A tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
     """
-    return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin(tensor, name)
+    return _ReduceScatterArgs(operator_of(op), prescale_factor, postscale_factor, process_set).begin(tensor, name)
 
 
 def grouped_reducescatter(
@@ -206,9 +206,9 @@ def grouped_reducescatter(
         TypeError: The dtype has no such reduction; the message says how to convert it.
         ValueError: `tensors` is empty or has a scalar, `op` is unknown, or this rank is not in `process_set`.
     """
-    terms = _Terms(operator_of(op), prescale_factor, postscale_factor, process_set)
+    args = _ReduceScatterArgs(operator_of(op), prescale_factor, postscale_factor, process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = _GroupedReduceScatter.apply(name, terms, *(small for small, _ in pairs))
+    reduced = _GroupedReduceScatter.apply(name, args, *(small for small, _ in pairs))
     return [compression.decompress(small, pair[1]) for small, pair in zip(reduced, pairs, strict=True)]
 
 
@@ -238,4 +238,6 @@ def grouped_reducescatter_async(
         TypeError: A dtype has no such reduction.
         ValueError: A tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
     """
-    return _Terms(operator_of(op), prescale_factor, postscale_factor, process_set).begin_group(tensors, name)
+    return _ReduceScatterArgs(operator_of(op), prescale_factor, postscale_factor, process_set).begin_group(
+        tensors, name
+    )

@@ -18,7 +18,7 @@
 | runner | run: the loop around the training function |
 | state | State and ObjectState: commit, restore, sync |
 | commits | the last two of them |
-| torch_state, kinds | TorchState: models, optimizers, samplers, what has a state_dict |
+| torch_state, handlers | TorchState: models, optimizers, samplers, what has a state_dict |
 | sampler | ElasticSampler |
 | updates | whether others wait to come in; HostsUpdatedInterrupt |
 """

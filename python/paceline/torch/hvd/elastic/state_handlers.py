@@ -14,10 +14,10 @@ from paceline.torch.hvd.objects import allgather_object, broadcast_object
 from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
 
 Kept = Any
-"""What one kind needs to be as it was."""
+"""What a handler needs to restore its object."""
 
 
-class Kind(Protocol):
+class StateHandler(Protocol):
     """One object of a state."""
 
     value: Any
@@ -137,7 +137,7 @@ class Sampler:
         self.value.load_state_dict({"epoch": epoch, "processed_indices": processed})
 
 
-def kind_of(value: object) -> Kind | None:
+def handler_of(value: object) -> StateHandler | None:
     """Return how an object is committed; None: as any Python object."""
     if isinstance(value, nn.Module):
         return Model(value)

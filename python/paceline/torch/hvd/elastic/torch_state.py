@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.torch.hvd.elastic.state import ObjectState, Snapshot
-from paceline.torch.hvd.elastic.state_handlers import Kind, kind_of
+from paceline.torch.hvd.elastic.state_handlers import StateHandler, handler_of
 
 
 class TorchState(ObjectState):
@@ -35,32 +35,32 @@ class TorchState(ObjectState):
             optimizer: The optimizer.
             **kwargs: Further objects by name.
         """
-        self._kinds: dict[str, Kind] = {}
+        self._handlers: dict[str, StateHandler] = {}
         given = {"model": model, "optimizer": optimizer}
         kwargs = {**{name: value for name, value in given.items() if value is not None}, **kwargs}
-        kinds = {name: kind_of(value) for name, value in kwargs.items()}
-        super().__init__(**{name: value for name, value in kwargs.items() if kinds[name] is None})
-        self._kinds = {name: kind for name, kind in kinds.items() if kind is not None}
+        handlers = {name: handler_of(value) for name, value in kwargs.items()}
+        super().__init__(**{name: value for name, value in kwargs.items() if handlers[name] is None})
+        self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever was given
         """Return the object of this name."""
-        kinds: dict[str, Kind] = self.__dict__.get("_kinds", {})
-        if name in kinds:
-            return kinds[name].value
+        handlers: dict[str, StateHandler] = self.__dict__.get("_handlers", {})
+        if name in handlers:
+            return handlers[name].value
         raise AttributeError(f"{type(self).__name__} has no '{name}'; give it to TorchState({name}=...)")
 
     def __setattr__(self, name: str, value: object) -> None:
         """Replace an object. Raises TypeError if the new one is not committed in the same way."""
-        kinds: dict[str, Kind] = self.__dict__.get("_kinds", {})
-        if name not in kinds:
+        handlers: dict[str, StateHandler] = self.__dict__.get("_handlers", {})
+        if name not in handlers:
             super().__setattr__(name, value)
             return
-        kind = kind_of(value)
-        if kind is None or type(kind) is not type(kinds[name]):
+        handler = handler_of(value)
+        if handler is None or type(handler) is not type(handlers[name]):
             raise TypeError(
-                f"state.{name} is a {type(value).__name__}; give what it was: a {type(kinds[name]).__name__}"
+                f"state.{name} is a {type(value).__name__}; give what it was: a {type(handlers[name]).__name__}"
             )
-        kinds[name] = kind
+        handlers[name] = handler
 
     def sync(self) -> None:
         """Copy the state of rank 0 to all ranks, and keep it: `restore` brings it back.
@@ -69,15 +69,15 @@ class TorchState(ObjectState):
             JobError: A rank is gone.
             InvalidArgumentError: An object cannot be pickled.
         """
-        for name, kind in self._kinds.items():
-            kind.sync(f"hvd.elastic.{name}")
+        for name, handler in self._handlers.items():
+            handler.sync(f"hvd.elastic.{name}")
         super().sync()
 
     def _snapshot(self) -> Snapshot:
-        return super()._snapshot(), {name: kind.take() for name, kind in self._kinds.items()}
+        return super()._snapshot(), {name: handler.take() for name, handler in self._handlers.items()}
 
     def _bring_back(self, snapshot: Snapshot) -> None:
         objects, kept = snapshot
         super()._bring_back(objects)
-        for name, kind in self._kinds.items():
-            kind.put(kept[name])
+        for name, handler in self._handlers.items():
+            handler.put(kept[name])
