@@ -12,6 +12,8 @@ from paceline.errors import InvalidArgumentError
 
 KIB = 1 << 10
 MS = 1_000_000
+# Other work on the machine may delay a rank past a cycle; a real disagreement comes again each time.
+on_a_busy_machine = pytest.mark.flaky(reruns=3)
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 
 
@@ -35,6 +37,7 @@ def simulated(policy, ranks, gradients, steps, **how):
 
 
 @pytest.mark.process
+@on_a_busy_machine
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ranks):
@@ -80,6 +83,7 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
 
 
 @pytest.mark.process
+@on_a_busy_machine
 @pytest.mark.parametrize("policy", POLICIES)
 def test_times_are_in_proportion(policy):
     """Gradients that come one after the other: steps are longer by as much as the simulation says."""

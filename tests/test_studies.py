@@ -10,6 +10,8 @@ from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_stu
 from paceline.studies.published.constants import constant
 from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
+# The study runs once, on one worker.
+pytestmark = pytest.mark.xdist_group("studies")
 ROOT = Path(__file__).parent.parent
 NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
 

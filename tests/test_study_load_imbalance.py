@@ -12,6 +12,8 @@ from paceline.forecast.coordination.networks import networks
 from paceline.studies import run_study
 from paceline.studies.load_imbalance import runs
 
+# The study runs once, on one worker.
+pytestmark = pytest.mark.xdist_group("study_load_imbalance")
 ROOT = Path(__file__).parent.parent
 GPUS = (6, 96, 384, 1536, 6144, 12288, 24576)
 NAMES = [it.name for it in all_coordinators()]

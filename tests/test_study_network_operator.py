@@ -15,6 +15,8 @@ from paceline.studies.network_operator.published import INPUTS, MODELS
 from paceline.studies.network_operator.variants import SLICES, sliced
 from paceline.studies.report import errors
 
+# The study runs once, on one worker.
+pytestmark = pytest.mark.xdist_group("study_network_operator")
 ROOT = Path(__file__).parent.parent
 TENSORS = {"vgg-16": 32, "inception-v3": 190, "resnet-101": 314, "resnet-200": 611}
 

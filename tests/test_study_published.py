@@ -18,6 +18,8 @@ from paceline.studies.published.engines import CannotForecastError, engine_of, s
 from paceline.studies.published.network import Channel, channel_of, network_of
 from paceline.studies.published.rows import forecast, fused_bytes
 
+# The study runs once, on one worker.
+pytestmark = pytest.mark.xdist_group("study_published")
 GOAL = 0.08
 ROW = {
     "id": "OWN",

@@ -1,4 +1,4 @@
-"""A recording, divided: every counted step of every rank, and the means that tables and diagnoses are made of."""
+"""A recording, broken down: every counted step of every rank, and the means for tables and diagnoses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLOW, _SLOW_SHARE = 3.0, 0.1
 
 
 class Interface(Enum):
-    """What a script synchronises gradients with."""
+    """How a script synchronises gradients."""
 
     HOROVOD = "hvd.DistributedOptimizer"
     DDP = "DistributedDataParallel"
@@ -31,7 +31,7 @@ class Interface(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is known of a run."""
+    """The breakdown of a run."""
 
     recording: Recording
     has_steps: bool
@@ -48,43 +48,43 @@ class Analysis:
 
     @property
     def ranks(self) -> list[int]:
-        """Those that were recorded and have steps."""
+        """Ranks that were recorded and have steps."""
         return list(self.accounts)
 
     @property
     def count(self) -> int:
-        """Typical steps."""
+        """Number of typical steps."""
         return len(next(iter(self.accounts.values())))
 
     @property
     def interface(self) -> Interface:
-        """By which remedies are named: tensors have names under Horovod's, and steps are torch's."""
+        """The interface, which decides the wording of remedies: Horovod names tensors, torch numbers buckets."""
         if any(rank.tensors for rank in self.recording.ranks):
             return Interface.HOROVOD
         return Interface.DDP if self.has_steps else Interface.PLAIN
 
     @property
     def mean(self) -> Parts:
-        """Of ranks and typical steps."""
+        """Mean over ranks and typical steps."""
         return mean(list(self.means.values()))
 
     @property
     def durations(self) -> list[float]:
-        """Of typical steps, each the mean of ranks, in nanoseconds."""
+        """Durations of typical steps, each the mean over ranks, in nanoseconds."""
         return _durations(self.accounts)
 
     def accounts_of(self, index: int) -> dict[int, Account]:
-        """A typical step on all ranks."""
+        """Return one typical step on all ranks."""
         return {rank: accounts[index] for rank, accounts in self.accounts.items()}
 
     def spread(self) -> tuple[float, float, float]:
-        """Of the step: median, and the quartiles, in nanoseconds."""
+        """Return median and quartiles of the step, in nanoseconds."""
         durations = self.durations
         return median(durations), quantile(durations, 0.25), quantile(durations, 0.75)
 
 
 def analyse(recording: Recording) -> Analysis:
-    """Divide all that can be. Raises InvalidArgumentError where nothing happened."""
+    """Break down a recording. Raises InvalidArgumentError if nothing happened in it."""
     notes = list(recording.notes)
     steps = {rank.rank: found for rank in recording.ranks if (found := steps_of(rank))}
     if not steps:
@@ -162,7 +162,7 @@ def _together(accounts: dict[int, list[Account]]) -> bool:
 
 
 def _as_one(recording: Recording, notes: list[str]) -> Analysis:
-    """Without steps: from the first operation to the end of the last one."""
+    """Treat a recording without steps as one: from the first operation to the end of the last one."""
     transfers = {rank.rank: found for rank in recording.ranks if (found := transfers_of(rank))}
     match(transfers)
     accounts = {}

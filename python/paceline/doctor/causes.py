@@ -1,14 +1,14 @@
-"""What time can be lost to: for each cause a function of the analysis that gives a diagnosis or nothing.
+"""Causes of lost time: each function finds one in the analysis and returns a diagnosis, or None.
 
 | cause | finds |
 | --- | --- |
 | straggler | ranks wait for one, or for each other in turn |
 | negotiation | all are ready, and agreeing on it takes long |
 | small buckets, no overlap, network | data moves: many small operations, what backward could have hidden, the rest |
-| inputs | all ranks load and prepare |
-| blocking | operations in the midst of input, forward or optimizer |
+| inputs | all ranks load and prepare data |
+| blocking | operations in the middle of input, forward or optimizer |
 | slow steps | a few steps that take several times as long |
-| compute | nothing of that: computation |
+| compute | none of these: computation |
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LISTED = 0.03
 
 
 def find_blocking(analysis: Analysis) -> Diagnosis | None:
-    """What they move and agree on; the waiting for stragglers in them is counted as such."""
+    """Diagnose transfers and agreement in blocking operations; waiting for stragglers in them counts as such."""
     waits = [
         wait
         for accounts in analysis.accounts.values()
@@ -70,7 +70,7 @@ HEALTHY = 0.10
 
 
 def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
-    """That computation takes the time, if `others`, the share of all other causes, and communication are small."""
+    """Diagnose computation if `others`, the share of all other causes, and communication are small."""
     parts = analysis.mean
     if not parts.step or others >= HEALTHY or parts.exposed >= HEALTHY * parts.step:
         return None
@@ -99,7 +99,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
 
 
 def find_inputs(analysis: Analysis) -> Diagnosis | None:
-    """What the input costs that all ranks have; what one has more, the others wait for, and is counted there."""
+    """Diagnose input that all ranks have; what one rank has more, the others wait for as a straggler."""
     inputs = {rank: parts.input for rank, parts in analysis.means.items()}
     lost = min(quantile(inputs.values(), 0.5), sorted(inputs.values())[(len(inputs) - 1) // 2])
     step = analysis.mean.step
@@ -134,7 +134,7 @@ _LATE, _SLEEP, _REPORT = "late wake-up", "sleep", "report"
 
 
 def find_negotiation(analysis: Analysis) -> Diagnosis | None:
-    """What agreement costs where nothing hides it, and what the coordinators did in that time."""
+    """Diagnose agreement that nothing hides, with what the coordinators did in that time."""
     lost = analysis.mean.negotiation
     if not lost:
         return None
@@ -179,12 +179,12 @@ def find_negotiation(analysis: Analysis) -> Diagnosis | None:
 
 
 def _on_any_rank(analysis: Analysis, what: str) -> Intervals:
-    """A vote ends with the last rank: what one coordinator does, all wait for."""
+    """Return the time in which any coordinator is busy: a vote ends with the last rank, so all wait for each."""
     return union((span.begin, span.end) for rank in analysis.recording.ranks for span in rank.coordinator.get(what, ()))
 
 
 def _counted(analysis: Analysis, what: str) -> Intervals:
-    """Spans within typical steps."""
+    """Return the spans within typical steps."""
     found: Intervals = []
     for rank in analysis.recording.ranks:
         spans = union((span.begin, span.end) for span in rank.coordinator.get(what, ()))
@@ -232,7 +232,7 @@ def _negotiation_remedies(main: str) -> list[str]:
 
 
 def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
-    """Operations so small that each takes the same time."""
+    """Diagnose operations so small that each takes the same time."""
     found = sending(analysis)
     if found is None or not found.small:
         return None
@@ -249,7 +249,7 @@ def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
 
 
 def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
-    """Gradients that move after backward although they could have moved during it."""
+    """Diagnose gradients that move after backward although they could have moved during it."""
     found = sending(analysis)
     if found is None or not found.overlap:
         return None
@@ -275,7 +275,7 @@ def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
 
 
 def find_network(analysis: Analysis) -> Diagnosis | None:
-    """The rest: bytes over bandwidth."""
+    """Diagnose the rest of the exposed transfers: bytes over bandwidth."""
     found = sending(analysis)
     if found is None or not found.network:
         return None
@@ -342,7 +342,7 @@ def _rate(bits_per_s: float) -> str:
 
 
 def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
-    """What they cost, and in which part they differ."""
+    """Diagnose slow steps: what they cost, and in which part they differ."""
     slow = [account for accounts in analysis.slow.values() for account in accounts]
     if not slow:
         return None
@@ -380,7 +380,7 @@ _WORDS = {"input": "input pipeline", "forward": "forward pass", "backward": "bac
 
 
 def find_straggler(analysis: Analysis) -> Diagnosis | None:
-    """What waiting for the slowest rank costs: the mean of what the other ranks wait, in a mean step."""
+    """Diagnose waiting for the slowest rank: the mean wait of the other ranks in a mean step."""
     ranks = analysis.ranks
     if len(ranks) < 2:
         return None
@@ -437,7 +437,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
 
 
 def _blamed(accounts: dict[int, Account]) -> Counter[int]:
-    """Nanoseconds for which others waited, by the rank that they waited for."""
+    """Return the nanoseconds for which others waited, by the rank that they waited for."""
     found: Counter[int] = Counter()
     for account in accounts.values():
         for wait in account.waits:
@@ -451,7 +451,7 @@ def _first(counter: Counter[int]) -> int:
 
 
 def _excess(slowest: int, means: dict[int, Parts]) -> tuple[str | None, float, float, float]:
-    """In what a rank takes longer than the others: the part, by how much, its own time and theirs."""
+    """Return the part in which a rank takes longer than the others, by how much, its time and theirs."""
     best: tuple[str | None, float, float, float] = (None, 0.0, 0.0, 0.0)
     for name in _COMPUTING:
         own = getattr(means[slowest], name)
@@ -478,7 +478,7 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
 
 
 def less_often(interface: Interface) -> str:
-    """Communicate half as often."""
+    """Suggest communicating half as often."""
     return {
         Interface.HOROVOD: "half as often: DistributedOptimizer(backward_passes_per_step=2)",
         Interface.DDP: "half as often: accumulate gradients over two batches, the first under model.no_sync()",
@@ -487,7 +487,7 @@ def less_often(interface: Interface) -> str:
 
 
 def fewer_bytes(interface: Interface) -> str:
-    """Communicate half as much."""
+    """Suggest communicating half as much."""
     return {
         Interface.HOROVOD: "half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16)",
         Interface.DDP: "half the bytes: model.register_comm_hook(None, fp16_compress_hook)",
@@ -496,7 +496,7 @@ def fewer_bytes(interface: Interface) -> str:
 
 
 def larger_buckets(interface: Interface) -> str:
-    """Fewer operations for as many bytes."""
+    """Suggest fewer operations for as many bytes."""
     return {
         Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
         "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
@@ -506,7 +506,7 @@ def larger_buckets(interface: Interface) -> str:
 
 
 def smaller_buckets(interface: Interface, size: str) -> str:
-    """First gradients that go earlier; `size` is what goes in a step now."""
+    """Suggest sending the first gradients earlier; `size` is what a step sends now."""
     return {
         Interface.HOROVOD: "first gradients before the last ones are ready: HOROVOD_FUSION_THRESHOLD lower, a "
         f"tenth of {size}, say",
@@ -531,12 +531,12 @@ class Busiest:
 
     @property
     def words(self) -> str:
-        """To be said after the figures."""
+        """Return what to add to the figures."""
         return f"; {self.role} moves {units.short(self.times)} times what a rank does"
 
 
 def busiest(recording: Recording) -> Busiest | None:
-    """That role, if there is one: by the bytes of its messages, out of it or into it, whichever are more."""
+    """Return that role, if there is one, by the bytes of its messages, outgoing or incoming, whichever are more."""
     moved: dict[tuple[str, bool], int] = defaultdict(int)
     for rank in (*recording.ranks, *recording.servers):
         for (_, role, out), count in rank.moved.items():
@@ -567,7 +567,7 @@ _CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
 
 
 def diagnoses(analysis: Analysis) -> list[Diagnosis]:
-    """All that hold, the costliest first; that computation takes the time, where the others hardly cost."""
+    """Return all that hold, costliest first; computation if the others hardly cost anything."""
     found = [diagnosis for cause in _CAUSES if (diagnosis := cause(analysis)) and diagnosis.share >= LISTED]
     found.sort(key=lambda diagnosis: -diagnosis.share)
     healthy = find_compute(analysis, sum(it.share for it in found if it.name != SLOW_STEPS))

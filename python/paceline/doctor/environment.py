@@ -99,7 +99,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those that change what a job does, sorted; secrets are hidden."""
+    """Return the variables that change what a job does, sorted; secrets are hidden."""
     relevant = {name: value for name, value in environ.items() if _RELEVANT.fullmatch(name)}
     return {
         name: HIDDEN if _SECRET.search(name) and value else _IN_AN_ADDRESS.sub("…@", value)
@@ -108,7 +108,7 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without(found: Any, hidden: list[str]) -> Any:  # noqa: ANN401
-    """The same, with the values of secrets taken out wherever they stand: in messages, in other variables."""
+    """Remove the values of secrets wherever they occur: in messages, in other variables."""
     if isinstance(found, str):
         for secret in hidden:
             found = found.replace(secret, HIDDEN)
@@ -128,7 +128,7 @@ def _package(name: str) -> str | None:
 
 
 def _mpi(environ: Mapping[str, str]) -> tuple[str | None, str]:
-    """The library that a job over MPI would take, and else why there is none."""
+    """Return the library that a job over MPI would use, or why there is none."""
     try:
         path, version = _core.mpi_library(environ.get("PACELINE_MPI_LIBRARY") or None)
     except InvalidArgumentError as error:
@@ -177,7 +177,7 @@ def _text(path: Path) -> str | None:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """The value of the first line `name : value`."""
+    """Return the value of the first line `name : value`."""
     for line in (_text(path) or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:
@@ -192,7 +192,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _cgroups(controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and of those above it, which limit it as well (cgroups(7))."""
+    """Return the folders of this process's control group and of its ancestors, which limit it as well (cgroups(7))."""
     for line in (_text(_OWN_CGROUP) or "").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -205,7 +205,7 @@ def _cgroups(controller: str) -> Iterator[Path]:
 
 
 def _cgroup_cpus() -> float | None:
-    """Cores' worth of time that it may use; None without a limit."""
+    """Return how many cores' worth of time it may use; None without a limit."""
     limits = []
     for group in _cgroups("cpu"):
         quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
@@ -242,7 +242,7 @@ def _memory() -> dict[str, int | None]:
 
 
 def _gpus() -> list[str]:
-    """As the driver of NVIDIA's calls them."""
+    """Return the GPUs as NVIDIA's driver names them."""
     cards = Path("/proc/driver/nvidia/gpus")
     return [_field(cards / card / "information", "Model") or card for card in _names_in(cards)]
 
@@ -290,7 +290,7 @@ def _ipv6() -> dict[str, list[str]]:
 
 
 def _transports(environ: Mapping[str, str], interfaces: list[dict[str, Any]], no_mpi: str) -> list[dict[str, Any]]:
-    """Each with what it needs tried out here, and the reason where that fails."""
+    """Return each transport, tried out here, and the reason if it fails."""
     tcp = _tried(lambda: _listen(environ.get("PACELINE_INTERFACE") or "127.0.0.1"))
     checks = {
         "shm": _tried(_share_memory),
@@ -310,7 +310,7 @@ def _tried(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _share_memory() -> str:
-    """Makes and opens a segment as ranks of one host do."""
+    """Create and open a segment as ranks of one host do."""
     if not hasattr(os, "memfd_create"):
         raise InvalidArgumentError(f"needs memfd_create, which {platform.system()} does not have")
     made = os.memfd_create("paceline")
@@ -358,7 +358,7 @@ def _limits() -> dict[str, dict[str, int | None]]:
 
 
 def _settings(environ: Mapping[str, str]) -> str | None:
-    """What is wrong with the PACELINE_ variables; None if a job would take them."""
+    """Return what is wrong with the PACELINE_ variables; None if a job would accept them."""
     from paceline.job.settings import Settings
 
     try:

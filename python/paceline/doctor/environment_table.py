@@ -1,4 +1,4 @@
-"""How `paceline doctor --env` prints what it has found: one line a fact, short enough to paste into an issue."""
+"""The output of `paceline doctor --env`: one line per fact, short enough to paste into an issue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline._internal.console import wrapped
 
 
 def table(found: Mapping[str, Any], width: int) -> list[str]:
-    """Lines for people. `found` is what `environment.collect` returns."""
+    """Return lines for people. `found` is what `environment.collect` returns."""
     sections = {
         "Versions": _versions(found),
         "System": _system(found),

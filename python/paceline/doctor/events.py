@@ -1,4 +1,4 @@
-"""A timeline file to its events, a line at a time where lines are events: a file may have a million of them."""
+"""Reading the events of a timeline file, a line at a time where events are lines: a file may have a million."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST = "]}"
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The events of a timeline. Raises InvalidArgumentError that names file, line and remedy."""
+    """Return the events of a timeline. Raises InvalidArgumentError that names file, line and remedy."""
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
@@ -57,7 +57,7 @@ def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
 
 
 def _is_tail(line: str) -> bool:
-    """Whether it is the end of a message, which nothing is asked about: a third of all lines."""
+    """Return whether it is the end of a message, which is not needed: a third of all lines."""
     return '"cat":"message"' in line and '"ph":"e"' in line
 
 
@@ -80,7 +80,7 @@ def _cut(path: Path) -> InvalidArgumentError:
 
 
 def _whole(path: Path, text: str) -> Iterator[Event]:
-    """A file that somebody else has written, or changed."""
+    """Read a file that another program has written or changed."""
     if not text.strip():
         raise InvalidArgumentError(
             f"{path}: is empty: the run was killed, or is still going; record it again: {RECORD}"

@@ -1,4 +1,4 @@
-"""Sets of moments: lists of intervals (begin, end) in nanoseconds, in order and apart from one another."""
+"""Sets of moments: sorted, disjoint lists of intervals (begin, end) in nanoseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Intervals = list[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> Intervals:
-    """All moments that are in one of them; those that touch become one."""
+    """Return all moments in any of them; adjacent intervals become one."""
     merged: Intervals = []
     for begin, end in sorted(intervals):
         if end <= begin:
@@ -22,7 +22,7 @@ def union(intervals: Iterable[Interval]) -> Intervals:
 
 
 def overlap(left: Sequence[Interval], right: Sequence[Interval]) -> Intervals:
-    """The moments that are in both."""
+    """Return the moments in both."""
     both: Intervals = []
     i = j = 0
     while i < len(left) and j < len(right):
@@ -37,7 +37,7 @@ def overlap(left: Sequence[Interval], right: Sequence[Interval]) -> Intervals:
 
 
 def without(left: Sequence[Interval], right: Sequence[Interval]) -> Intervals:
-    """The moments of `left` that are not in `right`."""
+    """Return the moments of `left` that are not in `right`."""
     rest: Intervals = []
     j = 0
     for begin, end in left:
@@ -55,10 +55,10 @@ def without(left: Sequence[Interval], right: Sequence[Interval]) -> Intervals:
 
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> Intervals:
-    """The moments between `begin` and `end`."""
+    """Return the moments between `begin` and `end`."""
     return [(max(a, begin), min(b, end)) for a, b in intervals if max(a, begin) < min(b, end)]
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Nanoseconds in all."""
+    """Return the total length in nanoseconds."""
     return sum(end - begin for begin, end in intervals)

@@ -1,4 +1,4 @@
-"""Timeline files to what ranks did; complaints that name file, event and remedy."""
+"""From timeline files to what ranks did; errors name file, event and remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EGRESS, _INGRESS = 1, 2
 
 
 def read(path: Path) -> Recording:
-    """What a timeline holds, or the parts of one that were never put together. Raises InvalidArgumentError."""
+    """Read a timeline, or the parts of one that were never merged. Raises InvalidArgumentError."""
     try:
         there = path.exists()
         parts = [] if there or not path.parent.is_dir() else timeline_files.found(path)
@@ -59,7 +59,7 @@ class _Reader:
         self._open: dict[tuple[object, object, object], Event] = {}
 
     def take(self, file: Path, found: Iterable[Event]) -> None:
-        """All of a file. Raises InvalidArgumentError."""
+        """Read all of a file. Raises InvalidArgumentError."""
         self._file = file
         for event in found:
             try:
@@ -146,7 +146,7 @@ class _Reader:
             rank.tensors.append(Tensor(name, size, number, begin, min(agreed, end), end))
 
     def finish(self, notes: list[str]) -> Recording:
-        """What was read. Raises InvalidArgumentError if it is nothing."""
+        """Return what was read. Raises InvalidArgumentError if that is nothing."""
         self._refuse_what_was_not_run()
         ranks = sorted(self._ranks.values(), key=lambda rank: rank.rank)
         servers = [rank for rank in ranks if self._names.get(rank.rank + 1, "").startswith("server")]
@@ -186,7 +186,7 @@ class _Reader:
 
 
 def _ns(us: object) -> int:
-    """Microseconds to nanoseconds. Raises ValueError for what is no time."""
+    """Convert microseconds to nanoseconds. Raises ValueError for what is not a time."""
     if isinstance(us, bool) or not isinstance(us, int | float) or not -_MOST_US < us < _MOST_US:
         raise ValueError
     return round(us * 1000)

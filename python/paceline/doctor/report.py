@@ -47,7 +47,7 @@ class Report:
         return f"{said}{f'; besides, {percent(slow.share)} of the time goes to a few slow steps' if slow else ''}."
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it; times in seconds."""
+        """Return the report as `--json` prints it; times in seconds."""
         analysis = self.analysis
         middle, low, high = analysis.spread()
         return {

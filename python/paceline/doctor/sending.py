@@ -1,4 +1,4 @@
-"""Exposed transfers of gradients, divided among three causes, and the figures that tell which."""
+"""Exposed transfers of gradients, divided among three causes, and the figures behind the division."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LATE_START = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Of a mean step, in nanoseconds; `small`, `overlap` and `network` add up to what is exposed."""
+    """Times of a mean step in nanoseconds; `small`, `overlap` and `network` add up to what is exposed."""
 
     small: float
     """The fixed part of all operations but one, where that part dominates."""
@@ -38,17 +38,17 @@ class Sending:
 
     @property
     def exposed(self) -> float:
-        """Not hidden behind backward."""
+        """Time not hidden behind backward."""
         return self.small + self.overlap + self.network
 
     @property
     def hidden_share(self) -> float:
-        """Of the time in which gradients move, as far as anything waits for them."""
+        """Share of the time in which gradients move that is hidden, as far as anything waits for them."""
         return self.hidden / (self.hidden + self.exposed) if self.hidden + self.exposed else 0.0
 
 
 def sending(analysis: Analysis) -> Sending | None:
-    """What moving gradients costs; None if there is nobody to move them to."""
+    """Return what moving gradients costs; None if there is nobody to move them to."""
     accounts = [account for accounts in analysis.accounts.values() for account in accounts]
     sent = [it for account in accounts for it in account.sent]
     if len(analysis.ranks) < 2 or not sent:
@@ -73,7 +73,7 @@ def sending(analysis: Analysis) -> Sending | None:
 
 
 def _divide(account: Account, fixed: float) -> tuple[float, float, float]:
-    """A step's exposed transfers: the fixed part of operations, what backward could have hidden, and the rest."""
+    """Divide a step's exposed transfers: the fixed part of operations, what backward could have hidden, the rest."""
     waits = [wait for wait in account.waits if wait.gradients]
     exposed = float(sum(wait.transfer for wait in waits))
     small = min(exposed, fixed * sum(max(0, wait.operations - 1) for wait in waits))
@@ -84,7 +84,10 @@ def _divide(account: Account, fixed: float) -> tuple[float, float, float]:
 
 
 def _bus_bandwidth(accounts: Sequence[Account], ranks: int) -> float | None:
-    """As nccl-tests defines it for an all-reduce: 2 (n - 1) / n times bytes over time; the median of steps, bit/s."""
+    """Return the bus bandwidth as nccl-tests defines it for an all-reduce.
+
+    That is 2 (n - 1) / n times bytes over time; the median of steps, in bit/s.
+    """
     rates = [
         8e9 * 2 * (ranks - 1) / ranks * sum(it.size for it in account.sent) / account.moving
         for account in accounts
@@ -103,10 +106,10 @@ _LARGE = 256 << 10
 
 
 def fixed_part(steps: Sequence[Sequence[Sent]]) -> float:
-    """The a in time = a + b x bytes, in nanoseconds, where it is most of what operations take; otherwise 0.
+    """Return the a in time = a + b x bytes, in nanoseconds, if it is most of what operations take; otherwise 0.
 
-    If all are tiny, it is what one takes on average in the median step. Otherwise by least squares over the median time
-    of each size, weighted by how many there are; of one size alone it cannot be told.
+    If all are tiny, it is the average time of one in the median step. Otherwise it is fitted by least squares to the
+    median time of each size, weighted by their number; with a single size it cannot be determined.
     """
     sent = [it for step in steps for it in step]
     if not sent or median(it.size for it in sent) >= _LARGE:

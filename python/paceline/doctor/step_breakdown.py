@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What gradients did while backward was still computing. Nanoseconds."""
+    """What gradients did while backward was still computing, in nanoseconds."""
 
     computing: int
     """Of the backward passes in which gradients became ready."""
@@ -55,11 +55,11 @@ class Account:
 
 
 def account(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> Account:
-    """Divide a step. `transfers` are those that are ready in it, in order. Without `steps` it is a whole recording.
+    """Divide a step. `transfers` are those that become ready in it, in order. Without `steps` it is a whole recording.
 
     Where the script marks its waiting, that is exposed communication. Where it does not, the wait for gradients lasts
-    from the moment when the last one was ready to the end of the last one; and an operation that begins and ends within
-    input, forward or optimizer is taken to have been waited for.
+    from the moment when the last one was ready to the end of the last transfer; and an operation that begins and ends
+    within input, forward or optimizer is taken to have been waited for.
     """
     gradients = _gradients(marked, transfers) if steps else list(transfers)
     if steps:
@@ -93,13 +93,13 @@ def account(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True
 
 
 def _after_forward(marked: Marked, wait: Interval) -> bool:
-    """Whether a marked wait is one for gradients: after a forward pass, and within none."""
+    """Return whether a marked wait is one for gradients: after a forward pass, and within none."""
     ends = [end for _, end in marked.forward]
     return bool(ends) and ends[0] <= wait[0] and not any(begin == wait[1] for begin, _ in marked.forward[1:])
 
 
 def _gradients(marked: Marked, transfers: Sequence[Transfer]) -> list[Transfer]:
-    """What becomes ready during backward or while gradients are waited for, but not single numbers after that."""
+    """Return what becomes ready during backward or while gradients are waited for, without later scalars."""
     inside = union([*marked.backward, *(wait for wait in marked.wait if _after_forward(marked, wait))])
     found = [it for it in transfers if any(begin <= it.ready < end for begin, end in inside)]
     while len(found) > 1 and found[-1].size <= _NO_GRADIENT and found[-1].ready >= max(it.end for it in found[:-1]):
@@ -108,7 +108,7 @@ def _gradients(marked: Marked, transfers: Sequence[Transfer]) -> list[Transfer]:
 
 
 def _unmarked(regions: Intervals, gradients: Sequence[Transfer]) -> list[Wait]:
-    """From the last gradient's readiness on, in every backward pass."""
+    """Return the waits from the last gradient's readiness on, in every backward pass."""
     waits = []
     for begin, end in regions:
         ready = [it for it in gradients if begin <= it.ready < end]
@@ -120,7 +120,7 @@ def _unmarked(regions: Intervals, gradients: Sequence[Transfer]) -> list[Wait]:
 
 
 def _blocking(marked: Marked, transfers: Sequence[Transfer], gradients: Sequence[Transfer]) -> Intervals:
-    """What operations take that are no gradients, and begin and end within one thing that the script does."""
+    """Return operations that are not gradients, and begin and end within one activity of the script."""
     known = {id(it) for it in gradients}
     others = [it for it in transfers if id(it) not in known]
     inside = [
@@ -133,7 +133,7 @@ def _blocking(marked: Marked, transfers: Sequence[Transfer], gradients: Sequence
 
 
 def _sent(gradients: Sequence[Transfer]) -> list[Sent]:
-    """Operations in the order in which they ended; while several move, the time counts for the one that ends first."""
+    """Return operations in the order in which they ended; while several move, the time counts for the first to end."""
     together: dict[int, list[Transfer]] = defaultdict(list)
     for it in gradients:
         together[it.operation].append(it)
@@ -167,7 +167,7 @@ def _backward(computing: Intervals, gradients: Sequence[Transfer], moving: Inter
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Nanoseconds. Computing and the script's own work first, then exposed communication."""
+    """Nanoseconds of computing and the script's own work, then of exposed communication."""
 
     input: float = 0
     forward: float = 0
@@ -186,16 +186,16 @@ class Parts:
 
     @property
     def compute(self) -> float:
-        """What a faster processor would shorten."""
+        """Time that a faster processor would shorten."""
         return self.forward + self.backward + self.optimizer
 
     @property
     def step(self) -> float:
-        """All of it."""
+        """The whole step."""
         return sum(self.values())
 
     def values(self) -> tuple[float, ...]:
-        """In the order of NAMES."""
+        """Return the parts in the order of NAMES."""
         return astuple(self)
 
 
@@ -203,12 +203,12 @@ NAMES = tuple(field.name for field in fields(Parts))
 
 
 def mean(several: Sequence[Parts]) -> Parts:
-    """Part by part, so that the sum is the mean step."""
+    """Return the mean of each part, so that the sum is the mean step."""
     return Parts(*(sum(column) / len(several) for column in zip(*(parts.values() for parts in several), strict=True)))
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which this share lies, between neighbours by interpolation; 0.5: the median."""
+    """Return the value below which this share lies, interpolated between neighbours; 0.5 is the median."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -217,5 +217,5 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value."""
+    """Return the middle value."""
     return quantile(values, 0.5)

@@ -12,7 +12,7 @@ from paceline.doctor.timeline_model import Rank, Span
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What the script did in one step; every moment of the step is in one of these."""
+    """What the script did in one step; every moment of the step belongs to one activity."""
 
     step: Interval
     input: Intervals
@@ -24,15 +24,15 @@ class Marked:
 
     @property
     def computing(self) -> tuple[tuple[str, Intervals], ...]:
-        """All but waiting, by name."""
+        """All activities but waiting, by name."""
         named = ("input", "forward", "backward", "optimizer", "other")
         return tuple((name, getattr(self, name)) for name in named)
 
 
 def steps_of(rank: Rank) -> list[Interval]:
-    """A step ends with the last optimizer's mark before the next forward pass; the next one begins there.
+    """Return the steps: one ends with the last optimizer mark before the next forward pass, where the next one begins.
 
-    Several optimizers may so make one step. What comes after the last one is no step.
+    So several optimizers may make one step. What comes after the last one is not a step.
     """
     forwards = [span.begin for span in rank.marks["forward"]]
     ends: list[int] = []
@@ -52,8 +52,8 @@ def steps_of(rank: Rank) -> list[Interval]:
 def marked(rank: Rank, step: Interval) -> Marked:
     """Divide a step among the marks in it. Where they overlap, waiting comes first, then optimizer, forward, input.
 
-    Between its first forward pass and its end, what is in no mark is backward: the gradients of an earlier part of the
-    batch, what the script does before the optimizer.
+    Between its first forward pass and its end, unmarked time is backward: the gradients of an earlier part of the
+    batch, or what the script does before the optimizer.
     """
     found = {name: _within(spans, step) for name, spans in rank.marks.items()}
     taken: Intervals = []
@@ -72,7 +72,7 @@ def marked(rank: Rank, step: Interval) -> Marked:
 
 
 def _within(spans: Sequence[Span], step: Interval) -> Intervals:
-    """The spans of a step, which are in order; a span that an earlier one outlasts is not looked for before it."""
+    """Return the spans of a step, which are in order; a span inside an earlier one is found after it."""
     first = bisect_left(spans, step[0], key=lambda span: span.begin)
     if first and spans[first - 1].end > step[0]:
         first -= 1

@@ -1,4 +1,4 @@
-"""What ranks did when, as their timelines say. Times are nanoseconds since the beginning of the job, on one clock."""
+"""What ranks did when, according to their timelines. Times are nanoseconds since the start of the job, on one clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGREEMENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that lasts."""
+    """Something that has a duration."""
 
     name: str
     begin: int
@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A collective operation, from the rank's begin of it to its end there."""
+    """A collective operation, from its beginning on the rank to its end there."""
 
     number: int
     """This rank's own count."""
@@ -39,7 +39,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor, from the moment at which it was asked for (a gradient: ready) to its sum."""
+    """A named tensor, from the moment at which it was requested (a gradient: ready) to its sum."""
 
     name: str
     size: int
@@ -53,7 +53,7 @@ class Tensor:
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank recorded."""
+    """The recording of one rank."""
 
     rank: int
     dropped: int = 0
@@ -72,7 +72,7 @@ class Rank:
     """Bytes of messages, by operation, by role (`worker 0`, `server 2`), and whether they leave it."""
 
     def sort(self) -> None:
-        """By time."""
+        """Sort by time."""
         for spans in (*self.marks.values(), *self.coordinator.values()):
             spans.sort(key=lambda span: (span.begin, span.end))
         self.operations.sort(key=lambda operation: (operation.begin, operation.number))
@@ -94,5 +94,5 @@ class Recording:
 
     @property
     def world_size(self) -> int:
-        """Ranks that train, also those that are not there."""
+        """Number of ranks that train, including those that were not recorded."""
         return len(self.ranks) + len(self.missing)

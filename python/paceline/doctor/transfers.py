@@ -1,4 +1,4 @@
-"""What is moved, and when every rank was ready for it: the same transfer on all ranks, found by name and turn."""
+"""What is moved, and when every rank was ready for it: the same transfer on all ranks, matched by name and order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TWO_SIDED = "send/recv"
 
 @dataclass(slots=True)
 class Transfer:
-    """A tensor that a coordinator handled, or an operation that was begun directly, as one rank saw it.
+    """A tensor that a coordinator handled, or an operation that was started directly, as one rank saw it.
 
-    A tensor is ready when the rank asks for it. Of an operation that is begun directly (torch.distributed) nothing
-    earlier is known than its begin: with DDP that is when its bucket is full.
+    A tensor is ready when the rank requests it. For an operation that is started directly (torch.distributed) nothing
+    earlier than its beginning is known: with DDP that is when its bucket is full.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Transfer:
 
 
 def transfers_of(rank: Rank) -> list[Transfer]:
-    """A rank's transfers by readiness, not yet compared with other ranks'."""
+    """Return a rank's transfers by readiness, not yet compared with other ranks'."""
     operations = {operation.number: operation for operation in rank.operations}
     handled = {tensor.operation for tensor in rank.tensors}
     found = [
@@ -60,10 +60,10 @@ def transfers_of(rank: Rank) -> list[Transfer]:
 
 
 def match(ranks: Mapping[int, Sequence[Transfer]]) -> None:
-    """Compare the transfers of ranks in one step: the first of a name is the first on every rank, and so on.
+    """Match the transfers of ranks in one step: the first of a name is the first on every rank, and so on.
 
-    A rank that was ready only after the end here is left out: nothing waited for it (the root of a broadcast; a group
-    of other ranks, whose operations bear the same names).
+    A rank that was ready only after the end here is left out, since nothing waited for it: the root of a broadcast, or
+    a group of other ranks whose operations have the same names.
     """
     turns: dict[tuple[str, str, int], list[tuple[int, Transfer]]] = defaultdict(list)
     for rank, transfers in ranks.items():

@@ -1,4 +1,4 @@
-"""What a rank waited for while its script stood still: another rank, agreement, or data on its way."""
+"""What a rank waited for while its script stood still: another rank, agreement, or data in transit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wait:
 
     @property
     def length(self) -> int:
-        """Nanoseconds."""
+        """Length in nanoseconds."""
         return self.end - self.begin
 
 
@@ -43,7 +43,7 @@ def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradien
 
     Let R be when the last rank was ready for the last of them. What moves at R without a pause since before it would
     have been waited for in any case; so the wait for a straggler ends where that movement begins, else at R. After
-    that, data moves, or nothing does although all are ready: agreement.
+    that, either data moves, or nothing does although all are ready: agreement.
     """
     flying = [it for it in transfers if it.ready < end and it.end > begin]
     if not flying:

@@ -1,4 +1,4 @@
-"""Finding a cluster that is up, and taking it down; what clusters that were killed have left."""
+"""Taking down a running cluster, and what clusters that were killed have left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END_S = 10.0
 
 
 def living(name: str) -> State:
-    """The cluster of this name. Raises InvalidArgumentError if it is not up."""
+    """Return the cluster of this name. Raises InvalidArgumentError if it is not up."""
     found = state.read(name)
     if found is None:
         raise InvalidArgumentError(_missing(name))
@@ -30,7 +30,7 @@ def living(name: str) -> State:
 
 
 def take_down(name: str) -> list[str]:
-    """The cluster of this name, and what is left of those that were killed: what was done.
+    """Take down the cluster of this name, and what killed clusters have left; return what was done.
 
     Raises InvalidArgumentError.
     """
@@ -47,7 +47,7 @@ def take_down(name: str) -> list[str]:
 
 
 def _end(found: State, alive: bool) -> list[str]:
-    """What runs on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
+    """Stop what runs on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
     ended: list[str] = []
     if found.boot == boot():
         ended = processes.end(found.by_network, None if alive else found.token)

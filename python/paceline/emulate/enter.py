@@ -1,8 +1,8 @@
 """Runs a command on a host of an emulated cluster: `python -I -S enter.py --net PATH --uts PATH … -- COMMAND…`.
 
-The file is run by its path, without paceline and without site-packages, because every process on a host begins here.
-In a user namespace the command keeps its user, and may do with the host's network what its owner may: with
-CAP_NET_ADMIN, multicast receivers get large buffers (SO_RCVBUFFORCE).
+The file is run by its path, without paceline and site-packages, because every process on a host starts with it. In a
+user namespace the command keeps its user, and may do with the host's network what its owner may: with CAP_NET_ADMIN,
+multicast receivers get large buffers (SO_RCVBUFFORCE).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def check(result: int) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Put this thread into new namespaces. Raises OSError."""
+    """Move this thread into new namespaces. Raises OSError."""
     check(libc.unshare(ctypes.c_int(flags)))
 
 
 def setns(descriptor: int) -> None:
-    """Put this thread into the namespace that the descriptor holds. Raises OSError."""
+    """Move this thread into the namespace of the descriptor. Raises OSError."""
     check(libc.setns(ctypes.c_int(descriptor), ctypes.c_int(0)))
 
 
 def keep_capabilities() -> None:
-    """Let commands that are started keep what concerns the network. Raises OSError."""
+    """Let the command keep the capabilities that concern the network. Raises OSError."""
     header = struct.pack("=Ii", _CAPABILITIES_3, 0)
     words = ctypes.create_string_buffer(24)
     check(libc.capget(header, words))
@@ -55,7 +55,7 @@ def keep_capabilities() -> None:
 
 
 def main(words: list[str]) -> int:
-    """Enter, and become the command; returns only if it cannot."""
+    """Enter the host and exec the command; return only if that fails."""
     options: list[tuple[str, str]] = []
     while words and words[0] != "--":
         options.append((words.pop(0), words.pop(0)))
@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
 
 
 def _still_there(network: str) -> bool:
-    """Whether the holder still lets processes in; then it has not yet looked for those that it has to end."""
+    """Return whether the holder still admits processes; then it has not yet looked for those that it has to stop."""
     return os.stat(network).st_ino == os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116 - pathlib is slow to import
 
 

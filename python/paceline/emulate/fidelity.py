@@ -1,4 +1,4 @@
-"""How well an emulated network keeps to its rate: transfers whose ideal time is known, measured."""
+"""How well an emulated network keeps its rate: measured transfers whose ideal time is known."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Pattern:
 
     @property
     def error(self) -> float:
-        """Measured ÷ ideal - 1."""
+        """Measured divided by ideal, minus 1."""
         return self.measured_s / self.ideal_s - 1
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the cores did meanwhile."""
+    """Load of the cores during the measurement."""
 
     cores: int
     busy: float
@@ -68,7 +68,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What was measured."""
+    """The measurements."""
 
     workers: int
     bandwidth_bps: float
@@ -85,7 +85,7 @@ class Fidelity:
         return [pattern for pattern in self.patterns if abs(pattern.error) > TOLERANCE]
 
     def verdict(self) -> str:
-        """In a sentence, with what may be the cause."""
+        """Return one sentence, with what may be the cause."""
         bad = self._bad()
         if not bad:
             return f"all within {TOLERANCE:.0%} of the ideal".replace("%", " %")
@@ -108,7 +108,7 @@ class Fidelity:
         return f"Perhaps because {', and '.join(causes)}." if causes else "The load of the machine does not explain it."
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, times in seconds."""
+        """Return the measurements for JSON, times in seconds."""
         patterns = [{**asdict(pattern), "error": pattern.error} for pattern in self.patterns]
         return {**asdict(self), "patterns": patterns, "good": self.good, "verdict": self.verdict()}
 
@@ -123,7 +123,7 @@ class _Hosts:
         self.places = {name: [addresses[name], port] for name, port in ports.items()}
 
     def tell(self, orders: Mapping[str, Mapping[str, Any]], limit_s: float = _ANSWER_S) -> float:
-        """Orders for hosts; when the last has carried out its own. Raises ClusterError."""
+        """Send orders to hosts, and wait until all are carried out. Raises ClusterError."""
         for name, order in orders.items():
             with suppress(BrokenPipeError):
                 _stdin(self.processes[name]).write(json.dumps(order).encode() + b"\n")
@@ -136,7 +136,7 @@ class _Hosts:
         return ends
 
     def answers(self, names: Sequence[str], limit_s: float) -> dict[str, dict[str, Any]]:
-        """One line of each. Raises ClusterError naming a host that says nothing."""
+        """Return one line from each. Raises ClusterError naming a silent host."""
         until = time.monotonic() + limit_s
         found: dict[str, dict[str, Any]] = {}
         for name in names:
@@ -154,7 +154,10 @@ class _Hosts:
 
 
 def measure(cluster: Cluster, repeats: int) -> Fidelity:
-    """One stream, incast and 1:N, each a fraction of a second. Raises InvalidArgumentError, ClusterError."""
+    """Measure one stream, incast and 1:N, each for a fraction of a second.
+
+    Raises InvalidArgumentError, ClusterError.
+    """
     workers = cluster.of_kind("worker")
     if len(workers) < 2:
         raise InvalidArgumentError("workers: a network is measured between at least 2 of them")
@@ -189,7 +192,10 @@ def _processes(cluster: Cluster) -> Iterator[_Hosts]:
 
 
 def _pattern(hosts: _Hosts, name: str, pairs: Sequence[tuple[str, str]], bandwidth_bps: float, repeats: int) -> Pattern:
-    """Connections are made once; the first transfer, in which TCP finds its window, does not count."""
+    """Measure a pattern.
+
+    Connections are made once; the first transfer, in which TCP finds its window, does not count.
+    """
     size = max(1, round(bandwidth_bps / 8 * _MEASURED_S / len(pairs)))
     senders = list(dict.fromkeys(sender for sender, _ in pairs))
     receivers = list(dict.fromkeys(receiver for _, receiver in pairs))
@@ -206,7 +212,7 @@ def _pattern(hosts: _Hosts, name: str, pairs: Sequence[tuple[str, str]], bandwid
 
 
 class _Watched:
-    """The machine's load during a block."""
+    """Measures the machine's load during a block."""
 
     def __init__(self, hosts: _Hosts) -> None:
         self._hosts = hosts

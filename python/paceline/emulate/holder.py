@@ -1,8 +1,8 @@
-"""Holds a cluster: `python -P -m paceline.emulate.holder`, started by `Cluster`.
+"""The process that holds a cluster: `python -P -m paceline.emulate.holder`, started by `Cluster`.
 
-Standard input brings lines of JSON, each answered by one on standard output: first what is wanted, then perhaps other
-rates. When input ends, or the process that started it does, everything on the hosts is ended, and the cluster is gone
-with this process. Once it has been told to stay, only SIGTERM ends it.
+Standard input carries lines of JSON, each answered by one on standard output: first the wanted cluster, then perhaps
+other rates. When the input ends, or the process that started it does, everything on the hosts is stopped, and the
+cluster disappears with this process. Once it has been told to stay, only SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from paceline.errors import InvalidArgumentError
 
 
 class _EndedError(Exception):
-    """SIGTERM."""
+    """SIGTERM has arrived."""
 
 
 class Orders:
-    """Lines on standard input, as long as anybody is there to write them."""
+    """Lines on standard input, as long as their writer lives."""
 
     def __init__(self, starter: int) -> None:
         """`starter` is a descriptor of the process that started this one."""
@@ -43,7 +43,7 @@ class Orders:
         self._poll.register(starter, select.POLLIN)
 
     def next(self) -> dict[str, Any] | None:
-        """The next order; None when none will come."""
+        """Return the next order; None when none will come."""
         while b"\n" not in self._data:
             ready = dict(self._poll.poll())
             more = os.read(0, 1 << 16) if 0 in ready else b""
@@ -56,7 +56,7 @@ class Orders:
 
 
 def main() -> None:
-    """Bring it up, obey, take it down."""
+    """Bring the cluster up, carry out orders, take it down."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -121,7 +121,7 @@ def _networks(up: Network) -> dict[int, str]:
 
 
 def _realtime() -> bool:
-    """Whether SCHED_FIFO is permitted: tried, because limits, capabilities and cgroups all have a say."""
+    """Return whether SCHED_FIFO is permitted: by trying, since limits, capabilities and cgroups all matter."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(REALTIME + 1))
     except OSError:
@@ -137,7 +137,7 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _stay() -> None:
-    """Until SIGTERM; without a hold on what the starter may have had open."""
+    """Stay until SIGTERM, and release what the starter may have open."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

@@ -1,4 +1,4 @@
-"""A job on an emulated cluster, by the launcher of `paceline run`."""
+"""A job on an emulated cluster, started as by `paceline run`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
     output: Output | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """As `Cluster.run`."""
+    """Run a job, as `Cluster.run`."""
     if isinstance(command, str) or not command:
         raise InvalidArgumentError("which command? give its words: ['python', 'train.py']")
     asked = {name: options.pop(name) for name in _REQUEST if name in options}
@@ -37,7 +37,7 @@ def run(
 
 
 def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Callable[[Job], Output]) -> int:
-    """The exit code. Raises InvalidArgumentError, ClickException."""
+    """Start a job and return its exit code. Raises InvalidArgumentError, ClickException."""
     places = arrange(cluster, ranks_per_host, checked.servers, switch=checked.request.switch)
     processes = sum(place.count for place in places)
     threads = max(1, cores() // processes)
@@ -56,9 +56,9 @@ def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Calla
 
 
 def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool) -> list[Place]:
-    """Ranks on the workers, one parameter server on each of so many server hosts, the switch on its own.
+    """Place ranks on the workers, one parameter server on each of as many server hosts, the switch on its own host.
 
-    InvalidArgumentError.
+    Raises InvalidArgumentError.
     """
     workers, hosts = cluster.of_kind("worker"), cluster.of_kind("server")
     size = ranks_per_host * len(workers)

@@ -1,7 +1,7 @@
-"""The namespaces of a cluster, its bridge and its cards; runs in the holder, which has nothing else to do.
+"""The namespaces of a cluster, its bridge and its cards; used in the holder, which does nothing else.
 
-Nothing has a name outside: a namespace lives as long as a descriptor or a process in it, and the kernel removes
-it with its links. The machine's own network is left before anything is made.
+Nothing has a name outside: a namespace lives as long as a descriptor or a process in it, and the kernel removes it with
+its links. The holder leaves the machine's own network before it makes anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SWITCHES = (
 
 @dataclass(frozen=True)
 class Namespace:
-    """A host's network and name."""
+    """The network and host name of a host."""
 
     net: int
     """A descriptor."""
@@ -54,7 +54,10 @@ class Namespace:
 
 
 def isolate() -> bool:
-    """Leave the machine's network for an empty one; say whether that took a user namespace. CannotEmulateError."""
+    """Leave the machine's network for an empty one; return whether that took a user namespace.
+
+    Raises CannotEmulateError.
+    """
     user, group = os.geteuid(), os.getegid()
     try:
         enter.unshare(enter.NEW_NET | enter.NEW_UTS)
@@ -87,7 +90,7 @@ def _forbidden(error: OSError) -> str:
 
 
 class Network:
-    """The bridge, in the namespace that this process is in, and all hosts. Raises CannotEmulateError, ClusterError."""
+    """The bridge, in this process's namespace, and all hosts. Raises CannotEmulateError, ClusterError."""
 
     def __init__(self) -> None:
         """Make the bridge."""
@@ -120,7 +123,7 @@ class Network:
         return index
 
     def add(self, host: Host, *, shaped: bool) -> None:
-        """A host with its card, which has a rate once all are there and `reshape` has been called."""
+        """Add a host with its card, which gets its rate from `reshape` once all are there."""
         with _explained(host.name):
             enter.unshare(enter.NEW_NET | enter.NEW_UTS)
             socket.sethostname(host.name)
@@ -150,7 +153,7 @@ class Network:
         return card
 
     def reshape(self, shape: Shape) -> None:
-        """The rate of all cards that have one; for connections made from now on."""
+        """Set the rate of all cards that have one, for connections made from now on."""
         for name in self._cards:
             self._shape(name, shape)
 
@@ -166,7 +169,7 @@ class Network:
             fill_port(self._links, port, shape)
 
     def shut(self) -> dict[int, str]:
-        """Let nobody enter any more; the inode numbers of the networks, which stay theirs as long as this process."""
+        """Admit nobody any more; return the networks' inode numbers, theirs as long as this process lives."""
         networks: dict[int, str] = {}
         nothing = os.open(os.devnull, os.O_RDONLY)
         for name, namespace in self.namespaces.items():
@@ -186,7 +189,7 @@ def _index(links: Any, name: str) -> int:  # noqa: ANN401
 
 
 def _here() -> Namespace:
-    """Descriptors of the namespaces that this thread is in."""
+    """Return descriptors of this thread's namespaces."""
     net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("net", "uts"))
     return Namespace(net, uts)
 
@@ -197,7 +200,7 @@ def _enter(namespace: Namespace) -> None:
 
 
 def _write_settings(ipv4: dict[str, str]) -> None:
-    """Of the namespace that this thread is in. IPv6 is off: nothing but what is measured goes over the cards."""
+    """Set up this thread's namespace. IPv6 is off: only what is measured uses the cards."""
     for which in ("all", "default"):
         path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
         if path.exists():
@@ -208,7 +211,7 @@ def _write_settings(ipv4: dict[str, str]) -> None:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Errors of the kernel with what they are about."""
+    """Add to errors of the kernel what they concern."""
     try:
         yield
     except OSError as error:
@@ -226,7 +229,7 @@ def _error(number: int | None) -> type[click.ClickException]:
 
 
 def build(hosts: Sequence[Host], shape: Shape) -> Network:
-    """The network of a cluster."""
+    """Build the network of a cluster."""
     network = Network()
     for host in hosts:
         network.add(host, shaped=host.kind != "switch")
@@ -248,13 +251,13 @@ _PACKETS = 10_000
 
 
 def fill_port(links: Any, index: int, shape: Shape) -> None:  # noqa: ANN401 - pyroute2 has no types
-    """The bridge's end: a token bucket."""
+    """Shape the bridge's end: a token bucket."""
     links.link("set", index=index, gso_max_size=shape.segment)
     links.tc("replace", "tbf", index, "1:", rate=shape.rate, burst=shape.burst, limit=LIMIT_BYTES)
 
 
 def fill_card(links: Any, index: int, shape: Shape, addresses: Sequence[str]) -> None:  # noqa: ANN401
-    """The host's end: a token bucket, behind it a queue for each of these receivers, and one for the rest."""
+    """Shape the host's end: a token bucket, behind it a queue for each of these receivers, and one for the rest."""
     if len(addresses) > MOST_TURNS:
         fill_port(links, index, shape)
         return

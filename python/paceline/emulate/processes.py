@@ -1,4 +1,4 @@
-"""Processes on the hosts of a cluster: which there are, and ending them."""
+"""Processes on the hosts of a cluster: listing and stopping them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_LETTERS = 60
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a host. The descriptor means it, even when its number belongs to another one."""
+    """A process on a host. The descriptor refers to it even when its number belongs to another process."""
 
     pid: int
     descriptor: int
@@ -29,12 +29,12 @@ class Process:
     command: str
 
     def __str__(self) -> str:
-        """`worker0: pid 7 (sleep 60)`."""
+        """Return `worker0: pid 7 (sleep 60)`."""
         return f"{self.host}: pid {self.pid} ({self.command})"
 
 
 def start_of(pid: int) -> int | None:
-    """When the process began, in ticks since the machine's start; None if it has ended. Tells it from later ones."""
+    """Return when the process started, in ticks since boot, which tells it from later ones; None if it has ended."""
     try:
         # proc(5): pid (comm) state … starttime is field 22, and comm may hold anything
         state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -45,10 +45,10 @@ def start_of(pid: int) -> int | None:
 
 @contextmanager
 def inside(networks: Mapping[int, str], token: str | None = None) -> Iterator[list[Process]]:
-    """All whose network namespace has one of these inode numbers, but this one and zombies.
+    """Return all processes whose network namespace has one of these inode numbers, but this one and zombies.
 
-    Once a namespace is gone, another may get its number. Where that may be, `token` says which processes count: those
-    that have it in their environment.
+    Once a namespace is gone, another may get its number. Where that may be, only processes with `token` in their
+    environment count.
     """
     found: list[Process] = []
     try:
@@ -64,7 +64,7 @@ def inside(networks: Mapping[int, str], token: str | None = None) -> Iterator[li
 
 
 def _on_host(folder: Path, networks: Mapping[int, str], token: str | None) -> Process | None:
-    """The process of a folder of /proc, if it counts. Raises OSError if it has gone or is another user's."""
+    """Return the process of a folder of /proc, if it counts. Raises OSError if it has gone or is another user's."""
     network = folder / "ns/net"
     if network.stat().st_ino not in networks:
         return None
@@ -85,7 +85,10 @@ def _command(folder: Path) -> str:
 
 
 def end(networks: Mapping[int, str], token: str | None = None) -> list[str]:
-    """End them: SIGTERM, a second later SIGKILL. What was ended, in words; those that not even SIGKILL ends, too."""
+    """Stop processes: SIGTERM, a second later SIGKILL.
+
+    Return words for those stopped, and for those that survived both.
+    """
     ended: dict[int, str] = {}
     number, limit = signal.SIGTERM, time.monotonic() + _TERMINATE_S
     while True:
@@ -105,7 +108,7 @@ def end(networks: Mapping[int, str], token: str | None = None) -> list[str]:
 
 
 def _wait(descriptors: Sequence[int], limit: float) -> None:
-    """Until all have ended, or the limit."""
+    """Wait until all have ended, or the time limit."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

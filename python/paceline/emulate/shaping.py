@@ -1,7 +1,7 @@
 """Token buckets that imitate a network card: rate, burst and segment size.
 
-The figures were found by measurement (docs/how-to/emulate.md). A bucket smaller than a segment makes tbf cut segments
-in software, which costs two to four times the CPU; a much larger one lets small messages pass for free.
+The figures were measured (docs/how-to/emulate.md). A bucket smaller than a segment makes tbf segment in software, which
+costs two to four times the CPU; a much larger one lets small messages pass for free.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What one direction of a card is set to."""
+    """The settings of one direction of a card."""
 
     rate: int
     """Bytes of frames a second."""
@@ -44,7 +44,7 @@ class Shape:
 
 
 def shape(bandwidth_bps: float) -> Shape:
-    """The card of a TCP goodput of so many bit/s. Raises InvalidArgumentError."""
+    """Return the settings for a TCP goodput in bit/s. Raises InvalidArgumentError."""
     if not (math.isfinite(bandwidth_bps) and LEAST_BPS <= bandwidth_bps <= MOST_BPS):
         raise InvalidArgumentError(
             f"bandwidth: {bandwidth_bps:g} bit/s is not between {rate(LEAST_BPS)} and {rate(MOST_BPS)}, "
@@ -55,7 +55,7 @@ def shape(bandwidth_bps: float) -> Shape:
 
 
 def _bucket(bandwidth_bps: float) -> tuple[int, int]:
-    """Outside the table: the smallest row's as it is, the largest row's bucket in proportion to the rate."""
+    """Outside the table: the smallest row's bucket, or the largest row's in proportion to the rate."""
     first, last = _MEASURED[0], _MEASURED[-1]
     if bandwidth_bps <= first[0]:
         return first[1], first[2]

@@ -1,6 +1,6 @@
-"""Which clusters are there: a small file for each, in a folder that none but its user may enter.
+"""Which clusters exist: a small file for each, in a folder that only its user may enter.
 
-A holder writes its cluster's file when the cluster is up, and removes it at the end. A file whose holder has gone was
+A holder writes its cluster's file when the cluster is up, and removes it at the end. A file without a living holder was
 left by one that was killed: its namespaces live only as long as processes in them.
 """
 
@@ -51,7 +51,7 @@ class State:
 
     @property
     def alive(self) -> bool:
-        """Whether its holder is there."""
+        """Whether its holder is alive."""
         return self.boot == boot() and start_of(self.pid) == self.start
 
     @property
@@ -60,7 +60,7 @@ class State:
         return {inode: name for name, inode in self.networks.items()}
 
     def entering(self, host: str, *settings: str, realtime: int | None = None) -> list[str]:
-        """Command words before which stands what runs on the host; `settings`: NAME=VALUE."""
+        """Return the words to put before a command that is to run on the host; `settings`: NAME=VALUE."""
         net, uts = self.namespaces[host]
         folder = f"/proc/{self.pid}"
         script = [sys.executable, "-I", "-S", enter.__file__]
@@ -81,7 +81,7 @@ def check_name(name: str) -> str:
 
 
 def folder() -> Path:
-    """Made if it is not there. Raises InvalidArgumentError if it is not this user's alone."""
+    """Return the folder, made if necessary. Raises InvalidArgumentError if others may enter it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     private = base is not None and Path(base).is_dir() and os.access(base, os.W_OK)
     path = Path(str(base)) / "paceline-emulate" if private else Path(f"/tmp/paceline-emulate-{os.geteuid()}")
@@ -97,7 +97,7 @@ def folder() -> Path:
 
 
 def write(place: Path, state: State) -> None:
-    """Raises FileExistsError if another cluster has the name."""
+    """Write a cluster's file. Raises FileExistsError if another cluster has the name."""
     new = place / f".{state.name}.{state.token}"
     text = json.dumps({"format": _FORMAT, **asdict(state)}, indent=1)
     try:
@@ -108,7 +108,7 @@ def write(place: Path, state: State) -> None:
 
 
 def read(name: str) -> State | None:
-    """None if there is none. Raises InvalidArgumentError for a file that no holder wrote."""
+    """Read a cluster's file; None if there is none. Raises InvalidArgumentError for a file that no holder wrote."""
     path = folder() / f"{check_name(name)}.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def read(name: str) -> State | None:
 
 
 def every() -> list[State]:
-    """All that can be read."""
+    """Return all clusters whose files can be read."""
     found = []
     for path in sorted(folder().glob("[!.]*.json")):
         with suppress(InvalidArgumentError):
@@ -133,7 +133,7 @@ def every() -> list[State]:
 
 
 def forget(state: State) -> None:
-    """Remove its file, if it is still its own."""
+    """Remove a cluster's file, if it is still its own."""
     with suppress(InvalidArgumentError, OSError):
         now = read(state.name)
         if now is not None and now.token == state.token:

@@ -31,7 +31,7 @@ class Host:
         self.problem: str | None = None
 
     def connect(self, places: list[list[object]]) -> None:
-        """In place of those that there were."""
+        """Make connections, in place of the earlier ones."""
         for old in self.outgoing:
             old.close()
         self.outgoing = [socket.create_connection((str(place[0]), place[1]), PATIENCE_S) for place in places]  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ class Host:
             _limit(connection, socket.SO_SNDTIMEO)
 
     def accept(self, number: int) -> None:
-        """In place of those that there were."""
+        """Accept connections, in place of the earlier ones."""
         for old in self.incoming:
             old.close()
         self.listener.settimeout(PATIENCE_S)
@@ -48,7 +48,7 @@ class Host:
             _limit(connection, socket.SO_RCVTIMEO)
 
     def move(self, at: float, send: int, receive: int) -> float:
-        """All connections at once, each in a thread: when the last byte has come, or has gone."""
+        """Use all connections at once, each in a thread; return when the last byte has arrived, or has been sent."""
         work = [(_send, connection, send) for connection in self.outgoing]
         work += [(_receive, connection, receive) for connection in self.incoming]
         threads = [threading.Thread(target=self._one, args=(at, *each), daemon=True) for each in work]
@@ -82,14 +82,14 @@ def _receive(connection: socket.socket, size: int) -> None:
 
 
 def _limit(connection: socket.socket, option: int) -> None:
-    """A blocking socket with a limit. One call moves a whole piece, which it would not with a time-out of Python's."""
+    """Return a blocking socket with a time limit. One call moves a whole piece, unlike with a timeout of Python's."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PATIENCE_S, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def main(address: str) -> None:
-    """Obey until standard input ends."""
+    """Carry out orders until standard input ends."""
     host = Host(address)
     _say({"port": host.listener.getsockname()[1]})
     for line in sys.stdin:

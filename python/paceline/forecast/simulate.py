@@ -38,7 +38,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class PathPart:
-    """What some of the critical path was spent for, in seconds per iteration."""
+    """One part of the critical path, in seconds per iteration."""
 
     part: str
     seconds: float
@@ -51,32 +51,50 @@ class Result:
     trace: str
     strategy: str
     workers: int
+    """Ranks that train."""
     servers: int
+    """Parameter servers; 0 for a strategy without."""
     bandwidth_bps: float
+    """Rate of a node in bits per second, each way."""
     iteration_s: float
+    """Duration of an iteration."""
     samples_per_s: float | None
+    """Samples of all workers per second; None if the trace does not know its batch."""
     scaling_efficiency: float | None
+    """Samples per second, divided by workers times what one worker alone reaches."""
     exposed_communication_s: float
+    """Iteration time beyond the computation of one worker alone."""
     forward_s: float
     backward_s: float
     optimizer_s: float
     bytes_sent_per_worker: float
+    """Bytes that a worker sends in an iteration."""
     messages: int
+    """Messages of all ranks in an iteration."""
     batch: int
+    """Samples of a worker in an iteration."""
     gradient_bytes: int
     buckets: int
     links: tuple[LinkUse, ...]
+    """Use of links by kind."""
     critical_path: tuple[PathPart, ...]
+    """What the critical path consists of, largest part first."""
     queued_s: float | None
+    """Time that messages waited for a link; None if the network model has no queues."""
     notes: tuple[str, ...]
+    """Remarks, such as what a degenerate case became."""
     algorithm_bandwidth_bps: float | None = None
+    """Bytes over time, for traces without computation."""
     bus_bandwidth_bps: float | None = None
+    """Bus bandwidth as nccl-tests defines it, for traces without computation."""
     compute_speedup: float = 1.0
+    """Factor by which computation was sped up."""
     busy: tuple[Busy, ...] | None = None
+    """Busy time of every worker and link, if `detail` asked for it."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """Make a result from the JSON of the native module.
+        """Return the result that the native module gave as JSON.
 
         Args:
             text: The JSON.
@@ -90,7 +108,7 @@ class Result:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it; fields that do not apply are left out."""
+        """Return the result as `--json` prints it, without fields that do not apply."""
         plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
@@ -103,13 +121,13 @@ class Result:
 
     @property
     def compute_s(self) -> float:
-        """What one worker alone computes in an iteration, in seconds."""
+        """Seconds that one worker alone computes in an iteration."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is forecast: everything a result depends on. Made by `of`, so that every option has been checked."""
+    """A forecast to make: everything that its result depends on. Made by `of`, which checks every option."""
 
     trace: Trace
     cluster: Cluster
@@ -117,7 +135,7 @@ class Scenario:
     workers: int
     """Ranks that train."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those that were given, by their names in `paceline.settings.table`, as the core takes them."""
+    """Options that were given, by their names in `paceline.settings.table`, in the form of the native module."""
     timeline: Path | None = None
     """A file for Chrome trace JSON."""
 
@@ -132,7 +150,7 @@ class Scenario:
         timeline: Path | None = None,
         **options: Unpack[CoreOptions],
     ) -> Scenario:
-        """Check every option; those that are None are left out. Raises InvalidArgumentError, which carries it."""
+        """Check every option, and leave out those that are None. Raises InvalidArgumentError."""
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
         return cls(
             trace, cluster, entry, SETTINGS["workers"].check(workers, None, SIMULATE), _checked(options), timeline
@@ -146,7 +164,7 @@ class Scenario:
         workers: int | None = None,
         **options: Unpack[CoreOptions],
     ) -> Scenario:
-        """The same scenario but for what is given."""
+        """Return the same scenario with these changes."""
         given = {name: value for name, value in self.options.items() if name not in options}
         return replace(
             self,
@@ -158,11 +176,11 @@ class Scenario:
         )
 
     def under(self, strategy: Strategy) -> Scenario:
-        """The same under another strategy, with those of the options that it uses."""
+        """Return the same scenario under another strategy, with the options that it uses."""
         return replace(self, strategy=strategy, options=used_by(strategy, self.options), timeline=None)
 
     def core_options(self) -> dict[str, Any]:
-        """Strategy, workers and options, as the core takes them."""
+        """Return strategy, workers and options in the form of the native module."""
         return {"strategy": self.strategy.name, "workers": self.workers, **self.options}
 
     def result(self) -> Result:
@@ -181,12 +199,12 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a strategy looks at."""
+    """Return the options that a strategy uses."""
     return {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
 
 
 def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
-    """Simulate it, and give its timeline, too: events in Chrome's format. Raises InvalidArgumentError."""
+    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError."""
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
         result = replace(scenario, timeline=path).result()

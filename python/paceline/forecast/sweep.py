@@ -25,12 +25,19 @@ RAY: Literal["ray"] = "ray"
 
 
 def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
-    """Simulate all runs on all cores; results stand in the order of the runs.
+    """Simulate all runs on all cores. On Ctrl-C no further run starts.
 
-    Raises the first failed run's InvalidArgumentError.
+    Args:
+        runs: What to simulate.
+        progress: Called with the number of runs done and of all, now and then.
+        executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
 
-    progress is called with how many are done and their number, now and then. On Ctrl-C no further run starts. executor:
-    local, or ray: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
+    Returns:
+        The results, in the order of the runs.
+
+    Raises:
+        InvalidArgumentError: That of the first run that failed.
+        JobError: The Ray cluster failed.
     """
     if find_executor(executor) == RAY:
         from paceline.forecast.ray_executor import execute as execute_by_ray
@@ -68,17 +75,18 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
         waiting.clear()
     if errors:
         first = min(errors)
-        raise _named(errors[first], runs[first], len(runs))
+        named = _named(errors[first], runs[first], len(runs))
+        raise named
     return [results[index] for index in range(len(runs))]
 
 
 def find_executor(name: str) -> str:
-    """Where sweeps run. Raises InvalidArgumentError for what is none of them."""
+    """Return the executor of this name. Raises InvalidArgumentError if there is none."""
     return str(SETTINGS["executor"].check(name))
 
 
 def _named(error: E, scenario: Scenario, scenarios: int) -> E | InvalidArgumentError:
-    """Say which scenario of several the user's mistake stopped."""
+    """Name the scenario, of several, that the user's mistake stopped."""
     if isinstance(error, InvalidArgumentError) and scenarios > 1:
         return error.within(f"{scenario.strategy.name} with {scenario.workers} workers")
     return error

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from paceline._core import Communicator, Operation
+from paceline.catalog import names
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.arrays import Array, Memory, check_apart, memory, new_array
 
@@ -168,7 +169,7 @@ class Collectives(GroupBase):
         array: A,
         op: Op = ...,
         *,
-        strategy: str | None = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         bucket: int | None = ...,
@@ -179,7 +180,7 @@ class Collectives(GroupBase):
         array: A,
         op: Op = ...,
         *,
-        strategy: str | None = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         bucket: int | None = ...,
@@ -190,7 +191,7 @@ class Collectives(GroupBase):
         array: A,
         op: Op = "sum",
         *,
-        strategy: str | None = None,
+        strategy: names.Strategy | None = None,
         dtype: str | None = None,
         name: str = "",
         bucket: int | None = None,

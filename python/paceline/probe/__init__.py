@@ -1,18 +1,14 @@
-"""What a cluster's network and machines give, measured by the ranks of a job: `paceline probe`.
+"""What a cluster's network and machines achieve, measured by the ranks of a job: `paceline probe`.
 
-Rank 0 orders, all ranks obey and answer; all transfers are sends and receives of the runtime. docs/how-to/probe.md says
-what is measured, and what of it stands in the cluster file.
+Rank 0 gives orders, all ranks carry them out and answer; all transfers are sends and receives of the runtime.
+docs/how-to/probe.md says what is measured, and what of it is in the cluster file.
 
 | module | holds |
 | --- | --- |
-| layout | hosts, and their ranks |
-| orders | what rank 0 asks, and that all answer |
-| hand | what a rank does when it is told to |
-| machine | late wake-ups, and time that is taken from a busy thread |
-| patterns | who sends to whom |
-| measure | all measurements, within a time and a number of bytes |
-| result | what was found |
-| slow | hosts and pairs that are slower than others |
-| cluster_file | the cluster file |
-| report | for people |
+| layout | the hosts of the job, and the ranks on each |
+| measure, patterns | all measurements; who sends to whom in each |
+| rpc, worker | orders of rank 0; how a rank carries them out |
+| machine | late wake-ups, and time taken away |
+| slow | hosts that are slower than the others |
+| result, report, cluster_file | what was found; as text; as a cluster file |
 """

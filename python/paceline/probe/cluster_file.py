@@ -1,4 +1,4 @@
-"""The cluster file of what was found: nothing in it that was not measured."""
+"""The cluster file of a probe, which contains nothing that was not measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 
 
 def fields(found: Found) -> dict[str, Any]:
-    """Of docs/reference/cluster-format.md. Raises InvalidArgumentError for what no cluster file holds."""
+    """Return the fields of docs/reference/cluster-format.md.
+
+    Raises InvalidArgumentError for what a cluster file cannot hold.
+    """
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
     made: dict[str, Any] = {
@@ -63,5 +66,5 @@ def _rate(bits_per_s: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Microseconds; what is below zero is noise."""
+    """Return text in microseconds; values below zero are noise."""
     return f"{max(0.0, seconds) * 1e6:.2f}us"

@@ -24,13 +24,13 @@ class Host:
 
     @property
     def first(self) -> int:
-        """The rank that speaks for it."""
+        """The rank that represents it."""
         return self.ranks[0]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a job whose hosts all have as many ranks."""
+    """The hosts of a job; all have the same number of ranks."""
 
     hosts: tuple[Host, ...]
     transports: tuple[str, ...]
@@ -40,12 +40,15 @@ class Layout:
 
     @property
     def ranks_per_host(self) -> int:
-        """The same for all."""
+        """Number of ranks on each host."""
         return len(self.hosts[0].ranks)
 
     @classmethod
     def of(cls, ranks: Job) -> Layout:
-        """As the runtime found it. Raises InvalidArgumentError if hosts have different numbers of ranks."""
+        """Return the layout that the runtime found.
+
+        Raises InvalidArgumentError if hosts have different numbers of ranks.
+        """
         status = ranks.status()
         by_host: dict[int, list[int]] = {}
         for rank in range(ranks.size):
@@ -64,14 +67,14 @@ class Layout:
         return cls(hosts, transports, tuple(on))
 
     def describe(self) -> str:
-        """`3 hosts (a, b and c), 2 ranks each`."""
+        """Return `3 hosts (a, b and c), 2 ranks each`."""
         names = [host.name for host in self.hosts[:_SHOWN]] + ["…"] * (len(self.hosts) > _SHOWN)
         each = units.count(self.ranks_per_host, "rank") + (" each" if len(self.hosts) > 1 else "")
         return f"{units.count(len(self.hosts), 'host')} ({units.listed(names)}), {each}"
 
 
 def _names(found: list[str]) -> list[str]:
-    """Hosts of one name are numbered."""
+    """Number hosts of the same name."""
     times, seen = Counter(found), Counter[str]()
     names = []
     for name in found:

@@ -17,7 +17,7 @@ time. Interrupts take less."""
 
 
 def look(seconds: float) -> dict[str, Any]:
-    """`seconds` of sleeps, then as many of a busy loop; both on this thread."""
+    """Sleep for `seconds`, then run a busy loop as long; both on this thread."""
     clock = Clock()
     begin = clock.now()
     for turn in range(1, max(1, round(seconds * 1e9) // PERIOD_NS) + 1):
@@ -41,7 +41,7 @@ def look(seconds: float) -> dict[str, Any]:
 
 
 def _gaps(span_ns: int) -> tuple[float, float, float]:
-    """Time in gaps, the longest gap, and how long the loop ran: seconds."""
+    """Return time in gaps, the longest gap, and the duration of the loop, in seconds."""
     clock = time.monotonic_ns
     begin = last = clock()
     lost = longest = 0

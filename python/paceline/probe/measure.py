@@ -1,4 +1,4 @@
-"""All measurements, one after the other, within a time and a number of bytes."""
+"""All measurements, one after the other, within limits of time and bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Budget:
     echoes: int
 
     def size(self, fastest_bps: float, slowest_bps: float, flows: int = 1, share: float = 1.0) -> int:
-        """Bytes of each flow of a transfer in which the busiest link carries so many."""
+        """Return the bytes of each flow of a transfer in which the busiest link carries this many flows."""
         seconds = min(self.transfer_s * share, _SLOWEST_S * slowest_bps / fastest_bps)
         return max(1, min(self.most_bytes, int(fastest_bps / 8 * seconds)) // flows)
 
@@ -69,7 +69,7 @@ NEEDED = Budget(repeats=5, transfer_s=0.1, most_bytes=32 << 20, limit_s=0.0, ech
 
 
 def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Conductor, Found]:
-    """At rank 0, while the others obey. Raises JobError."""
+    """Measure everything, at rank 0, while the others are in `obey`. Raises JobError."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     probe = _Probe(Conductor(ranks), budget, Found(layout, date, ranks.settings.streams))
     begin = time.monotonic()
@@ -87,7 +87,7 @@ def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> t
 
 
 def measure_streams(ranks: Job, found: Found, budget: Budget) -> None:
-    """The ring once more, in a job with several connections between two ranks; at rank 0. Raises JobError."""
+    """Repeat the ring, in a job with several connections between two ranks; at rank 0. Raises JobError."""
     conductor = Conductor(ranks)
     probe = _Probe(conductor, budget, found)
     begin = time.monotonic()
@@ -116,7 +116,7 @@ class _Probe:
         self.fastest = self.slowest = 0.0
 
     def steps(self) -> list[Step]:
-        """Name, whether the cluster file needs it, and what is done."""
+        """Return the steps: name, whether the cluster file needs it, and what to do."""
         hosts, several, inside = len(self.hosts), self.found.layout.ranks_per_host > 1, self.hosts[0]
         steps: list[Step] = []
         if hosts > 1:
@@ -151,7 +151,7 @@ class _Probe:
         self.found.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
 
     def network_size(self) -> None:
-        """What the fastest and the slowest pair of neighbours reach, roughly: sizes of transfers come from it."""
+        """Measure roughly what the fastest and the slowest pair of neighbours reach, to choose sizes."""
         self.fastest, self.slowest = self._roughly(patterns.shifted(self.hosts, 1))
 
     def _roughly(self, flows: Flows) -> tuple[float, float]:
@@ -163,7 +163,7 @@ class _Probe:
             size = min(size * _GROWTH, self.budget.most_bytes)
 
     def ring(self) -> None:
-        """Every host to the next one, all at once; again while the repeats differ, of which the steadiest count."""
+        """Send from every host to the next one, all at once; repeat while results differ, and take the steadiest."""
         self.network_size()
         flows = patterns.shifted(self.hosts, 1)
         best: tuple[Rate, list[list[float]]] | None = None
@@ -179,7 +179,7 @@ class _Probe:
         self._pairs(flows, taken)
 
     def pairs(self) -> None:
-        """Every host to others than the next one."""
+        """Send from every host to others than the next one."""
         for distance in patterns.distances(len(self.hosts)):
             flows = patterns.shifted(self.hosts, distance)
             size = self.budget.size(self.fastest, self.slowest)
@@ -195,7 +195,7 @@ class _Probe:
         return self.hosts[self.host_of[rank]]
 
     def alone(self) -> None:
-        """Neighbours, one pair after the other, while the network is idle otherwise."""
+        """Measure neighbours, one pair after the other, while the network is otherwise idle."""
         size, rates = self.budget.size(self.fastest, self.slowest), []
         for flow in patterns.alone(self.hosts):
             (times,) = self.conductor.transfer([flow], size, self.budget.repeats)
@@ -203,11 +203,11 @@ class _Probe:
         self._keep(ONE, 1, size, rates)
 
     def latency(self) -> None:
-        """Between neighbours."""
+        """Measure the latency between neighbours."""
         self.echo(LATENCY, [(source, to) for source, to in patterns.alone(self.hosts)[:_PAIRS]])
 
     def echo(self, what: str, pairs: list[Any]) -> None:
-        """Half of the round trips: medians of batches."""
+        """Return half of the round trips: medians of batches."""
         halves: list[float] = []
         for asks, answers in pairs:
             said = self.conductor.ask("echo", asks=asks, answers=answers, most=self.budget.echoes, limit_s=_ECHO_S)
@@ -215,7 +215,7 @@ class _Probe:
         self.found.costs[what] = Cost(what, Sample(tuple(halves)))
 
     def inside(self) -> None:
-        """Each rank of a host to the next one; one host after the other, of which the slowest counts."""
+        """Send from each rank of a host to the next one; one host after the other, of which the slowest counts."""
         slowest: Rate | None = None
         for host in self.hosts[:_PAIRS]:
             flows = patterns.inside(host)
@@ -229,7 +229,7 @@ class _Probe:
         self.found.rates[INSIDE] = slowest
 
     def messages(self) -> None:
-        """The same bytes in more and more messages: what each further one takes."""
+        """Send the same bytes in more and more messages: what each further one costs."""
         between = self.hosts[0].ranks[:2] if len(self.hosts) == 1 else (self.hosts[0].first, self.hosts[1].first)
         rate = self.slowest or self.found.rates[INSIDE].sample.median
         least, most = _MESSAGES_TOTAL
@@ -247,12 +247,12 @@ class _Probe:
         self.found.costs[MESSAGE] = Cost(MESSAGE, Sample(values))
 
     def machines(self) -> None:
-        """All ranks at once, as when they train."""
+        """Measure all ranks at once, as when they train."""
         self.found.machines = self.conductor.ask("machine", seconds=self.budget.transfer_s * 2)
 
 
 def _batches(values: list[float]) -> list[list[float]]:
-    """At most ten, of equal length."""
+    """Return at most ten batches of equal length."""
     length = max(1, len(values) // _BATCHES)
     return [values[begin : begin + length] for begin in range(0, len(values) - length + 1, length)]
 
@@ -280,7 +280,7 @@ def _gains(found: Found) -> list[str]:
 
 
 def _clearly_more(found: Found, one: str, other: str) -> float | None:
-    """How many times the other rate this one is, if no repeat of the one was as slow as any of the other."""
+    """Return this rate divided by the other, if every repeat of it was faster than all of the other's."""
     if one not in found.rates or other not in found.rates:
         return None
     more, less = found.rates[one].sample, found.rates[other].sample

@@ -15,7 +15,7 @@ _ALONE = 8
 
 
 def shifted(hosts: Sequence[Host], distance: int, ranks: int = 1) -> Flows:
-    """Each host to the one so many places on, all at once: from its first `ranks` ranks."""
+    """Send from each host to the one this many places on, all at once, from its first `ranks` ranks."""
     others = [hosts[(number + distance) % len(hosts)] for number in range(len(hosts))]
     return [
         (host.ranks[place], other.ranks[place])
@@ -25,39 +25,39 @@ def shifted(hosts: Sequence[Host], distance: int, ranks: int = 1) -> Flows:
 
 
 def distances(hosts: int) -> list[int]:
-    """Of the shifts besides 1 by which each host meets others."""
+    """Return the shifts besides 1 by which each host meets others."""
     if hosts <= ALL_PAIRS:
         return list(range(2, hosts))
     return sorted({*(1 << power for power in range(1, (hosts - 1).bit_length())), hosts - 1})
 
 
 def alone(hosts: Sequence[Host]) -> Flows:
-    """Pairs of neighbours that are measured one after the other: at most eight, evenly chosen."""
+    """Return pairs of neighbours to measure one after the other: at most eight, evenly chosen."""
     every = shifted(hosts, 1)
     return every if len(every) <= _ALONE else [every[number * len(every) // _ALONE] for number in range(_ALONE)]
 
 
 def incast(hosts: Sequence[Host]) -> Flows:
-    """All other hosts to the first."""
+    """Send from all other hosts to the first."""
     return [(host.first, hosts[0].first) for host in hosts[1:]]
 
 
 def fan_out(hosts: Sequence[Host]) -> Flows:
-    """The first host to all others."""
+    """Send from the first host to all others."""
     return [(to, source) for source, to in incast(hosts)]
 
 
 def both_ways(hosts: Sequence[Host]) -> Flows:
-    """The first two hosts to each other."""
+    """Send between the first two hosts in both directions."""
     one, other = hosts[0].first, hosts[1].first
     return [(one, other), (other, one)]
 
 
 def inside(host: Host) -> Flows:
-    """Each rank of a host to the next one."""
+    """Send from each rank of a host to the next one."""
     return [(rank, host.ranks[(place + 1) % len(host.ranks)]) for place, rank in enumerate(host.ranks)]
 
 
 def most_through_one(flows: Flows, host_of: Sequence[int]) -> int:
-    """Flows through the busiest link: a host's outgoing or its incoming one."""
+    """Return the number of flows through the busiest link: a host's outgoing or its incoming one."""
     return max((Counter(host_of[a] for a, _ in flows) | Counter(host_of[b] for _, b in flows)).values())

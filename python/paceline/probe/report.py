@@ -18,7 +18,7 @@ _SHOWN = 16
 
 
 def text(found: Found, width: int) -> list[str]:
-    """Tables of rates, times and machines, and what is worth a word: lines."""
+    """Return lines: tables of rates, times and machines, and remarks."""
     lines = [found.describe(), ""]
     if found.rates:
         lines += [*_rates(found), ""]
@@ -78,7 +78,7 @@ def _worst(ranks: list[dict[str, Any]], name: str) -> float:
 
 
 def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
-    """The worst of its ranks."""
+    """Return the worst of a host's ranks."""
     return [
         host.name,
         str(ranks[0]["cores"]),

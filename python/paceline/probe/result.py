@@ -1,4 +1,4 @@
-"""What a probe has found."""
+"""The results of a probe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Sample:
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the smallest and the largest, as a share of the median."""
+        """Half the range, as a share of the median."""
         low, high = min(self.values), max(self.values)
         return (high - low) / 2 / abs(self.median) if self.median else 0.0
 
@@ -41,7 +41,7 @@ class Rate:
     sample: Sample
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the rate for JSON."""
         return {
             "pattern": self.pattern,
             "flows": self.flows,
@@ -54,14 +54,14 @@ class Rate:
 
 @dataclass(frozen=True)
 class Cost:
-    """A time that was measured."""
+    """A measured time."""
 
     what: str
     sample: Sample
     """Seconds."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the time for JSON."""
         sample = self.sample
         return {"what": self.what, "s": sample.median, "spread": sample.spread, "repeats": len(sample.values)}
 
@@ -71,7 +71,7 @@ Pair = tuple[str, str]
 
 @dataclass
 class Found:
-    """All of it, at rank 0."""
+    """All results, at rank 0."""
 
     layout: Layout
     date: str
@@ -91,18 +91,18 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
-        """`3 hosts (a, b and c), 2 ranks each; shm and tcp, 1 connection between two ranks`."""
+        """Return `3 hosts (a, b and c), 2 ranks each; shm and tcp, 1 connection between two ranks`."""
         words = units.listed([*self.layout.transports])
         if "tcp" in self.layout.transports:
             words += f", {units.count(self.streams, 'connection')} between two ranks"
         return f"{self.layout.describe()}; {words}"
 
     def rate(self, name: str) -> float | None:
-        """The median of a pattern that was measured."""
+        """Return the median of a measured pattern."""
         return self.rates[name].sample.median if name in self.rates else None
 
     def to_dict(self, cluster: dict[str, Any] | None) -> dict[str, Any]:
-        """As `--json` prints it; rates in bit/s, times in seconds."""
+        """Return the results as `--json` prints them; rates in bit/s, times in seconds."""
         return {
             "date": self.date,
             "hosts": [{"host": host.name, "ranks": list(host.ranks)} for host in self.layout.hosts],
@@ -120,5 +120,5 @@ class Found:
 
 
 def slope(counts: Sequence[int], seconds: Sequence[float]) -> float:
-    """Seconds for each further message: least squares."""
+    """Return the seconds for each further message, by least squares."""
     return statistics.linear_regression(counts, seconds).slope

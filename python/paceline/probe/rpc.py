@@ -1,4 +1,4 @@
-"""Rank 0 orders, all ranks obey and answer."""
+"""Orders from rank 0, which all ranks carry out and answer."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _END = "end"
 
 
 class Conductor:
-    """At rank 0."""
+    """Rank 0's side."""
 
     def __init__(self, ranks: Job) -> None:
-        """The others are in `obey`."""
+        """Start while the others are in `obey`."""
         self._ranks, self._hand = ranks, Hand(ranks)
         self.sent = 0
         """Bytes of transfers, of all ranks."""
 
     def ask(self, do: str, **order: Any) -> list[Answer]:  # noqa: ANN401
-        """What all ranks answer. Raises JobError."""
+        """Return the answers of all ranks. Raises JobError."""
         text = objects.share(self._ranks, json.dumps({"do": do, **order}))
         return _answers(self._ranks, self._hand, json.loads(text))
 
     def transfer(self, flows: list[tuple[int, int]], size: int, repeats: int) -> list[list[float]]:
-        """By flow, seconds of each repeat."""
+        """Return the seconds of each repeat, by flow."""
         self.sent += len(flows) * size * (repeats + 1)
         taken: dict[str, list[float]] = {}
         for answer in self.ask("transfer", flows=flows, size=size, repeats=repeats):
@@ -37,12 +37,12 @@ class Conductor:
         return [taken[str(number)] for number in range(len(flows))]
 
     def end(self, then: object = None) -> None:
-        """The others leave `obey` with what it gives."""
+        """Let the others leave `obey` with this result."""
         objects.share_last(self._ranks, json.dumps({"do": _END, "then": then}))
 
 
 def obey(ranks: Job) -> object:
-    """At all other ranks: until rank 0 ends it; what it said then. Raises JobError."""
+    """Carry out orders at all other ranks until rank 0 ends it; return its last word. Raises JobError."""
     hand = Hand(ranks)
     while (order := json.loads(objects.share(ranks)))["do"] != _END:
         _answers(ranks, hand, order)

@@ -13,10 +13,10 @@ SLOW = 0.9
 
 
 def slow(pairs: Mapping[Pair, float]) -> list[str]:
-    """Sentences, from rates that were measured while all hosts sent.
+    """Return sentences, from rates that were measured while all hosts sent.
 
     A host's link is as fast as the fastest pair that it was in: a slow partner does not make it slow. With one partner
-    each nobody can tell whose link it is, and the pair is named.
+    each it cannot be told whose link is slow, and the pair is named.
     """
     if not pairs:
         return []
@@ -33,7 +33,7 @@ def slow(pairs: Mapping[Pair, float]) -> list[str]:
 
 
 def _slower(rates: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Of each slow one its rate and the others' median."""
+    """Return the rate of each slow one, and the others' median."""
     found = {}
     for name, rate in rates.items():
         others = statistics.median(other for host, other in rates.items() if host != name)

@@ -1,4 +1,4 @@
-"""What a rank does when it is told to: transfers, echoes, runs of messages. Times are seconds of its own clock."""
+"""What a rank does on orders: transfers, echoes, runs of messages. Times are seconds of its own clock."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Hand:
     """One rank's side of every measurement."""
 
     def __init__(self, ranks: Job) -> None:
-        """It needs no memory before it is told to send."""
+        """Start without memory, which the first transfer allocates."""
         self._ranks = ranks
         self._memory = np.zeros(0, "uint8")
 
     def do(self, order: dict[str, Any]) -> Answer:
-        """Obey: `do` names one of the methods below, the others are its arguments."""
+        """Carry out an order: `do` names one of the methods below, the others are its arguments."""
         words = {name: value for name, value in order.items() if name != "do"}
         answer: Answer = getattr(self, order["do"])(**words)
         return answer
 
     def transfer(self, flows: Sequence[tuple[int, int]], size: int, repeats: int) -> Answer:
-        """`size` bytes from rank to rank, all flows at once; once before it counts.
+        """Send `size` bytes from rank to rank, all flows at once, after one run that does not count.
 
-        By flow that ends here: seconds from the barrier before to the last byte.
+        Returns, by flow that ends here, the seconds from the barrier before to the last byte.
         """
         mine = self._ranks.rank
         coming = [(number, source) for number, (source, to) in enumerate(flows) if to == mine]
@@ -61,7 +61,7 @@ class Hand:
         return {"seconds": {str(number): taken for number, taken in seconds.items()}}
 
     def echo(self, asks: int, answers: int, most: int, limit_s: float) -> Answer:
-        """8 bytes there and back, up to `most` times or for `limit_s` seconds: round trips, at the rank that asks."""
+        """Send 8 bytes there and back, up to `most` times or for `limit_s` seconds; return the round trips."""
         note, mine = np.zeros(_TINY, "uint8"), self._ranks.rank
         if mine == answers:
             while not note[0]:
@@ -80,9 +80,9 @@ class Hand:
         return {"seconds": taken[_WARM:] or taken}
 
     def messages(self, source: int, to: int, total: int, size: int, repeats: int) -> Answer:
-        """`total` bytes in messages of `size`, all of which are there when the first may leave; once before it counts.
+        """Send `total` bytes in messages of `size`, all submitted before the first leaves.
 
-        At the sender: seconds until the receiver has said that it has all.
+        Returns, at the sender, the seconds until the receiver has confirmed that it has all.
         """
         mine, count = self._ranks.rank, total // size
         space = self._space(total) if mine in (source, to) else self._space(0)
@@ -116,7 +116,7 @@ class Hand:
         return seconds
 
     def machine(self, seconds: float) -> Answer:
-        """Wake-ups and time taken away, on all ranks at once."""
+        """Measure wake-ups and time taken away, on all ranks at once."""
         self._ranks.barrier(name="a look at the machine")
         return machine.look(seconds)
 

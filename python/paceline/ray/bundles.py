@@ -1,4 +1,4 @@
-"""Room for actors: placement groups, and what is missing where there is none."""
+"""Room for actors: placement groups, and what is missing if there is none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paceline.ray.cluster import Cluster
 
 @dataclass(frozen=True)
 class Room:
-    """What a group of actors needs: one bundle of resources after the other, placed as `strategy` says.
+    """What a group of actors needs: bundles of resources, placed by `strategy`.
 
-    strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray calls them.
+    strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, in Ray's terms.
     """
 
     what: str
@@ -25,7 +25,7 @@ class Room:
 
     @property
     def total(self) -> dict[str, float]:
-        """Of all bundles."""
+        """Resources of all bundles."""
         total: Counter[str] = Counter()
         for bundle in self.bundles:
             total.update(bundle)
@@ -50,14 +50,14 @@ class Reserved:
             raise JobError(_explanation(cluster, room, None if hopeless else timeout_s))
 
     def options(self, bundle: int, *, cpus: float, gpus: float) -> dict[str, Any]:
-        """Of an actor in the bundle of that number."""
+        """Return Ray's options for an actor in this bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
         return {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": place, "max_restarts": 0}
 
     def release(self) -> None:
-        """Give it back; actors that are still in it are killed."""
+        """Release it; actors that are still in it are killed."""
         self._remove(self.group)
 
 

@@ -1,4 +1,4 @@
-"""Calls of several actors at once: their results, or the first failure that is not another's consequence."""
+"""Calls of several actors at once: their results, or the first failure that is not a consequence of another."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Calls:
     """References to calls whose results those that are asked need, stage by stage."""
 
     def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
-        """Of all that are asked, by their names.
+        """Return the results of all calls, by name.
 
         After a failure the others have `grace_s` to answer, then the first failure that another one did not cause is
         raised: InvalidArgumentError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError
-        names those that did not answer; `doing` says what they were asked.
+        names those that did not answer; `doing` says what they were asked to do.
         """
         pending = {ref: name for name, ref in {**self.watched, **self.asked}.items()}
         values: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class Calls:
         return {name: values[name] for name in self.asked}
 
     def _guilty(self) -> list[str]:
-        """Of the silent those for whose earlier calls the others wait."""
+        """Return the silent actors whose earlier calls the others wait for."""
         for stage in self.earlier:
             refs = {ref: name for name, ref in stage.items()}
             waiting = self.ray.wait(list(refs), num_returns=len(refs), timeout=0)[1]
@@ -77,12 +77,12 @@ class Calls:
         return []
 
     def _culprit(self, error: BaseException) -> str | None:
-        """The actor that failed: another than that which was asked, if that one needed its result."""
+        """Return the actor that failed: another than the one called, if that one needed its result."""
         actor = getattr(error, SIGNATURE, None) or getattr(error, "actor_id", None)
         return next((name for name, place in self.places.items() if place.actor == actor), None)
 
     def _chosen(self, failures: Mapping[str, BaseException]) -> BaseException:
-        """The death of a process before what others say of it, and a cause before what follows from it."""
+        """Choose the first cause: a process's death before what others say of it, a cause before what follows."""
 
         def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
             return (not is_death(self.ray, item[1]), follows(cause_of(item[1])))
@@ -106,26 +106,26 @@ class Calls:
 
 
 def is_death(ray: Any, error: BaseException) -> bool:  # noqa: ANN401
-    """Whether this is what Ray raises for an actor whose process or node has died."""
+    """Return whether this is what Ray raises for an actor whose process or node has died."""
     exceptions = ray.exceptions
     return isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.NodeDiedError)
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What was raised, out of what Ray has made of it: once in each actor that needed the result."""
+    """Return the original exception, which Ray wraps once in each actor that needed the result."""
     while isinstance(inner := getattr(error, "cause", None), BaseException):
         error = inner
     return error
 
 
 def in_words(cause: BaseException) -> str:
-    """What was raised, in a line."""
+    """Return the exception in one line."""
     first_line = next(iter(str(cause).splitlines()), "")
     return f"{type(cause).__name__}: {first_line}" if first_line else type(cause).__name__
 
 
 def died_how(error: BaseException) -> str:
-    """Of Ray's paragraphs on an actor's death, how it died."""
+    """Return how an actor died, from Ray's paragraphs on it."""
     text = " ".join(str(error).split())
     for sign, said in _SIGNS:
         if sign in text:

@@ -1,4 +1,4 @@
-"""What actors find in their environment: the variables that `paceline run` sets for its ranks, with Ray's places."""
+"""The environment of actors: the variables that `paceline run` sets for its ranks, with Ray's places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.settings.table import as_text
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A job: who its ranks are, and where they meet."""
+    """A job: its ranks, and where they meet."""
 
     workers: Sequence[Place]
     servers: Sequence[Place]
@@ -33,7 +33,7 @@ class World:
     number: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def of_rank(self, rank: int) -> dict[str, str]:
-        """The variables of a worker."""
+        """Return the variables of a worker."""
         nodes = _nodes(self.workers)
         node = self.workers[rank].node
         here = [other for other, place in enumerate(self.workers) if place.node == node]
@@ -48,7 +48,7 @@ class World:
         }
 
     def of_server(self, server: int) -> dict[str, str]:
-        """The variables of a parameter server, which is no rank of the user's."""
+        """Return the variables of a parameter server, which is none of the user's ranks."""
         own = self._of(len(self.workers) + server, self.servers[server].node)
         return {**own, "PACELINE_RUN_SERVER": str(server), "OMP_NUM_THREADS": "1"}
 
@@ -75,7 +75,7 @@ class World:
 
 
 def by_node(places: Sequence[Place]) -> list[int]:
-    """The order in which workers become ranks: those of a node one after the other, nodes as they first come."""
+    """Return the order in which workers become ranks: those of a node together, nodes as they first occur."""
     nodes = _nodes(places)
     return sorted(range(len(places)), key=lambda number: (nodes.index(places[number].node), number))
 

@@ -1,4 +1,4 @@
-"""A group of actors in their bundles, and the job that they make up: the part that executors share."""
+"""Groups of actors in their bundles, and the job that they form, as both executors use them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Actors:
     """Actors of one kind, and where they run, in the order of their numbers."""
 
     def __init__(self, name: str, cluster: Cluster, settings: RaySettings) -> None:
-        """`name` is what one of them is called: rank, server."""
+        """`name` is what messages call one of them: rank, server."""
         self.name, self.cluster, self.settings = name, cluster, settings
         self.handles: list[Any] = []
         self.places: list[Place] = []
@@ -42,7 +42,7 @@ class Actors:
     ) -> None:
         """Reserve the room and start `kind(*arguments)` in each part of it. Raises JobError, InvalidArgumentError.
 
-        sort: those of a node get numbers one after the other.
+        sort: number those of a node consecutively.
         """
         self._reserved = Reserved(self.cluster, room, self.settings.placement_group_timeout_s)
         # A class that Ray has not seen: cloudpickle passes it by its name, as Paceline is installed everywhere.
@@ -57,7 +57,7 @@ class Actors:
             self.places = [self.places[number] for number in order]
 
     def start_on(self, nodes: Sequence[str], kind: type, arguments: Sequence[Any] = ()) -> None:
-        """Start one on each of these of Ray's nodes, beside what is there. Raises JobError, InvalidArgumentError."""
+        """Start one on each of these Ray nodes, next to what runs there. Raises JobError, InvalidArgumentError."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self.cluster.ray.remote(kind)
@@ -73,7 +73,7 @@ class Actors:
 
     @property
     def by_name(self) -> dict[str, Place]:
-        """Where they run."""
+        """Where they run, by name."""
         return self.named(self.places)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -81,12 +81,12 @@ class Actors:
         return {f"{self.name} {number}": value for number, value in enumerate(values)}
 
     def all(self, ask: Callable[[Any], Any], doing: str) -> list[Any]:
-        """What each answers, within the limit. Raises JobError, InvalidArgumentError."""
+        """Return the answer of each, within the time limit. Raises JobError, InvalidArgumentError."""
         calls = Calls(self.cluster.ray, self.named([ask(actor) for actor in self.handles]), places=self.by_name)
         return list(calls.results(grace_s=1.0, timeout_s=self.settings.timeout_s, doing=doing).values())
 
     def end(self, *, leave: bool) -> None:
-        """Kill them and give back their room; before, they may leave their jobs in good order."""
+        """Kill them and release their room; they may leave their jobs cleanly first."""
         ray = self.cluster.ray
         if not ray.is_initialized():
             self.handles = []
@@ -107,7 +107,7 @@ class Actors:
 
 
 def meet(workers: Actors, servers: Actors, variables: dict[str, str], secret: str | None) -> World:
-    """Have workers and servers take their places in a job. Raises JobError, InvalidArgumentError."""
+    """Give workers and servers their places in a job. Raises JobError, InvalidArgumentError."""
     everybody = [*workers.handles, *servers.handles]
     places = [*workers.places, *servers.places]
     interfaces = _interfaces(workers, everybody, places)
@@ -132,7 +132,7 @@ def meet(workers: Actors, servers: Actors, variables: dict[str, str], secret: st
 
 
 def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Place]) -> dict[int, str]:
-    """Of each process the address for its connections: what is named, else loopback on one machine, else Ray's."""
+    """Return each process's address for connections: the named one, else loopback on one machine, else Ray's."""
     wanted = workers.settings.interface
     if wanted is None:
         alone = len({place.machine for place in places}) == 1

@@ -15,7 +15,7 @@ _MOST_CPUS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a RayExecutor is asked for. Raises InvalidArgumentError for what cannot be."""
+    """What a RayExecutor was asked for. Raises InvalidArgumentError for invalid arguments."""
 
     num_workers: int | None = None
     num_hosts: int | None = None
@@ -26,7 +26,7 @@ class Layout:
     cpus_per_server: float = 1
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Check the arguments."""
         if (self.num_workers is None) == (self.num_hosts is None):
             raise InvalidArgumentError("num_workers, num_hosts: give one of them: num_workers=4, or num_hosts=2")
         if self.num_workers_per_host is not None and self.num_hosts is None:
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """How many."""
+        """Number of workers."""
         return self.num_workers or (self.num_hosts or 0) * self.per_bundle
 
     @property
@@ -51,12 +51,12 @@ class Layout:
 
     @property
     def gpus(self) -> float:
-        """Of a worker."""
+        """GPUs of a worker."""
         return (self.gpus_per_worker or 1) if self.use_gpu else 0
 
     @property
     def room(self) -> Room:
-        """Of the workers: on as few nodes as can be, or so many on each of so many."""
+        """Room for the workers: on as few nodes as possible, or a number on each of several nodes."""
         each = {"CPU": float(self.cpus_per_worker * self.per_bundle)}
         if self.use_gpu:
             each["GPU"] = float(self.gpus * self.per_bundle)
@@ -65,18 +65,18 @@ class Layout:
         return Room(what, [each] * count, "PACK" if self.num_hosts is None else "STRICT_SPREAD")
 
     def servers_room(self, servers: int) -> Room:
-        """Of parameter servers: spread over the nodes, for each takes in what all workers send."""
+        """Return room for parameter servers: spread over the nodes, since each receives what all workers send."""
         what = f"{servers} parameter server{'s'[: servers != 1]}"
         return Room(what, [{"CPU": float(self.cpus_per_server)}] * servers, "SPREAD")
 
 
 def _in_ten_thousandths(value: float) -> bool:
-    """What Ray can count, of what a node may have."""
+    """Return a share of a node's resource in units that Ray can count."""
     return 0 < value <= _MOST_CPUS and round(value, 4) == value
 
 
 def check_count(name: str, value: object) -> None:
-    """Raises InvalidArgumentError for what is neither None nor a whole number of ranks."""
+    """Raise InvalidArgumentError for what is neither None nor a number of ranks."""
     _check(
         name,
         value,

@@ -1,4 +1,4 @@
-"""The actors: a worker calls what the driver sends it, as one rank of a job; a server adds up."""
+"""The actors: a worker calls what the driver sends it, as one rank of a job; a server reduces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNATURE = "paceline_actor"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an actor runs, told by itself."""
+    """Where an actor runs, as it reports itself."""
 
     actor: str
     """Ray's number of it."""
@@ -37,15 +37,15 @@ class Place:
     version: str = field(default=__version__)
 
     def __str__(self) -> str:
-        """For messages, as the runtime names processes."""
+        """Return the place as messages of the runtime name processes."""
         return f"host {self.host}, pid {self.pid}"
 
 
 class Actor:
-    """What workers and servers have in common. Ray makes an actor of it, a process of its own."""
+    """What workers and servers have in common. Ray makes an actor of it, with a process of its own."""
 
     def place(self) -> Place:
-        """Where this is."""
+        """Return where this actor runs."""
         import ray
 
         context = ray.get_runtime_context()
@@ -62,11 +62,11 @@ class Actor:
         )
 
     def interface(self, wanted: str) -> str:
-        """This host's address that an interface, a network or an address names. Raises InvalidArgumentError."""
+        """Return this host's address for an interface, a network or an address. Raises InvalidArgumentError."""
         return address_of(wanted, "interface")
 
     def ports(self, wanted: int | None = None) -> tuple[int, int]:
-        """Two ports that are free now: for the rendezvous and for torch's store. Raises InvalidArgumentError."""
+        """Return two free ports, for the rendezvous and for torch's store. Raises InvalidArgumentError."""
         from paceline.launch.checks import Problem
 
         try:
@@ -77,14 +77,14 @@ class Actor:
         return ports.rendezvous, ports.master
 
     def enter(self, variables: Mapping[str, str]) -> None:
-        """Take one's place in a job: nothing remains of another job's variables, or of the driver's own."""
+        """Take a place in a job, without variables of another job or of the driver."""
         for name in [name for name in os.environ if stale(name) or name.startswith("PACELINE_")]:
             del os.environ[name]
         os.environ.update(variables)
 
     @contextlib.contextmanager
     def signed(self) -> Iterator[None]:
-        """Sign the exceptions that are raised in the block."""
+        """Add this actor's name to exceptions that leave the block."""
         import ray
 
         try:
@@ -95,7 +95,7 @@ class Actor:
             raise
 
     def leave(self) -> None:
-        """Leave every job that this process is in, so that the others see it at once; timelines are written."""
+        """Leave every job of this process, so that the others notice at once; write timelines."""
         leave()
 
 
@@ -103,22 +103,22 @@ class Worker(Actor):
     """A rank."""
 
     def __init__(self) -> None:
-        """It has no executable yet."""
+        """Start without an executable."""
         self.executable: Any = None
 
     def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Make the object that `execute` gives to functions."""
+        """Make the object that `execute` passes to functions."""
         self.executable = kind(*args, **kwargs)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """What the function returns. Raises what it raises, and RuntimeError if it calls `sys.exit`."""
+        """Return what the function returns. Raises what it raises, and RuntimeError if it calls `sys.exit`."""
         try:
             return self.attempt(function, args, kwargs)
         except SystemExit as leaving:  # to Ray it would be the end of the process
             raise RuntimeError(f"the function called sys.exit({leaving.code!r:.80}); return instead") from None
 
     def attempt(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """What the function returns; if it raises, this rank leaves its jobs, so that others do not wait for it."""
+        """Return what the function returns; if it raises, leave this rank's jobs, so that others do not wait for it."""
         try:
             return function(*args, **kwargs)
         except BaseException:
@@ -126,7 +126,7 @@ class Worker(Actor):
             raise
 
     def execute(self, function: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """As `call`, with the executable as the only argument."""
+        """Do as `call`, with the executable as the only argument."""
         return self.call(function, (self.executable,), {})
 
 
@@ -134,7 +134,7 @@ class Server(Actor):
     """A parameter server."""
 
     def serve(self) -> None:
-        """Until this actor is killed. Raises JobError, InvalidArgumentError."""
+        """Serve until this actor is killed. Raises JobError, InvalidArgumentError."""
         from paceline.job.server import serve
 
         serve()
@@ -161,23 +161,23 @@ def leave() -> None:
 
 @dataclass(frozen=True)
 class Left:
-    """An elastic job's worker has left before the end, as it was told, or with an exit code of its own."""
+    """A worker of an elastic job has left before the end, on request or with its own exit code."""
 
     code: int
 
 
 class Member(Worker):
-    """A worker of an elastic job."""
+    """A worker of an elastic job, whose rank the driver decides for each world."""
 
     def join(self, variables: Mapping[str, str], interface: str | None) -> None:
-        """As `enter`; the driver says by and by which rank this is. `interface`: None for the node's address."""
+        """Do as `enter`; the driver tells the rank later. `interface`: None for the node's address."""
         import ray
 
         own = ray.util.get_node_ip_address() if interface is None else self.interface(interface)
         self.enter({**variables, "PACELINE_INTERFACE": own})
 
     def run(self, call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> tuple[int, Any] | Left:
-        """Its rank at the end, and what the function returns."""
+        """Return the final rank, and what the function returns."""
         from paceline.job.elastic_member import membership
 
         try:

@@ -5,13 +5,11 @@ gradients' sizes through `paceline.job`. docs/how-to/replay.md says what is meas
 
 | module | holds |
 | --- | --- |
-| traces | traces with fewer bytes |
-| part | what a worker does, as the simulator prepares it |
-| player | the iteration: what waits for what |
-| exchange | buffers, all-reduces, checked sums |
-| clock | sleeping until a moment; how late one woke up |
-| align | one clock for ranks of several machines |
-| play | all of one rank's part |
-| load | what the machine did to a rank meanwhile |
-| result | what a rank says afterwards, and iteration times of all ranks |
+| worker_schedule | what one worker does in an iteration, from the simulator |
+| player | plays that schedule |
+| exchange | the buckets as real buffers, and their sums |
+| clock, align | sleeping until a moment; one clock for all hosts |
+| load | what the machine did to the process |
+| play, result | one rank's part of the job; results of all ranks |
+| traces | traces with fewer bytes, for slow networks |
 """

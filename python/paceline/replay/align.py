@@ -1,8 +1,8 @@
-"""One clock for ranks of several machines: the first rank's.
+"""One clock for ranks on several machines: the first rank's.
 
-A rank whose clock is another one asks the first rank for the time, several times, and believes the answer that came
-quickest (D. Mills, RFC 5905, section 10: the clock filter), before the iterations and after them. In between, its clock
-is taken to gain or lose evenly. The runtime aligns the times of its timelines in the same way.
+A rank with another clock asks the first rank for the time, several times, and believes the quickest answer (D. Mills,
+RFC 5905, section 10: the clock filter), before the iterations and after them. In between, its clock is assumed to drift
+evenly. The runtime aligns the times of its timelines in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKED = 32
 
 @dataclass(frozen=True)
 class Offset:
-    """What has to be added to this rank's clock; nanoseconds."""
+    """What to add to this rank's clock, in nanoseconds."""
 
     at: int
     """By this rank's clock."""
@@ -33,7 +33,10 @@ class Offset:
 
 
 def offset(ranks: Job, clock: Clock, names: Sequence[str]) -> Offset:
-    """To the first rank's clock; all ranks call this together. `names` tells clocks apart, by rank. Raises JobError."""
+    """Return the offset to the first rank's clock; all ranks call this together.
+
+    `names` tells clocks apart, by rank. Raises JobError.
+    """
     found = Offset(clock.now(), 0)
     for other in range(1, ranks.size):
         if names[other] == names[0]:
@@ -67,18 +70,18 @@ def _ask(ranks: Job, clock: Clock) -> Offset:
 
 @dataclass(frozen=True)
 class Common:
-    """From this rank's clock to the first rank's, between two alignments."""
+    """Converts this rank's clock to the first rank's, between two alignments."""
 
     before: Offset
     after: Offset
 
     def __call__(self, moment: int) -> int:
-        """The moment by the first rank's clock."""
+        """Return the moment by the first rank's clock."""
         span = self.after.at - self.before.at
         gained = (self.after.ahead - self.before.ahead) * (moment - self.before.at) // span if span else 0
         return moment + self.before.ahead + gained
 
     @property
     def error_s(self) -> float:
-        """At the most."""
+        """Largest error in seconds."""
         return max(self.before.error, self.after.error) * 1e-9

@@ -1,4 +1,4 @@
-"""Sleeping until a moment, and how late one woke up. Times are nanoseconds of CLOCK_MONOTONIC."""
+"""Sleeping until a moment, and how late one wakes up. Times are nanoseconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Lateness:
 
     @classmethod
     def of(cls, late_ns: Sequence[int]) -> Lateness:
-        """Of all deadlines of an iteration."""
+        """Return the lateness over all deadlines of an iteration."""
         ordered = sorted(late_ns) or [0]
         at = [ordered[int(share * (len(ordered) - 1))] * 1e-9 for share in (0.5, 0.99, 1)]
         return cls(len(late_ns), *at)
@@ -44,11 +44,11 @@ class Clock:
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _LEAST_SLACK_NS, 0, 0, 0)
 
     def now(self) -> int:
-        """Nanoseconds."""
+        """Return nanoseconds."""
         return time.monotonic_ns()
 
     def sleep_until(self, moment: int) -> None:
-        """Return at `moment` or later; by how much later is kept."""
+        """Return at `moment` or later, and record by how much later."""
         left = moment - self.now()
         while left > 0:
             time.sleep(left * 1e-9)  # until an absolute time: clock_nanosleep with TIMER_ABSTIME
@@ -56,6 +56,6 @@ class Clock:
         self._late.append(-left)
 
     def lateness(self) -> Lateness:
-        """Since the last call."""
+        """Return the lateness since the last call."""
         late, self._late = self._late, []
         return Lateness.of(late)

@@ -1,4 +1,4 @@
-"""The buckets of a trace as real buffers, all-reduced through `paceline.job`, and their sums checked."""
+"""The buckets of a trace as real buffers, all-reduced through `paceline.job`, and checks of their sums."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.catalog import names
 from paceline.job.arrays import memory
 from paceline.job.collectives import Handle, SubmitOptions
 from paceline.replay.clock import Clock
@@ -21,7 +22,7 @@ _PERIOD = 3
 """Elements after which the numbers of a check repeat."""
 _ADDING = 64
 """Ranks whose contribution to a check is not 0: sums stay below 256, which bfloat16 still tells apart."""
-_MEET = "recursive-doubling"
+_MEET: names.Strategy = "recursive-doubling"
 
 
 class JobExchange:
@@ -37,7 +38,7 @@ class JobExchange:
         strategy: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Take memory for all buckets, and touch it. `servers` places buckets by name.
+        """Allocate and touch memory for all buckets. `servers` places buckets by name.
 
         `barrier`: parameter servers send nothing of an iteration before they have all of it. `strategy`: None is the
         job's.
@@ -53,13 +54,13 @@ class JobExchange:
         self._handles: dict[int, Handle[Any]] = {}
 
     def meet(self) -> int:
-        """A moment soon, the same at all ranks: each one's is by its own clock."""
+        """Return a moment soon, the same at all ranks, each by its own clock."""
         latest = np.array([self._clock.now() + self._clock.ahead + _MARGIN_NS])
         self._job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
         return int(latest[0]) - self._clock.ahead
 
     def issue(self, bucket: int) -> None:
-        """Begin the all-reduce of a bucket."""
+        """Start the all-reduce of a bucket."""
         array, known = self._arrays[bucket], self._part.buckets[bucket]
         how = SubmitOptions(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
         if self._strategy is not None:
@@ -70,20 +71,20 @@ class JobExchange:
         self._handles[bucket] = self._job._begin("all_reduce", array, given, None, **how)
 
     def held(self, bucket: int) -> bool:
-        """Whether its sum is there."""
+        """Return whether the bucket's sum has arrived."""
         handle = self._handles.get(bucket)
         return handle is None or handle.done()
 
     def wait(self, bucket: int) -> None:
-        """Until it is. Raises JobError."""
+        """Wait for the bucket's sum. Raises JobError."""
         handle = self._handles.get(bucket)
         if handle is not None:
             handle.wait()
 
     def check(self) -> int:
-        """All-reduce known numbers in all buckets; gives how many sums were compared. Raises ArithmeticError.
+        """All-reduce known numbers in all buckets; return how many sums were compared. Raises ArithmeticError.
 
-        What has no gradient arrives as zeros.
+        Buckets without a gradient arrive as zeros.
         """
         for bucket in self._part.order:
             for place, value in enumerate(self._stored(self._contribution(bucket, self._job.rank))):
@@ -100,12 +101,12 @@ class JobExchange:
         return len(self._part.order)
 
     def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The first elements; the others repeat them."""
+        """Return the first elements, which the others repeat."""
         pattern = np.arange(bucket + rank, bucket + rank + _PERIOD) % _PERIOD
         return (pattern * (rank < _ADDING)).astype("float32")
 
     def _stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """As the buffers hold them: bfloat16 is the upper half of float32."""
+        """Return the numbers as the buffers hold them: bfloat16 is the upper half of float32."""
         if self._dtype:
             return (values.astype("float32").view("uint32") >> 16).astype("uint16")
         return values.astype(self._part.dtype)

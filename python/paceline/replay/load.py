@@ -13,7 +13,7 @@ _STEAL = 8  # field of the line "cpu" in /proc/stat (proc(5))
 
 @dataclass(frozen=True)
 class Load:
-    """Counted since the start, or a difference."""
+    """Counts since the start, or a difference."""
 
     involuntary_switches: int
     cpu_s: float
@@ -21,7 +21,7 @@ class Load:
     """Of the whole machine: what its host gave to others."""
 
     def since(self, before: Load) -> Load:
-        """The difference."""
+        """Return the difference."""
         return Load(
             self.involuntary_switches - before.involuntary_switches,
             self.cpu_s - before.cpu_s,
@@ -30,7 +30,7 @@ class Load:
 
 
 def load() -> Load:
-    """Of this process and this machine, so far."""
+    """Return the counts of this process and this machine so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Load(usage.ru_nivcsw, usage.ru_utime + usage.ru_stime, _steal_s())
 

@@ -1,4 +1,4 @@
-"""One rank's part of a job that plays a trace: what it plays, and what it says of it."""
+"""One rank's part of a job that plays a trace: what it plays, and what it reports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Asked:
 
 
 def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
-    """All ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
+    """Play; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = asked.cluster or load_cluster(None)
     options = _core_options(ranks, asked, cluster)
@@ -88,13 +88,13 @@ def play(ranks: Job, asked: Asked, clock: Clock | None = None) -> Played:
 
 
 def gather(ranks: Job, played: Played) -> list[Played]:
-    """What all ranks say, at rank 0; elsewhere nothing."""
+    """Return the reports of all ranks at rank 0; nothing elsewhere."""
     said = objects.gather(ranks, json.dumps(played.to_dict()))
     return [Played.from_dict(json.loads(text)) for text in said]
 
 
 def _clocks(ranks: Job, clock: Clock) -> Sequence[str]:
-    """By rank; the same for ranks that share one."""
+    """Return the clocks by rank; the same for ranks that share one."""
     names: list[str] = json.loads(objects.share(ranks, json.dumps(objects.gather(ranks, clock.name or _machine()))))
     return names
 
@@ -107,7 +107,7 @@ def _machine() -> str:
 
 
 def _core_options(ranks: Job, asked: Asked, cluster: Cluster) -> dict[str, Any]:
-    """What decides a worker's part. A strategy chosen by size has no servers, as `ring` has none."""
+    """Return the options that decide a worker's part. A strategy chosen by size has no servers, like `ring`."""
     settings = ranks.settings
     strategy = asked.strategy or settings.strategy or "ring"
     servers: dict[str, Any] = {}

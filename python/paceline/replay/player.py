@@ -1,7 +1,7 @@
 """The iteration of a worker, as crates/simulator/src/simulation.rs has it: what waits for what.
 
-Compute is a time, not work: a layer begins when the one before has ended and its buckets are there, and ends its
-duration later. The player sleeps only where something has to happen at that moment, and a late wake-up is made up for.
+Compute is a duration, not work: a layer starts when the one before has ended and its buckets have arrived, and ends its
+duration later. The player sleeps only where something has to happen at that moment, and makes up for a late wake-up.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ class Exchange(Protocol):
     """The ranks' side of the buckets."""
 
     def meet(self) -> int:
-        """A moment soon, the same at all ranks."""
+        """Return a moment soon, the same at all ranks."""
 
     def issue(self, bucket: int) -> None:
-        """Hand this iteration's gradient over."""
+        """Hand over this iteration's gradient."""
 
     def held(self, bucket: int) -> bool:
-        """Whether the sum of what was issued last is there."""
+        """Return whether the sum of what was issued last has arrived."""
 
     def wait(self, bucket: int) -> None:
-        """Until it is."""
+        """Wait for that sum."""
 
 
 class Timekeeper(Protocol):
     """A clock."""
 
     def now(self) -> int:
-        """Nanoseconds."""
+        """Return nanoseconds."""
 
     def sleep_until(self, moment: int) -> None:
-        """Return then."""
+        """Return at that moment."""
 
     def lateness(self) -> Lateness:
-        """Since the last call."""
+        """Return the lateness since the last call."""
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one rank did in one iteration; moments are nanoseconds."""
+    """What one rank did in one iteration; moments in nanoseconds."""
 
     begin: int
     handed: int
@@ -66,12 +66,12 @@ class Player:
     """Plays one worker's part."""
 
     def __init__(self, part: Part, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark) -> None:
-        """`together`: all ranks begin each iteration at the same moment."""
+        """`together`: all ranks start each iteration at the same moment."""
         self.part, self.exchange, self.clock, self.together, self.mark = part, exchange, clock, together, mark
         self._handing_over = part.handing_over()
 
     def play(self) -> list[Iteration]:
-        """All iterations, of which the last one's sums have arrived."""
+        """Play all iterations, until the last one's sums have arrived."""
         played: list[Iteration] = []
         at, before = 0, load()
         for number, factors in enumerate(self.part.factors):
@@ -103,7 +103,7 @@ class Player:
         return at
 
     def _parameters(self, at: int, layer: str, needs: tuple[int, ...]) -> int:
-        """When the layer can begin: now, unless its buckets have come while the one before ran."""
+        """Return when the layer can start: now, unless its buckets came while the one before ran."""
         self.clock.sleep_until(at)
         if all(map(self.exchange.held, needs)):
             return at

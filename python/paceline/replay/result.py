@@ -1,4 +1,4 @@
-"""What ranks say of a replay, and the iteration times of all of them together."""
+"""The ranks' reports of a replay, and the iteration times of all of them together."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Played:
     """By which moments of this rank may be wrong, if its clock is not that of the first rank."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Played:
-        """The inverse."""
+        """Return a result from JSON."""
         iterations = tuple(
             Iteration(**{**one, "late": Lateness(**one["late"]), "load": Load(**one["load"])})
             for one in values["iterations"]
@@ -68,14 +68,14 @@ class Measured:
 
 
 def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
-    """How iterations are measured, as in the simulator."""
+    """Return how iterations are measured, as in the simulator."""
     if servers and not exchange_only:
         return "handed"
     return "start" if barrier else "end"
 
 
 def measured(ranks: Sequence[Played]) -> list[Measured]:
-    """The iterations after the warm-up. Raises InvalidArgumentError for ranks that tell moments by different clocks."""
+    """Return the iterations after the warm-up. Raises InvalidArgumentError for ranks with different clocks."""
     if len({one.clock for one in ranks}) > 1:
         raise InvalidArgumentError("replay: these ranks have no common clock; they are of different runs")
     first = ranks[0]

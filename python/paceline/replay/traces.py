@@ -1,4 +1,4 @@
-"""Traces for networks that are slower than those meant: fewer bytes, the same tensors and times."""
+"""Traces for slower networks: fewer bytes, the same tensors and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SHRINK = 1_000_000
 
 
 def shrunk(trace: Trace, divisor: float) -> Trace:
-    """The trace with all bytes divided, to whole elements and at least one. Raises InvalidArgumentError."""
+    """Return the trace with all bytes divided, to whole elements and at least one. Raises InvalidArgumentError."""
     if divisor == 1:
         return trace
     if not 1 <= divisor <= MOST_SHRINK:

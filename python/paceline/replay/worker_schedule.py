@@ -1,4 +1,4 @@
-"""What one worker does in each iteration: the simulator's own view, so that nothing is defined twice."""
+"""What one worker does in each iteration, in the simulator's own view, so that nothing is defined twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Factors:
-    """What times of one iteration are multiplied by."""
+    """Factors of the times of one iteration."""
 
     compute: float
     backward: float
@@ -64,7 +64,7 @@ class Part:
 
     @classmethod
     def of(cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int) -> Part:
-        """The part of one worker under the core's options. Raises InvalidArgumentError."""
+        """Return the part of one worker under these options. Raises InvalidArgumentError."""
         text = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
         values: dict[str, Any] = json.loads(text)
         values["layers"] = tuple(Layer(**{**layer, "needs": tuple(layer["needs"])}) for layer in values["layers"])
@@ -75,6 +75,6 @@ class Part:
         return cls(**values)
 
     def handing_over(self) -> list[tuple[float, int]]:
-        """When each bucket is handed over, from the start of the backward pass, in the common order."""
+        """Return when each bucket is handed over, from the start of the backward pass, in the common order."""
         ready = {bucket: at for at, bucket in self.ready}
         return list(zip(accumulate((ready[bucket] for bucket in self.order), max), self.order, strict=True))

@@ -1,4 +1,4 @@
-"""What is compared: one cell is a trace under a strategy on some workers and servers."""
+"""What is compared: a cell is a trace under a strategy on a number of workers and servers."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class Cell:
 
     @property
     def hosts(self) -> int:
-        """With workers."""
+        """Number of hosts with workers."""
         return self.workers // self.ranks_per_host
 
     @property
     def needs_switch(self) -> bool:
-        """Whether a switch adds up."""
+        """Whether a switch reduces."""
         return "aggregation" in self.strategy.knobs
 
     def loaded(self) -> Trace:
-        """The trace as it is run and simulated. Raises InvalidArgumentError."""
+        """Return the trace as it is run and simulated. Raises InvalidArgumentError."""
         return shrunk(load_trace(self.trace), self.shrink)
 
     def title(self) -> str:
-        """For people."""
+        """Return a title for people."""
         where = units.count(self.workers, "worker")
         where += f", {units.count(self.servers, 'server')}" if self.servers else ""
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """What names it in JSON."""
+        """Return what identifies it in JSON."""
         return {
             "trace": self.trace,
             "strategy": self.strategy.name,
@@ -85,13 +85,13 @@ class Skipped:
     """It was tried."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {**self.cell.to_dict(), "reason": self.reason, "failed": self.failed}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A product of what is to be compared."""
+    """The product of values to compare."""
 
     traces: Sequence[str]
     strategies: Sequence[str]
@@ -101,7 +101,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Network:
-    """Of all cells."""
+    """The network of all cells."""
 
     bandwidths_bps: Sequence[float]
     shrink: float | None = None
@@ -125,7 +125,7 @@ FULL = (Wanted((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL,),
 
 
 def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
-    """Each once, in order. Raises InvalidArgumentError for what does not exist."""
+    """Return each cell once, in order. Raises InvalidArgumentError for what does not exist."""
     found: dict[Cell, None] = {}
     for one in wanted:
         if too_many := [count for count in one.workers if count > MOST_RANKS]:
@@ -149,19 +149,19 @@ def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
 def chosen(
     trace: Trace, workers: int, bandwidth_bps: float, shrink: float | None, scale: float | None
 ) -> tuple[float, float]:
-    """What divides the bytes and what multiplies the times: as given, or by themselves, for ranks that share cores."""
+    """Return the divisor of bytes and the factor of times: as given, or chosen for ranks that share cores."""
     times = scale if scale is not None else auto_scale(trace, workers)
     return shrink if shrink is not None else auto_shrink(trace, bandwidth_bps, times), times
 
 
 def auto_scale(trace: Trace, workers: int) -> float:
-    """What multiplies times, so that the machine keeps up with so many ranks; 1 for a trace that computes nothing."""
+    """Return the factor of times with which the machine keeps up with this many ranks; 1 without computation."""
     crowded = workers > RANKS_PER_CORE * cores()
     return workers / cores() if crowded and _computes(trace) else 1.0
 
 
 def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float:
-    """What divides the bytes so that they take LINK_S x scale on one link; 1 for a trace that computes nothing."""
+    """Return the divisor with which the bytes take LINK_S x scale on one link; 1 without computation."""
     if not _computes(trace):
         return 1.0
     bits = 8 * json.loads(trace.summary())["gradient_bytes"]
@@ -180,12 +180,15 @@ def _computes(trace: Trace) -> bool:
 
 
 def _ranks_per_host(strategy: Strategy, workers: int) -> int:
-    """A hierarchy needs hosts with several ranks."""
+    """Return several ranks per host for a strategy with a hierarchy, otherwise one."""
     return _HIERARCHY if "inside" in strategy.knobs and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:
-    """Each once; `all` are all that run over sockets and shared memory. Raises InvalidArgumentError."""
+    """Return each strategy once; `all` are those that run over sockets and shared memory.
+
+    Raises InvalidArgumentError.
+    """
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])

@@ -1,4 +1,4 @@
-"""All cells, one cluster after the other: the largest first, so that what cannot be done is known early."""
+"""All cells, one cluster after the other: the largest first, so that what is impossible is known early."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """With what cells are compared."""
+    """How cells are compared."""
 
     repeats: int = 5
     network: str = "fluid"
@@ -36,7 +36,7 @@ class ComparisonOptions:
 
 
 def compare(asked: Iterable[Cell], emulator: Emulator, how: ComparisonOptions, progress: Progress) -> Validation:
-    """Run and simulate each. Raises InvalidArgumentError, ClickException if no cluster can be brought up."""
+    """Run and simulate each cell. Raises InvalidArgumentError, ClickException if no cluster can be brought up."""
     return _Comparison(emulator, how, progress).of(asked)
 
 
@@ -48,7 +48,7 @@ class _Comparison:
         self.done = 0
 
     def of(self, asked: Iterable[Cell]) -> Validation:
-        """All cells."""
+        """Compare all cells."""
         self._forecast(asked)
         try:
             for group in _groups(list(self.forecasts)):
@@ -74,7 +74,7 @@ class _Comparison:
                 self.forecasts[cell] = simulated
 
     def _group(self, group: Sequence[Cell]) -> None:
-        """Cells on one cluster."""
+        """Compare the cells on one cluster."""
         wanted = self.emulator.cluster(
             workers=group[0].hosts,
             servers=max(cell.servers for cell in group),
@@ -91,7 +91,7 @@ class _Comparison:
                     self.progress(self.done, len(self.forecasts), said)
 
     def _prepare(self, cluster: Cluster, cell: Cell) -> float | None:
-        """Set the rate; the network's largest error at it, as the cluster itself measures."""
+        """Set the rate; return the network's largest error at it, as the cluster itself measures."""
         cluster.set_bandwidth(cell.bandwidth_bps)
         if not self.how.check or cell.hosts < 2:
             return None
@@ -114,20 +114,20 @@ class _Comparison:
 
 
 def too_long(expected_s: float) -> str | None:
-    """Why a cell of which an iteration takes so long is not run, if it is not."""
+    """Return why a cell with such long iterations is not run, if it is not."""
     if expected_s <= LONGEST_S:
         return None
     return f"an iteration would take {expected_s:.0f} s, more than {LONGEST_S:.0f} s; give a larger --shrink"
 
 
 def in_short(row: Row) -> str:
-    """For people who wait."""
+    """Return a short name for the progress display."""
     times = f"measured {units.duration(row.measured_s)}, simulated {units.duration(row.simulated_s)}"
     return f"{row.cell.title()}: {times}, {row.error:+.1%}"
 
 
 def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that run on the same hosts with workers, those with most first."""
+    """Group the cells that run on the same hosts, those with the most workers first."""
     groups: dict[int, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.hosts, []).append(cell)

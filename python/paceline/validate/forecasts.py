@@ -1,4 +1,4 @@
-"""A cell simulated: the same trace, rates and rules as it is run with."""
+"""A cell simulated, with the trace, rates and rules with which it is run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}
 
 @dataclass(frozen=True)
 class Costs:
-    """What a simulated message costs besides its bytes, as users write times."""
+    """The cost of a simulated message besides its bytes, as users write times."""
 
     latency: str | None = None
     message_overhead: str | None = None
@@ -33,16 +33,16 @@ class Forecast:
     """None where that model has no switch that forwards sums as they come."""
 
     def network(self, wanted: str) -> str:
-        """The model that is wanted, or the one that there is."""
+        """The requested model, or the only one there is."""
         return "fifo" if self.fluid_s is None else wanted
 
     def of(self, network: str) -> float:
-        """By one of them; by `fifo` where `fluid` has no forecast."""
+        """Return the forecast of one model; of `fifo` where `fluid` has none."""
         return self.fifo_s if network == "fifo" or self.fluid_s is None else self.fluid_s
 
 
 def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = None) -> Forecast:
-    """Under both. Raises InvalidArgumentError."""
+    """Forecast under both models. Raises InvalidArgumentError."""
     trace = cell.loaded()
     fifo_s = run_of(cell, trace, "fifo", cluster, knobs=knobs).result().iteration_s
     if cell.needs_switch:
@@ -51,7 +51,7 @@ def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = Non
 
 
 def emulated(cell: Cell, costs: Costs) -> Cluster:
-    """The cluster on which a cell is run on one machine. Raises InvalidArgumentError."""
+    """Return the cluster on which a cell is run on one machine. Raises InvalidArgumentError."""
     return load_cluster(
         None,
         bandwidth=f"{cell.bandwidth_bps:.0f}bps",

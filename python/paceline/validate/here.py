@@ -33,7 +33,7 @@ _KNOBS = ("chunk", "distribution", "inside")
 
 @dataclass(frozen=True)
 class Here:
-    """The job, and the cluster that it is taken for."""
+    """The job, and the cluster that it is assumed to run on."""
 
     ranks: Job
     layout: Layout
@@ -41,11 +41,11 @@ class Here:
 
     @property
     def bandwidth_bps(self) -> float:
-        """Of the cluster file."""
+        """Rate of the cluster file."""
         return parse_rate(json.loads(self.cluster.to_json())["bandwidth"])
 
     def check(self) -> None:
-        """Raises InvalidArgumentError for a cluster that is another one."""
+        """Raise InvalidArgumentError if the cluster is another one."""
         told, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
         if told != found:
             raise InvalidArgumentError(
@@ -55,7 +55,7 @@ class Here:
 
 
 def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how: dict[str, Any]) -> list[Cell]:
-    """`how`: shrink and scale (None: by themselves), bucket_size. Raises InvalidArgumentError."""
+    """Return the cells. `how`: shrink and scale (None: chosen), bucket_size. Raises InvalidArgumentError."""
     found = []
     settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
@@ -77,7 +77,7 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
 
 
 def why_not(cell: Cell, settings: Settings, layout: Layout) -> str | None:
-    """Why a cell is not run here as it is simulated, if it is not."""
+    """Return why a cell is not run here as it is simulated, if it is not."""
     if cell.needs_switch:
         return "the process in a switch's place has a card like others; paceline validate without --here compares it"
     if "multicast" in cell.strategy.knobs and settings.multicast is None:
@@ -88,7 +88,7 @@ def why_not(cell: Cell, settings: Settings, layout: Layout) -> str | None:
 
 
 def _servers(cell: Cell, settings: Settings, layout: Layout) -> str | None:
-    """As a cluster file says where servers are."""
+    """Return where servers are, in the words of a cluster file."""
     hosts = len(layout.hosts)
     places: Sequence[int] = layout.servers
     if not settings.server_processes:
@@ -100,7 +100,7 @@ def _servers(cell: Cell, settings: Settings, layout: Layout) -> str | None:
 
 
 def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
-    """What the job is told, for the simulation."""
+    """Return the job's options, for the simulation."""
     wanted = {name: getattr(settings, name) for name in _KNOBS if name in cell.strategy.knobs}
     if cell.servers and settings.placement in PLACEMENTS:
         wanted["placement"] = settings.placement
@@ -110,7 +110,7 @@ def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
 
 
 class Comparison:
-    """At rank 0, while the others are in `take_part`."""
+    """Rank 0's side, while the others are in `take_part`."""
 
     def __init__(self, here: Here, network: str, repeats: int, progress: Progress) -> None:
         """`network` is the model whose forecast counts."""
@@ -120,14 +120,14 @@ class Comparison:
         self._clock_error_s = 0.0
 
     def simulate(self, asked: Sequence[Cell]) -> None:
-        """Each cell that can be compared. Raises InvalidArgumentError."""
+        """Simulate each cell that can be compared. Raises InvalidArgumentError."""
         for cell in asked:
             simulated = self._forecast(cell)
             if simulated is not None:
                 self._forecasts[cell] = simulated
 
     def run(self) -> Validation:
-        """What was simulated. Raises JobError."""
+        """Run what was simulated. Raises JobError."""
         for number, (cell, simulated) in enumerate(self._forecasts.items()):
             row = Row(cell, self._observe(cell), simulated, self.network, _realtime())
             self.result.rows.append(row)
@@ -151,7 +151,7 @@ class Comparison:
         return simulated
 
     def _observe(self, cell: Cell) -> Observed:
-        """At least so many iterations that were not disturbed, if they come within MOST_RUNS."""
+        """Measure at least this many undisturbed iterations, if they come within MOST_RUNS."""
         order = {
             "trace": cell.loaded().to_json(),
             "speedup": 1 / cell.scale,
@@ -170,7 +170,7 @@ class Comparison:
 
 
 def take_part(here: Here) -> None:
-    """At all other ranks: play until rank 0 has enough. Raises JobError, InvalidArgumentError."""
+    """Play, at all other ranks, until rank 0 has enough. Raises JobError, InvalidArgumentError."""
     while (order := json.loads(objects.share(here.ranks))) is not None:
         _play(here, order)
     objects.heard(here.ranks)

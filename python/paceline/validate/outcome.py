@@ -1,4 +1,4 @@
-"""What a validation comes to: rows, what was skipped, errors by strategy."""
+"""The result of a validation: rows, what was skipped, errors by strategy."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Row:
 
     @property
     def measured_s(self) -> float:
-        """The median of what counts."""
+        """Median of the iterations that count."""
         return self.observed.median_s
 
     @property
     def simulated_s(self) -> float:
-        """By the network model that counts, or that there is."""
+        """Forecast of the network model that counts, or of the only one there is."""
         return self.forecast.of(self.network)
 
     @property
     def error(self) -> float:
-        """Simulated ÷ measured - 1."""
+        """Simulated divided by measured, minus 1."""
         return self.simulated_s / self.measured_s - 1
 
     @property
@@ -55,7 +55,7 @@ class Row:
         return bool(self.observed.good)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; times in seconds."""
+        """Return it for JSON; times in seconds."""
         used = self.observed.used
         cpu_s = sum(one.cpu_s for one in used) / len(used)
         return {
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of some rows: absolute values."""
+    """Absolute errors of some rows."""
 
     rows: int
     mean: float
@@ -92,14 +92,14 @@ class Errors:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Errors:
-        """At least one row."""
+        """Return the errors of at least one row."""
         sizes = [abs(row.error) for row in rows]
         return cls(len(sizes), sum(sizes) / len(sizes), max(sizes))
 
 
 @dataclass
 class Validation:
-    """All of it."""
+    """All results."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -111,18 +111,18 @@ class Validation:
 
     @property
     def failed(self) -> bool:
-        """Whether a run did not end well."""
+        """Whether a run failed."""
         return any(one.failed for one in self.skipped)
 
     def by_strategy(self) -> dict[str, list[Row]]:
-        """In the order of the rows."""
+        """Errors by strategy, in the order of the rows."""
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
             groups.setdefault(row.cell.strategy.name, []).append(row)
         return groups
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return the results as `--json` prints them."""
         summary = {name: vars(Errors.of(rows)) for name, rows in self.by_strategy().items()}
         return {
             "rows": [row.to_dict() for row in self.rows],
@@ -135,7 +135,7 @@ class Validation:
         }
 
     def to_csv(self) -> str:
-        """The rows; times in seconds."""
+        """Return the rows as CSV; times in seconds."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(_CSV)

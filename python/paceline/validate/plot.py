@@ -1,4 +1,4 @@
-"""Measured against simulated: a colour and marker a strategy, the diagonal, and the band of good forecasts."""
+"""Measured against simulated: a colour and marker for each strategy, the diagonal, and the band of good forecasts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARGIN = 1.4
 
 
 def check(path: Path) -> None:
-    """Raises InvalidArgumentError where nothing could be drawn to this file."""
+    """Raise InvalidArgumentError if nothing could be drawn to this file."""
     plotting.check_plot(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
@@ -37,7 +37,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """The plot as a matplotlib figure; no window is opened."""
+    """Return the plot as a matplotlib figure; no window is opened."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

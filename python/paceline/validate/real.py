@@ -1,4 +1,4 @@
-"""A cell run for real on a cluster, again while the machine disturbs it."""
+"""A cell run for real on a cluster, and repeated while the machine disturbs it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _GROUP = "239.77.0.0:47700"
 
 
 class Output(Protocol):
-    """Keeps what ranks print."""
+    """Collects what ranks print."""
 
     def stderr(self, rank: int) -> str:
-        """Of one rank."""
+        """Return what one rank printed to stderr."""
 
 
 class Cluster(Protocol):
@@ -55,13 +55,13 @@ class Cluster(Protocol):
         limit_s: float = ...,
         **settings: Any,  # noqa: ANN401
     ) -> int:
-        """Ranks of a command on all workers; the exit code."""
+        """Run ranks of a command on all workers; return the exit code."""
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Of every card."""
+        """Set the rate of every card."""
 
     def check(self, *, repeats: int = ...) -> Any:  # noqa: ANN401
-        """How well the network keeps to its rate."""
+        """Measure how well the network keeps its rate."""
 
 
 class Emulator(Protocol):
@@ -69,29 +69,29 @@ class Emulator(Protocol):
 
     @property
     def cluster(self) -> Callable[..., AbstractContextManager[Cluster]]:
-        """workers, servers, switch, bandwidth_bps, realtime."""
+        """Bring up a cluster: workers, servers, switch, bandwidth_bps, realtime."""
 
     @property
     def Collected(self) -> Callable[[], Output]:
-        """Makes an Output."""
+        """Make an Output."""
 
 
 class CellFailedError(PacelineError):
-    """A run that did not end well; the message says why."""
+    """A run failed; the message says why."""
 
 
 class InterruptedRunError(click.ClickException):
-    """Somebody ended it: no other cell is begun."""
+    """The user ended the run: no other cell is started."""
 
     def __init__(self, code: int) -> None:
-        """`code`: that of the launcher, 128 and the number of a signal."""
+        """`code`: that of the launcher, 128 plus the number of a signal."""
         super().__init__(f"ended by {signal.Signals(code - _SIGNALS).name}")
         self.exit_code = code  # type: ignore[misc]
 
 
 @dataclass
 class Observed:
-    """What was measured of a cell."""
+    """Measurements of a cell."""
 
     good: list[Measured] = field(default_factory=list)
     disturbed: list[Measured] = field(default_factory=list)
@@ -99,28 +99,28 @@ class Observed:
 
     @property
     def used(self) -> list[Measured]:
-        """What counts: iterations that were not disturbed, or all if there are none."""
+        """Iterations that count: those not disturbed, or all if there are none."""
         return self.good or self.disturbed
 
     @property
     def seconds(self) -> list[float]:
-        """Of the iterations that count, in order of size."""
+        """Durations of the iterations that count, sorted."""
         return sorted(one.seconds for one in self.used)
 
     @property
     def median_s(self) -> float:
-        """Of the iterations that count."""
+        """Median of the iterations that count."""
         return statistics.median(self.seconds)
 
     def add(self, iterations: Sequence[Measured], cores: int) -> None:
-        """One run's."""
+        """Add one run."""
         self.runs += 1
         for one in iterations:
             (self.disturbed if disturbance(one, cores) else self.good).append(one)
 
 
 def disturbance(iteration: Measured, cores: int) -> str | None:
-    """What the machine did to an iteration, beyond the limits."""
+    """Return what the machine did to an iteration, beyond the limits."""
     if iteration.late_s > max(LEAST_LATE_S, LATE_SHARE * iteration.seconds):
         return "late wake-ups"
     if iteration.steal_s > STEAL_SHARE * cores * iteration.seconds:
@@ -130,7 +130,7 @@ def disturbance(iteration: Measured, cores: int) -> str | None:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is run: a cell, and for how long its iterations are expected to last."""
+    """What is run: a cell, and the expected duration of its iterations."""
 
     cell: Cell
     expected_s: float
@@ -140,12 +140,12 @@ class Ask:
 
 
 def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
-    """At least so many iterations that were not disturbed, if they come within MOST_RUNS. Raises CellFailedError."""
+    """Measure at least this many undisturbed iterations, if they come within MOST_RUNS. Raises CellFailedError."""
     return until_undisturbed(lambda count: play(cluster, emulator, replace(ask, iterations=count)), ask.iterations)
 
 
 def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iterations: int) -> Observed:
-    """Runs of as many iterations as are lacking, MOST_RUNS at the most."""
+    """Repeat runs of the missing number of iterations, at most MOST_RUNS times."""
     observed, available = Observed(), cores()
     while len(observed.good) < iterations and observed.runs < MOST_RUNS:
         observed.add(measured(play_so_many(iterations - len(observed.good))), available)
@@ -153,7 +153,7 @@ def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iteration
 
 
 def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
-    """What all ranks say of one run. Raises CellFailedError."""
+    """Return the reports of all ranks of one run. Raises CellFailedError."""
     cell = ask.cell
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         folder, output = Path(name), emulator.Collected()
@@ -185,7 +185,7 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
 
 
 def command(ask: Ask, folder: Path) -> list[str]:
-    """What every rank runs."""
+    """Return the command of every rank."""
     cell = ask.cell
     words = [sys.executable, "-m", "paceline.replay", cell.trace]
     words += ["--scale", f"{cell.scale:g}", "--shrink", f"{cell.shrink:g}", "--output", str(folder)]
@@ -194,7 +194,7 @@ def command(ask: Ask, folder: Path) -> list[str]:
 
 
 def read(folder: Path, workers: int) -> list[Played]:
-    """What ranks have written. Raises CellFailedError naming a rank that has not."""
+    """Read what ranks have written. Raises CellFailedError naming a rank that has not."""
     found = []
     for rank in range(workers):
         path = folder / f"replay-rank-{rank}.json"

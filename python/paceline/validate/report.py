@@ -13,7 +13,7 @@ _HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated",
 
 
 def text(result: Validation, width: int) -> list[str]:
-    """Tables by trace, errors by strategy, what was skipped: lines."""
+    """Return lines: tables by trace, errors by strategy, what was skipped."""
     lines: list[str] = []
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in result.rows:
@@ -75,7 +75,7 @@ def _errors(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _skipped(skipped: Sequence[Skipped]) -> list[str]:
-    """A line a reason, with the cells it stopped."""
+    """Return a line for each reason, with the cells it stopped."""
     reasons: dict[str, list[Skipped]] = {}
     for one in skipped:
         reasons.setdefault(one.reason, []).append(one)

@@ -1,6 +1,6 @@
-"""The timelines of one cell, measured and simulated, in one file for Perfetto: their tracks lie side by side.
+"""The timelines of one cell, measured and simulated, side by side in one file for Perfetto.
 
-Both begin with an iteration: a simulation's first is laid over the first that was measured, or, with parameter servers,
+Both start with an iteration: a simulation's first is laid over the first that was measured, or, with parameter servers,
 whose iterations overlap, over the very first. Earlier events of the run are left out.
 """
 
@@ -40,12 +40,12 @@ def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs
 
 
 def first(cell: Cell) -> int:
-    """The measured iteration that is laid over the simulation's first."""
+    """Return the measured iteration that is laid over the simulation's first."""
     return 0 if cell.servers else 1
 
 
 def both(real: Sequence[Event], simulated: Sequence[Event], number: int) -> list[Event]:
-    """All events, the measured ones from that iteration on. Raises CellFailedError if it is not there."""
+    """Return all events, the measured ones from that iteration on. Raises CellFailedError if it is missing."""
     start = _start(real, number)
     shifted = [{**event, "ts": event["ts"] - start} for event in _from(real, start)]
     other = [{**event, "pid": event["pid"] + _SIMULATED} for event in simulated]
@@ -54,7 +54,7 @@ def both(real: Sequence[Event], simulated: Sequence[Event], number: int) -> list
 
 
 def _named(word: str, events: Sequence[Event], shown: Sequence[Event], place: int) -> Iterator[Event]:
-    """Processes say whose they are, and stand beside their counterpart."""
+    """Label processes as measured or simulated, and place them next to their counterpart."""
     for event in shown:
         if event["ph"] != "M" or event["name"] != "process_name":
             yield event
@@ -80,7 +80,7 @@ def _start(events: Sequence[Event], number: int) -> float:
 
 
 def _from(events: Sequence[Event], start: float) -> Iterator[Event]:
-    """Those that begin then or later, and what names tracks; what ends an event stays with its beginning."""
+    """Return events from this time on, and what names tracks; the end of an event stays with its beginning."""
     begun = {event["id"] for event in events if event["ph"] == "b" and event["ts"] >= start}
     for event in events:
         if event["ph"] == "M":

@@ -1,4 +1,4 @@
-"""A worker: a replica of the model, its gradient, and the sum of its node's gradients if it is the root."""
+"""A worker, which holds a replica of the model, and a parameter server, which holds one shard of the gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Task:
 
 
 class Replica(Actor):
-    """A worker. Ray makes an actor of it; its calls are executed in the order in which they are made."""
+    """A worker. Ray makes an actor of it; its calls run in the order in which they are made."""
 
     def prepare(self, task: Task) -> None:
         """Make the model. Raises InvalidArgumentError for one that cannot be trained in this way."""
@@ -62,28 +62,28 @@ class Replica(Actor):
         self._lost = 0.0
 
     def state(self) -> dict[str, np.ndarray]:
-        """Parameters and buffers."""
+        """Return parameters and buffers."""
         return {name: value.detach().numpy().copy() for name, value in self._model.state_dict().items()}
 
     def begin(self, rank: int, state: Mapping[str, np.ndarray]) -> None:
-        """As this rank, with another replica's parameters and buffers: all begin with the same."""
+        """Start as this rank with another replica's parameters and buffers, so that all start equal."""
         import torch
 
         self._rank = rank
         self._model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in state.items()})
 
     def compute(self, step: int) -> None:
-        """The forward and the backward pass; the gradient stays here."""
+        """Run the forward and the backward pass; the gradient stays here."""
         with self.signed():
             self._compute(step)
 
     def gradient(self, step: int) -> np.ndarray:
-        """As `compute`, and the gradient: float32[elements], for the root."""
+        """Do as `compute`, and return the gradient, float32[elements], for the root."""
         self.compute(step)
         return self._own.numpy()
 
     def sums(self, shards: int, *others: np.ndarray) -> list[np.ndarray] | np.ndarray:
-        """At the root: its own gradient and the others', float32[elements] each, in the order of ranks, in shards."""
+        """Return the sum of the root's gradient and the others', float32[elements] each, in rank order, as shards."""
         total = self._own.numpy()
         for other in others:
             total += other
@@ -91,7 +91,7 @@ class Replica(Actor):
         return pieces if shards > 1 else pieces[0]  # Ray gives a single result as it is
 
     def apply(self, *means: np.ndarray) -> StepTimes:
-        """The optimizer's step with the means of all shards, float32[shard] each."""
+        """Step the optimizer with the means of all shards, float32[shard] each."""
         mean, start = self._mean.numpy(), 0
         for piece in means:
             mean[start : start + len(piece)] = piece
@@ -117,7 +117,7 @@ class Replica(Actor):
         )
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The parameters."""
+        """Return the parameters."""
         return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
 
     def _compute(self, step: int) -> None:
@@ -137,7 +137,7 @@ class Replica(Actor):
         self._lost = float(loss.detach())
 
     def _split(self, flat: Tensor) -> list[Tensor]:
-        """Views of a flat tensor, one for each parameter."""
+        """Return views of a flat tensor, one for each parameter."""
         import torch
 
         parts = torch.split(flat, [parameter.numel() for parameter in self._parameters])

@@ -149,7 +149,7 @@ class _Training:
         self._shards.end(leave=False)
 
     def _ask(self, step: int) -> _Step:
-        """Begin a step."""
+        """Start a step."""
         replicas, shards = self._replicas.handles, self._shards.handles
         gradients: dict[str, Any] = {}
         sums: dict[str, list[Any]] = {}

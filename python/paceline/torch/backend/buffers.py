@@ -1,7 +1,7 @@
 """From tensors to the memory that the runtime works on: (address, elements) of dense CPU tensors of one dtype.
 
-The runtime reduces seven dtypes (`REDUCIBLE`). An operation that only moves data takes every other dtype as bytes; how
-a reduction takes them says `reductions`. A tensor that is not dense in row-major order is copied, and copied back.
+The runtime reduces seven dtypes (`REDUCIBLE`). Operations that only move data treat all other dtypes as bytes;
+`reductions` says how reductions treat them. A tensor that is not dense in row-major order is copied, and copied back.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Memory:
     """Where to copy what has arrived, and from where: tensors that had to be copied."""
 
     def read(self, tensor: Tensor) -> Tensor:
-        """A dense tensor with the values of `tensor`: itself, if it is one."""
+        """Return a dense tensor with the values of `tensor`: itself, if it is dense."""
         dense = tensor if is_dense(tensor) else dense_copy(tensor)
         self.keep.append(dense)
         return dense
 
     def write(self, tensor: Tensor) -> Tensor:
-        """A dense tensor to receive into; what arrives reaches `tensor` by `copy_back`."""
+        """Return a dense tensor to receive into; `copy_back` brings what arrives to `tensor`."""
         if is_dense(tensor):
             self.keep.append(tensor)
             return tensor
@@ -56,14 +56,14 @@ class Memory:
         return dense
 
     def update(self, tensor: Tensor) -> Tensor:
-        """A dense tensor with the values of `tensor`, to be changed in place."""
+        """Return a dense tensor with the values of `tensor`, to be changed in place."""
         dense = self.read(tensor)
         if dense is not tensor:
             self.back.append((tensor, dense))
         return dense
 
     def copy_back(self) -> None:
-        """Bring what has arrived to the tensors that were copied; once the operation has finished."""
+        """Copy results to the tensors that were not dense, once the operation has finished."""
         with torch.no_grad():
             for tensor, dense in self.back:
                 tensor.copy_(dense)
@@ -71,29 +71,29 @@ class Memory:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the memory holds exactly the tensor's values in row-major order (no lazy negation or conjugation)."""
+    """Return whether the memory holds the tensor's values in row-major order, without lazy operations."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def dense_copy(tensor: Tensor) -> Tensor:
-    """A new dense tensor of these values, outside of autograd."""
+    """Return a new dense tensor with these values, detached from autograd."""
     with torch.no_grad():
         return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
 
 def elements(dtype: torch.dtype) -> tuple[str, int]:
-    """The runtime's name for a dtype that is only moved, and how many of those make one element."""
+    """Return the runtime's name for a dtype that is only moved, and how many of those make one element."""
     name = REDUCIBLE.get(dtype)
     return (name, 1) if name is not None else ("uint8", dtype.itemsize)
 
 
 def region(tensor: Tensor, scale: int = 1) -> Region:
-    """The memory of a dense tensor, in units of which `scale` make one element."""
+    """Return the memory of a dense tensor, in units of which `scale` make one element."""
     return tensor.data_ptr(), tensor.numel() * scale
 
 
 def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> None:
-    """Raise if a tensor is none, is not on the CPU, is not strided, or is of another dtype than the first one.
+    """Raise if an argument is not a tensor, not on the CPU, not strided, or of another dtype than the first one.
 
     The message names the call, the tensor (`role` and index), its shape and dtype, and the remedy.
     """
@@ -121,10 +121,10 @@ def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | 
 
 
 def describe(role: str, index: int, tensor: Tensor) -> str:
-    """Name a tensor in a message, such as "input 1 (float32, shape [3, 4])"."""
+    """Return words for a tensor in a message, such as "input 1 (float32, shape [3, 4])"."""
     return f"{role} {index} ({name_of(tensor.dtype)}, shape {list(tensor.shape)})"
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Give "float32" for torch.float32."""
+    """Return "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")

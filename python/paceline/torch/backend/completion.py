@@ -1,9 +1,9 @@
-"""Completes the futures of a job's operations, and runs what hangs on them.
+"""Completes the futures of a job's operations, and runs their callbacks.
 
-torch runs a future's callbacks in the thread that completes it, and they may wait for other operations' futures: those
-of PowerSGD and quantization do. One thread completes futures as long as callbacks wait for nothing, which costs least.
-Once a callback asks for a future, or does not come back, there is always another thread that listens for operations
-that have ended, however many are in callbacks.
+torch runs a future's callbacks in the thread that completes it, and they may wait for other operations' futures, as
+those of PowerSGD and quantization do. One thread completes futures as long as callbacks wait for nothing, which is
+cheapest. Once a callback asks for a future, or does not return, there is always another thread that listens for
+operations that have ended, however many are in callbacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE_S = 0.1
 
 
 class Lineage:
-    """An operation, and those of its group that its callbacks and theirs begin."""
+    """An operation, and those of its group that its callbacks and theirs start."""
 
     __slots__ = ("group", "last")
 
@@ -46,7 +46,7 @@ class Lineage:
 
 
 class _Callbacks(threading.local):
-    """What this thread knows of the callbacks that it runs."""
+    """State of this thread about the callbacks that it runs."""
 
     lineage: Lineage | None = None
     in_order: int = 0
@@ -57,14 +57,21 @@ callbacks = _Callbacks()
 
 
 def in_order(hook: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a DDP communication hook whose callbacks begin collective operations, so that all ranks begin them alike.
+    """Wrap a DDP communication hook whose callbacks start collectives: all ranks start them in one order.
 
-    >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
-
-    Such callbacks run in a thread of their own when a bucket has been reduced, while backward begins to reduce the next
-    bucket; which comes first may differ by rank. Here each bucket is finished, callbacks and all, before the hook
+    Such callbacks run in a thread of their own when a bucket has been reduced, while backward starts to reduce the next
+    bucket; which comes first may differ by rank. Here each bucket is finished, including callbacks, before the hook
     returns: in the same order on every rank, without overlap of communication and backward. With one bucket
     (`bucket_cap_mb`) there is nothing to order.
+
+    Args:
+        hook: A DDP communication hook, such as torch's `powerSGD_hook`.
+
+    Returns:
+        A hook to register in its place.
+
+    Example:
+        >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
     """
 
     @functools.wraps(hook)
@@ -82,7 +89,7 @@ class Completion:
     """The threads that complete futures."""
 
     def __init__(self, engine: Engine) -> None:
-        """There is none until somebody asks for a future."""
+        """Start no thread before a future is requested."""
         self.wanted = False
         """Whether somebody has: from then on asynchronous operations send notices."""
         self.ended = False
@@ -101,17 +108,17 @@ class Completion:
         """Of each group, the operation that was begun last, while anybody wants futures."""
 
     def expect(self, token: int, work: Work) -> None:
-        """The notice `token` is for `work`."""
+        """Expect the notice `token` for `work`."""
         self._expected[token] = work
 
     def forget(self, token: int) -> None:
-        """Nobody needs the notice `token`."""
+        """Ignore the notice `token`, which nobody needs any more."""
         self._expected.pop(token, None)
 
     def start(self) -> None:
-        """Begin to complete futures, if that has not begun.
+        """Start completing futures, if that has not started.
 
-        Raises JobError if nobody is left to complete any: then a wait for one would have no end.
+        Raises JobError if no thread is left to complete any: then a wait for one would never end.
         """
         self.wanted = True
         if callbacks.lineage is not None:
@@ -129,7 +136,7 @@ class Completion:
                 raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
 
     def later(self, work: Work) -> None:
-        """Complete the future of an operation that sends no notice, for it began before any future was asked for."""
+        """Complete the future of an operation that started before any future was requested, and sends no notice."""
         self.start()
 
         def wait() -> None:
@@ -139,10 +146,10 @@ class Completion:
         threading.Thread(target=wait, name="paceline-first-future", daemon=True).start()
 
     def begin(self, group: str) -> tuple[int, Lineage | None]:
-        """The number of an operation that is about to begin in a group, and to whose lineage it belongs if to any.
+        """Return the number of an operation about to start in a group, and the lineage it belongs to, if any.
 
-        Raises JobError in a callback, if another thread has begun an operation of the group since the one on which the
-        callback hangs: on other ranks it may be the other way round, and what does not belong together be added up.
+        Raises JobError in a callback if another thread has started an operation of the group since the one to which the
+        callback belongs: on other ranks the order may be the opposite, and unrelated data would be reduced together.
         """
         lineage = callbacks.lineage
         if lineage is not None and lineage.group != group:
@@ -159,12 +166,12 @@ class Completion:
         return number, lineage
 
     def close(self) -> None:
-        """The engine is about to end, and listeners with it."""
+        """Prepare for the end of the engine, and of the listeners with it."""
         self.ended = True
         self._end.set()
 
     def finish(self) -> None:
-        """The engine has ended: complete what is left, by an error where it has not finished."""
+        """Complete what is left after the engine has ended, with an error where it has not finished."""
         # Before the threads are waited for, as some may be waiting for what is left.
         self._settle_all()
         with self._lock:
@@ -175,11 +182,11 @@ class Completion:
         self._settle_all()
 
     def forked(self) -> None:
-        """In a forked child, where these threads are not, and no operation of the parent comes to an end."""
+        """Fail all operations in a forked child, where these threads do not exist."""
         self.ended, self._lock, self._threads = True, threading.Lock(), set()
 
     def _listen(self) -> None:
-        """See to it that somebody listens. The lock is held."""
+        """Make sure that a thread listens. The lock is held."""
         if self._listening == 0:
             self._thread(self._complete)
             self._listening += 1
@@ -190,7 +197,7 @@ class Completion:
         self._threads.add(thread)
 
     def _watch(self) -> None:
-        """Until callbacks are known to wait: look whether one does."""
+        """Check whether a callback waits, until one is known to."""
         while not (self._callbacks_wait or self._end.wait(PATIENCE_S)):
             since = self._busy_since
             if since is not None and time.monotonic() - since > PATIENCE_S:

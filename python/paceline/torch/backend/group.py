@@ -1,4 +1,4 @@
-"""What all operations of a process group share: how one is begun, named, limited in time and gathered with others."""
+"""What all operations of a process group share: starting, naming, time limits and coalescing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Call(TypedDict, total=False):
 
 
 class Group:
-    """The ranks of one process group. The mix-ins of `collectives` and its siblings put the operations on it."""
+    """The ranks of one process group. The mix-ins of `collectives` and `tensor_collectives` add the operations."""
 
     _job: Job
     _comm: Communicator
@@ -85,7 +85,7 @@ class Group:
         return what if self._is_world else f"{what} in group {self._name} of ranks {self._comm.ranks}"
 
     def _limit_s(self, options: Loose) -> float | None:
-        """The limit of this operation; None for the job's. An unset timeout of c10d is negative."""
+        """Return the time limit of this operation; None for the job's. An unset timeout of c10d is negative."""
         given = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
         seconds = given.total_seconds() if given is not None else 0.0
         limit = seconds if seconds > 0 else self._timeout_s
@@ -96,18 +96,18 @@ class Group:
     # Coalescing: the operations are begun as they come and waited for as one.
 
     def start_coalescing(self, device: object = None) -> None:
-        """Begin to gather operations; `device` is ignored, there is one."""
+        """Start to collect operations; `device` is ignored, since there is only one."""
         self._gathered = []
 
     def end_coalescing(self, device: object = None) -> CoalescedWork:
-        """One handle for all that were begun since `start_coalescing`."""
+        """Return one handle for all operations that were started since `start_coalescing`."""
         gathered, self._gathered = self._gathered, None
         return CoalescedWork(list(gathered or []))
 
     # The time limit.
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The limit of operations that have none of their own."""
+        """Set the time limit of operations that have none of their own."""
         self._timeout_s, self._plain = timeout.total_seconds(), False
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
@@ -118,7 +118,7 @@ class Group:
 
 
 def one(call: str, tensors: Loose, role: str = "tensor") -> Tensor:
-    """The only tensor of a list: a process has one device here."""
+    """Return the only tensor of a list: a process has one device here."""
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
@@ -128,7 +128,7 @@ def one(call: str, tensors: Loose, role: str = "tensor") -> Tensor:
 
 
 def parts(call: str, lists: Loose, size: int, role: str) -> list[Tensor]:
-    """The tensors of a list with one for every rank."""
+    """Return the tensors of a list with one for every rank."""
     tensors = lists[0] if len(lists) == 1 and not isinstance(lists[0], Tensor) else lists
     if len(tensors) != size:
         raise ValueError(f"{call}: {len(tensors)} {role}s for {size} ranks; give one for every rank of the group")

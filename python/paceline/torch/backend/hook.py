@@ -12,11 +12,12 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._core import parse_size
+from paceline.catalog import names
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.torch.backend.process_group import CPU, Operations
 
-Choice = str | Mapping[str, str] | Callable[[GradBucket], str | None] | None
+Choice = names.Strategy | Mapping[str, names.Strategy] | Callable[[GradBucket], names.Strategy | None] | None
 """A strategy, strategies by the largest bucket they are for, or a function of the bucket; None: the fastest."""
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
 

@@ -27,7 +27,7 @@ NOT_ELASTIC = (
 
 
 class Job:
-    """The engine of one default process group (or of a group of its own), and who waits for its operations."""
+    """The engine of one default process group (or of a group of its own), and the operations in flight."""
 
     def __init__(self, engine: Engine, world: Communicator, timeout_s: float) -> None:
         """Use `start`."""
@@ -44,9 +44,9 @@ class Job:
 
     @classmethod
     def start(cls, store: Store, rank: int, size: int, timeout_s: float | None) -> Job:
-        """Find the other ranks through `store` and connect; `timeout_s` is what init_process_group was told, if it was.
+        """Find the other ranks through `store` and connect; `timeout_s` is the timeout of init_process_group, if given.
 
-        Raises JobError naming the ranks that did not come, and InvalidArgumentError for a setting that cannot be.
+        Raises JobError naming the ranks that did not come, and InvalidArgumentError for an invalid setting.
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
@@ -78,21 +78,21 @@ class Job:
         return job
 
     def group(self, ranks: list[int], name: str) -> Communicator:
-        """A communicator of these ranks of the job. Each of them calls this equally often with the same name."""
+        """Return a communicator of these ranks of the job. Each of them calls this equally often with the same name."""
         self.check()
         again = self._names.get(name, 0)  # torch gives a destroyed group's name to the next one
         self._names[name] = again + 1
         return self.engine.group(ranks, f"{name}#{again}")
 
     def check(self) -> None:
-        """Raise JobError if the job has ended, or if this process was forked from the one that began it."""
+        """Raise JobError if the job has ended, or if this process was forked from the one that started it."""
         if self.broken is not None:
             raise JobError(self.broken)
 
     # The end.
 
     def close(self) -> None:
-        """Say goodbye to the other ranks and end the threads. May be called twice."""
+        """Leave the job and end the threads. Idempotent."""
         if self.broken is not None:
             return
         self.broken = "the process group has been destroyed; call init_process_group again"
@@ -105,7 +105,7 @@ class Job:
         self.completion.finish()
 
     def forked(self) -> None:
-        """Called in a forked child: the engine's threads and connections are the parent's."""
+        """Release the engine in a forked child: its threads and connections belong to the parent."""
         self.broken = (
             f"this process was forked from rank {self.rank} after init_process_group, and the connections are its "
             "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
@@ -115,7 +115,7 @@ class Job:
 
 
 def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
-    """The servers know nothing of torch's store: all meet where `paceline run` said."""
+    """Meet where `paceline run` said, since the servers know nothing of torch's store."""
     place = rank_environment()
     if (rank, size) != (place.rank, place.size):
         raise InvalidArgumentError(

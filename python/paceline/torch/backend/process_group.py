@@ -1,9 +1,9 @@
 """The process group that torch.distributed gets.
 
 torch has two kinds of plug-in. A `ProcessGroup` is called by torch.distributed directly; a `Backend` is one of several
-below torch's own group, one for each kind of device, and is called through torch's dispatcher. On torch 2.15 the
-second costs 7 us more for each call, and torch hides its handles, so that `is_completed` is always False. So a group
-of Paceline alone is a `ProcessGroup`, and `cpu:paceline,cuda:nccl` has a `Backend` in it. Inside, they are the same.
+below torch's own group, one for each kind of device, and is called through torch's dispatcher. On torch 2.15 the second
+costs 7 us more per call, and torch hides its handles, so that `is_completed` is always False. So a group of Paceline
+alone is a `ProcessGroup`, and `cpu:paceline,cuda:nccl` contains a `Backend`. Inside, they are the same.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ BACKENDS_CAN_BE_SUBCLASSED = _backends_can_be_subclassed()
 
 
 class Operations(Single, PointToPoint):
-    """Everything that can be asked of a group, and its end."""
+    """All operations of a group, and its end."""
 
     _owns_job: bool
 
     def getBackendName(self) -> str:
-        """Give "paceline"."""
+        """Return "paceline"."""
         return NAME
 
     name = getBackendName
 
     def size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return self._comm.size
 
     def rank(self) -> int:
-        """This process's rank in the group."""
+        """Return this process's rank in the group."""
         return self._comm.rank
 
     def shutdown(self) -> None:
-        """End the job, if this group began it. A sub-group needs no end."""
+        """End the job, if this group started it. A sub-group needs no end."""
         if self._owns_job:
             self._job.close()
 
@@ -73,7 +73,7 @@ class Operations(Single, PointToPoint):
         self._job.close()
 
     def _split(self, ranks: list[int], name: str) -> Communicator | None:
-        """A communicator of these ranks of this group; None if this rank is not one of them."""
+        """Return a communicator of these ranks of this group; None if this rank is not one of them."""
         if self._comm.rank not in ranks:
             return None
         return self._job.group([self._comm.ranks[rank] for rank in ranks], name)
@@ -98,11 +98,11 @@ class PacelineBackend(Operations, C10dBackend):
 
     @property
     def options(self) -> C10dBackend.Options:
-        """Options for a split."""
+        """Return options for a split."""
         return C10dBackend.Options(NAME)
 
     def split(self, store: Store, ranks: list[int], opts: Loose = None) -> PacelineBackend | None:
-        """The backend of a part of this group."""
+        """Return the backend of a part of this group."""
         name = str(getattr(opts, "group_name", "") or f"{self._name}/split")
         comm = self._split(list(ranks), name)
         return PacelineBackend(self._job, comm, name, self._timeout_s, owns_job=False) if comm is not None else None
@@ -133,13 +133,13 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The limit of operations that have none of their own."""
+        """Set the time limit of operations that have none of their own."""
         super().set_timeout(timeout)
         if self._below is not None:
             self._below.set_timeout(timeout)
 
     def _set_group_name(self, name: GroupName) -> None:
-        """Called by torch when it has made the group. torch keeps the name in a backend, where there is one."""
+        """Take the name from torch, which keeps it in a backend where there is one."""
         self._given_name = name
         if self._below is not None:
             super()._set_group_name(name)
@@ -158,7 +158,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         group_desc: str | None = None,
         device_types: list[torch.device] | None = None,
     ) -> PacelineProcessGroup | None:
-        """The process group of a part of this group; None if this rank is not in it."""
+        """Return the process group of a part of this group; None if this rank is not in it."""
         name = group_name or GroupName(f"{self._name}/split")
         comm = self._split(list(new_ranks), name)
         if comm is None:

@@ -63,16 +63,16 @@ class Reduction:
     postscale: float = 1.0
 
     def call(self, **more: Unpack[Call]) -> Call:
-        """The arguments of `submit` that say so, and more."""
+        """Return the arguments of `submit` for it, and further ones."""
         named: Call = {"op": self.op, "dtype": REDUCIBLE[self.dtype]}
         return {**named, "prescale": self.prescale, "postscale": self.postscale, **more}
 
     def read(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """The values of `tensor` in this dtype."""
+        """Return the values of `tensor` in this dtype."""
         return memory.read(self._cast(tensor))
 
     def write(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """A tensor of this dtype, which `memory.copy_back` brings to `tensor`."""
+        """Return a tensor of this dtype, which `memory.copy_back` copies to `tensor`."""
         viewed = _viewed(tensor)
         if viewed.dtype is self.dtype:
             return memory.write(viewed)
@@ -82,7 +82,7 @@ class Reduction:
         return wide
 
     def update(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """The values of `tensor` in this dtype, to be changed in place and brought back."""
+        """Return the values of `tensor` in this dtype, to be changed in place and copied back."""
         if tensor.dtype is self.dtype:
             return memory.update(tensor)
         cast = self._cast(tensor)
@@ -98,7 +98,7 @@ class Reduction:
 
 
 def _viewed(tensor: Tensor) -> Tensor:
-    """Bools as the bytes they are, complex numbers as pairs; the same memory."""
+    """View bools as bytes, and complex numbers as pairs, in the same memory."""
     if tensor.dtype is torch.bool:
         return tensor.detach().view(torch.uint8)
     if tensor.is_complex():

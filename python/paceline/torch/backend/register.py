@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch.torch_version import TorchVersion
 
 from paceline._internal.netif import address_of
 from paceline.errors import InvalidArgumentError
@@ -42,8 +43,24 @@ _NO_ADDRESS = (
 )
 
 
+OLDEST_TORCH = "2.13"
+
+
+def check_torch(version: TorchVersion) -> None:
+    """Refuse a torch over which DDP would hang, in `_verify_param_shape_across_processes`: 2.6 does.
+
+    Raises:
+        InvalidArgumentError: The version is older than 2.13, the oldest that was tried and works.
+    """
+    if version < OLDEST_TORCH:
+        raise InvalidArgumentError(
+            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones "
+            f"DDP hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
+        )
+
+
 def register() -> None:
-    """Make the backend known to torch.distributed. May be called twice."""
+    """Make the backend known to torch.distributed. Idempotent."""
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
@@ -61,7 +78,7 @@ def register() -> None:
 
 
 def _explain_missing_address(why: str) -> None:
-    """Where nobody says where torch's store is, torch would ask for variables that are no remedy, or not the best.
+    """Explain how to start ranks where torch would ask for variables that are not the best remedy.
 
     torch's own table is changed: `register_rendezvous_handler` takes no scheme twice.
     """
@@ -80,7 +97,7 @@ def _explain_missing_address(why: str) -> None:
 
 
 def _tell_torch(place: RankEnvironment) -> None:
-    """Under mpirun and srun, which do not set them: the variables that `init_process_group` reads."""
+    """Set the variables that `init_process_group` reads, which mpirun and srun do not set."""
     if place.launcher not in (*_MPIRUN, "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
@@ -90,7 +107,7 @@ def _tell_torch(place: RankEnvironment) -> None:
 
 
 def _meet_over_mpi() -> None:
-    """The ranks agree through MPI where torch's store is, unless somebody has said: mpirun does not.
+    """Let the ranks agree through MPI where torch's store is, unless that is set: mpirun does not set it.
 
     Raises InvalidArgumentError without MPI or for variables that contradict each other, JobError for ranks that do not
     come.
@@ -108,8 +125,9 @@ def _meet_over_mpi() -> None:
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
-    """Called by torch for the default group, and on every member of a new group."""
+    """Make a process group; called by torch for the default group, and on every member of a new group."""
     tell_launcher()
+    check_torch(torch.__version__)
     global _default  # noqa: PLW0603 - torch has one default group in a process
     if getattr(options, "enable_reconfigure", False):
         raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
@@ -145,21 +163,21 @@ def create_as_gloo(options: _DistributedBackendOptions, backend_options: object)
 
 
 def world_choices() -> list[tuple[int, str]]:
-    """Bytes up to which all-reduces of the default group take a strategy, and which; nothing if it is not ours."""
+    """Return message sizes and the strategies used up to them in the default group; nothing if not ours."""
     job = _default() if _default is not None else None
     return job.world.choices() if job is not None else []
 
 
 def explicit(timeout: timedelta) -> float | None:
-    """The seconds of a timeout that somebody chose; None for torch's default, which is too long to notice a failure."""
+    """Return the seconds of a chosen timeout; None for torch's default, which is too long to notice a failure."""
     return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()
 
 
 def alone(group: dist.ProcessGroup | None) -> bool:
-    """Whether the group that torch is making has no other backend than Paceline.
+    """Return whether the group that torch is making has no other backend than Paceline.
 
-    torch does not say so, but by the type of the group's default backend: the one of its accelerator, if there is one.
-    With an accelerator of a third party that type is ours too, and only `Backend` can be right.
+    torch does not say so, except by the type of the group's default backend: that of its accelerator, if there is one.
+    With a third-party accelerator that type is ours too, and only `Backend` can be right.
     """
     if not BACKENDS_CAN_BE_SUBCLASSED:
         return True

@@ -1,4 +1,4 @@
-"""The all-gather of small blobs through torch's store by which ranks find each other, before there is a connection."""
+"""The all-gather of small blobs through torch's store, by which ranks find each other before they are connected."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class StoreExchange:
     """An all-gather over a store; every rank makes one at the same time and calls it equally often.
 
     A store outlives a job (under torchrun it is the launcher's), and a second init_process_group finds the keys of the
-    first. So the ranks count their arrivals, and each round of `size` arrivals has keys of its own.
+    first. So the ranks count their arrivals, and each round of `size` arrivals has its own keys.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
-        """`timeout_s`: for how long the other ranks are waited for, in each call."""
+        """`timeout_s`: how long each call waits for the other ranks."""
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._root = PrefixStore("paceline", store)
         generation = (self._root.add("arrivals", 1) - 1) // size
@@ -31,7 +31,7 @@ class StoreExchange:
         self._calls = 0
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Give every rank's blob, in rank order. Raises JobError that names the ranks that did not come."""
+        """Return every rank's blob, in rank order. Raises JobError that names the ranks that did not come."""
         prefix, self._calls = self._calls, self._calls + 1
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
         # The store's interface takes text; hexadecimal keeps every byte, in every version of torch.
@@ -56,7 +56,7 @@ class StoreExchange:
             time.sleep(POLL_S)
 
     def finish(self) -> None:
-        """Forget the keys; whoever comes last deletes those of all. The ranks make no further calls."""
+        """Finish: the last rank deletes the keys of all. The ranks make no further calls."""
         with contextlib.suppress(RuntimeError):  # a store that cannot delete keeps a few short strings
             if self._store.add("left", 1) == self.size:
                 for call in range(self._calls):

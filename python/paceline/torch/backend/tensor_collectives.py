@@ -1,7 +1,7 @@
-"""The collective operations on one tensor that holds the parts of all ranks, and their coalesced forms.
+"""Collectives on one tensor that holds the parts of all ranks, and their coalesced forms.
 
 Several tensors are one operation: memory is a list of regions that count as one, so the parts of all tensors for rank 0
-stand first, then those for rank 1, without a copy. Tensors of different dtypes make one operation for each dtype.
+come first, then those for rank 1, without a copy. Tensors of different dtypes make one operation for each dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Single(Collectives):
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Loose = None, timeout: timedelta | None = None
     ) -> Work:
-        """Every rank's input, in rank order, into `output` of world size times its elements."""
+        """Gather every rank's input, in rank order, into `output`, which has world size times its elements."""
         return self._all_gather_all("all_gather_into_tensor", [output], [input], timeout or opts)
 
     _allgather_base = all_gather_single
@@ -37,7 +37,7 @@ class Single(Collectives):
     def all_gather_single_coalesced(
         self, output_lists: list[Tensor], input_list: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """`all_gather_single` of several pairs."""
+        """Do `all_gather_single` for several pairs."""
         call = "all_gather_into_tensor_coalesced"
         paired(call, output_lists, input_list)
         return joined(
@@ -62,7 +62,7 @@ class Single(Collectives):
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """`allgather` of several tensors: `output_lists[i][j]` is rank i's `input_list[j]`."""
+        """Do `allgather` for several tensors: `output_lists[i][j]` is rank i's `input_list[j]`."""
         if len(output_lists) != self._comm.size:
             raise ValueError(
                 f"all_gather_coalesced: {len(output_lists)} lists of outputs for {self._comm.size} ranks; "
@@ -74,7 +74,7 @@ class Single(Collectives):
         return joined(works)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Loose = None, *, op: Loose = None) -> Work:
-        """Reduce `input`, world size times the elements of `output`; rank i gets the i-th part."""
+        """Reduce `input`, which has world size times the elements of `output`; rank i gets the i-th part."""
         return self._reduce_scatter_all("reduce_scatter_tensor", [output], [input], opts, op)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -82,7 +82,7 @@ class Single(Collectives):
     def reduce_scatter_single_coalesced(
         self, outputTensors: list[Tensor], inputTensors: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """`reduce_scatter_single` of several pairs."""
+        """Do `reduce_scatter_single` for several pairs."""
         call = "reduce_scatter_tensor_coalesced"
         paired(call, outputTensors, inputTensors)
         return joined(
@@ -119,7 +119,7 @@ class Single(Collectives):
         return joined(works)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Loose = None, *, root: int | None = None) -> Work:
-        """Every rank's input, in rank order, into the root's `output`; elsewhere `output` is ignored."""
+        """Gather every rank's input, in rank order, into the root's `output`; elsewhere `output` is ignored."""
         call, target = "gather_into_tensor", root_of(opts, root)
         check(call, "input", [input])
         here = [output] if self._comm.rank == target else []
@@ -142,7 +142,7 @@ class Single(Collectives):
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Rows of `input` to each rank, rows of `output` from each: as many as the splits say, or equally many."""
+        """Exchange rows: as many to and from each rank as the splits say, or equally many."""
         call = "all_to_all_single"
         check(call, "input", [input])
         check(call, "output", [output], input.dtype)
@@ -159,7 +159,7 @@ class Single(Collectives):
     alltoall_base = all_to_all_single
 
     def _splits(self, call: str, role: str, tensor: Tensor, splits: Sequence[int], scale: int) -> list[int]:
-        """Elements of each rank's part, of which the rows are given."""
+        """Return the number of elements of each rank's part, given its rows."""
         size, rows = self._comm.size, tensor.size(0) if tensor.dim() else 1
         if not splits:
             if rows % size:
@@ -186,7 +186,7 @@ class Single(Collectives):
                 )
 
     def _by_rank(self, wholes: list[Tensor], counts: list[int], scale: int = 1) -> list[Region]:
-        """Every rank's parts of all tensors, rank after rank; `counts` are of one rank, with `scale` to an element."""
+        """Return the parts of all tensors, rank after rank; `counts` are of one rank, in units of 1/`scale`."""
         if len(wholes) == 1:
             return [region(wholes[0], scale)]
         regions = []
@@ -197,7 +197,7 @@ class Single(Collectives):
 
 
 def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The indices of the tensors of each dtype, in the order in which the dtypes occur."""
+    """Return the indices of the tensors of each dtype, in the order in which the dtypes occur."""
     groups: dict[torch.dtype, list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault(tensor.dtype, []).append(index)
@@ -205,12 +205,12 @@ def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def pick(tensors: Sequence[T], indices: list[int]) -> list[T]:
-    """These of the tensors."""
+    """Return the tensors with these indices."""
     return [tensors[index] for index in indices]
 
 
 def joined(works: Sequence[C10dWork]) -> C10dWork:
-    """One handle for all."""
+    """Return one handle for all."""
     return works[0] if len(works) == 1 else CoalescedWork(list(works))
 
 

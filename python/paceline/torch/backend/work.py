@@ -1,4 +1,4 @@
-"""The handle of an operation in flight, as torch.distributed hands it out."""
+"""The handle of an operation in flight, as torch.distributed returns it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Work(C10dWork):
-    """One operation of the runtime. May be dropped without being waited for: the runtime holds the memory."""
+    """One operation of the runtime. It may be dropped without waiting: the runtime holds the memory."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Work(C10dWork):
         token: int | None,
         lineage: Lineage,
     ) -> None:
-        """`token` if the operation sends a notice when it has finished; what its callbacks begin joins `lineage`."""
+        """`token` if the operation sends a notice when it has finished; what its callbacks start joins `lineage`."""
         super().__init__()
         self.token, self.lineage = token, lineage
         self._completion = completion
@@ -52,7 +52,7 @@ class Work(C10dWork):
                 completion.forget(token)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end; True. Raises JobError if the operation failed or the time is over (0: no limit)."""
+        """Wait, and return True. Raises JobError if the operation failed or the time is over (0: no limit)."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
@@ -61,22 +61,22 @@ class Work(C10dWork):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not; then the results are in their tensors."""
+        """Return whether it has finished or failed; then the results are in their tensors."""
         if not self._operation.done():
             return False
         self.exception()
         return True
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Return whether it has finished without error."""
         return self._operation.done() and self.exception() is None
 
     def exception(self) -> JobError | None:
-        """The error with which it ended, if it has."""
+        """Return the error with which it failed, if it has."""
         return self.exception_after_wait() if self._operation.done() else None
 
     def exception_after_wait(self) -> JobError | None:
-        """Wait for the end; the error with which it ended, if it has."""
+        """Wait, and return the error with which it failed, if it has."""
         try:
             self.wait()
         except JobError as error:
@@ -84,27 +84,28 @@ class Work(C10dWork):
         return None
 
     def synchronize(self) -> None:
-        """Wait: there is no stream to order the CPU's work by."""
+        """Wait: there is no stream on which to order the CPU's work."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `synchronize`."""
+        """Do as `synchronize`."""
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """The output tensors."""
+        """Return the output tensors."""
         return [self._value] if isinstance(self._value, Tensor) else self._value
 
     def source_rank(self) -> int:
-        """The rank, in the group, that a finished receive came from."""
+        """Return the rank, in the group, from which a finished receive came."""
         return self._operation.source()
 
     _source_rank = source_rank
 
     def get_future(self) -> Future[list[Tensor] | Tensor]:
-        """A future of the output tensors.
+        """Return a future of the output tensors.
 
-        Its callbacks run in a thread of `completion`, or at once if the operation has ended; they may wait for others.
+        Its callbacks run in a thread of `completion`, or at once if the operation has finished; they may wait for
+        others.
         """
         if callbacks.in_order:
             self.exception_after_wait()
@@ -127,23 +128,26 @@ class Work(C10dWork):
         return future
 
     def has_future(self) -> bool:
-        """Whether somebody has asked for a future."""
+        """Return whether a future has been requested."""
         with self._lock:
             return self._over is not None
 
     def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
-        """The operation is over, and then so is the future, even if another thread is completing it just now."""
+        """Complete the future of a finished operation, even if another thread is completing it just now."""
         self.settle()
         with contextlib.suppress(Exception):  # who waits for it hears of that
             future.wait()
 
     def get_future_of(self, value: Tensor) -> Future[Tensor]:
-        """A future of one tensor, as a DDP communication hook returns it."""
+        """Return a future of one tensor, as a DDP communication hook returns it."""
         self._value = value
         return self.get_future()  # type: ignore[return-value]  # of the value just set
 
     def settle(self) -> None:
-        """Complete the future, if there is one and it is not complete. The operation has finished, or the job has."""
+        """Complete the future, if there is one and it is not complete.
+
+        The operation has finished, or the job has ended.
+        """
         if self._operation.done():
             error = self.exception_after_wait()
         else:
@@ -184,15 +188,15 @@ class CoalescedWork(C10dWork):
         return True
 
     def is_completed(self) -> bool:
-        """Whether all have ended."""
+        """Return whether all have finished or failed."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all have ended well."""
+        """Return whether all have finished without error."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """The first error."""
+        """Return the first error."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def synchronize(self) -> None:
@@ -200,15 +204,15 @@ class CoalescedWork(C10dWork):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `synchronize`."""
+        """Do as `synchronize`."""
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """The output tensors of all, in order."""
+        """Return the output tensors of all, in order."""
         return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> Future[list[Tensor]]:
-        """A future of the output tensors of all, in order."""
+        """Return a future of the output tensors of all, in order."""
         futures = [work.get_future() for work in self._works]
         result = self.result()
 

@@ -1,4 +1,4 @@
-"""What a distributed optimizer adds to the class of the optimizer that it stands for."""
+"""What a distributed optimizer adds to the class of the optimizer that it wraps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Distributed(_Base):
         self._enter()
 
     def _enter(self) -> None:
-        """There is a world, the first one or, in an elastic job, another."""
+        """Enter a world: the first one or, in an elastic job, another."""
         gradients = self._gradients
         self._should_synchronize, self._synchronized = True, False
         process_set = gradients.process_set
@@ -65,7 +65,7 @@ class Distributed(_Base):
             gradients.watch(parameter)
 
     def _leave(self) -> None:
-        """The world has ended: gradients on their way are lost, and nothing is held of it."""
+        """Release a world that has ended; gradients in flight are lost."""
         if self._layer_pull is not None:
             self._layer_pull.forget()
         self._gradients.leave()
@@ -74,7 +74,7 @@ class Distributed(_Base):
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def _in_common_order(self, parameters: list[Tensor]) -> list[Tensor]:
-        """In the order that they have on the first rank of the set. Raises ValueError if ranks name others."""
+        """Return them in the order of the set's first rank. Raises ValueError if ranks have different names."""
         names = {self._gradients.names[parameter]: parameter for parameter in parameters}
         process_set = self._gradients.process_set
         order: list[str] = broadcast_object(list(names), process_set.ranks[0], process_set=process_set)
@@ -84,10 +84,12 @@ class Distributed(_Base):
         return [names[name] for name in order]
 
     def synchronize(self) -> None:
-        """Wait until all gradients are those of all ranks: for clipping and the like before `step`.
+        """Wait until all gradients are those of all ranks, for example to clip them before `step`.
 
         Parameters without a gradient on this rank take part with zeros. Follow it by `with skip_synchronize(): step()`.
-        Raises JobError naming tensor and ranks.
+
+        Raises:
+            JobError: A rank is gone, or the ranks disagree about a tensor; the message names both.
         """
         self._synchronized = True
         if not self._active:
@@ -112,7 +114,7 @@ class Distributed(_Base):
                     self._gradients.watch(parameter)
 
     def _step_one(self, parameter: Tensor, options: dict[str, Any]) -> None:
-        """The wrapped optimizer's step for one parameter. Hooks of a step are not for a part of one."""
+        """Apply the wrapped optimizer's step to one parameter, without the hooks of a whole step."""
         groups, self.param_groups = self.param_groups, [{**options, "params": [parameter]}]
         step = super().step
         bare = getattr(step, "__wrapped__", None)
@@ -123,7 +125,7 @@ class Distributed(_Base):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In this block `step` does not wait for gradients, for `synchronize` has been called."""
+        """Let `step` not wait for gradients within the block, since `synchronize` has been called."""
         self._should_synchronize = False
         try:
             yield
@@ -132,15 +134,30 @@ class Distributed(_Base):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """So many backward passes are accumulated before gradients are reduced."""
+        """Number of backward passes that are accumulated before gradients are reduced."""
         return self._gradients.passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From now on so many backward passes are accumulated before gradients are reduced."""
+        """Change the number of backward passes that are accumulated before gradients are reduced.
+
+        Args:
+            passes: The number.
+        """
         self._gradients.restart(passes)
 
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - as torch's
-        """Wait for the gradients, and step. With a closure it waits after each call of that, which runs backward."""
+        """Wait for the gradients, and step.
+
+        Args:
+            closure: Computes the loss and runs backward, as in torch; gradients are waited for after each call.
+
+        Returns:
+            The closure's loss, if there is one.
+
+        Raises:
+            JobError: A rank is gone, or the ranks disagree about a tensor.
+            ValueError: A closure was given under `--pull layer`.
+        """
         inner = closure
         if self._pull is not None:
             self._pull.finish()  # the step before, of layers that were not called since
@@ -178,7 +195,7 @@ class Distributed(_Base):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
-        """As the optimizer's own. Raises AssertionError while gradients are on their way."""
+        """Reset the gradients as the wrapped optimizer does. Raises AssertionError while gradients are in flight."""
         if self._gradients.begun():
             raise AssertionError(
                 "optimizer.zero_grad() was called after backward, but before optimizer.step() or "
@@ -189,13 +206,13 @@ class Distributed(_Base):
         super().zero_grad(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's
-        """As the optimizer's own; layers that are behind catch up first."""
+        """Return the wrapped optimizer's state; layers that are behind catch up first."""
         if self._pull is not None:
             self._pull.finish()
         return super().state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
-        """As the optimizer's own; gradients on their way are forgotten."""
+        """Load the wrapped optimizer's state; gradients in flight are dropped."""
         self._should_synchronize, self._synchronized = True, False
         if self._pull is not None:
             self._pull.finish()

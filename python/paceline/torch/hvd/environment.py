@@ -12,7 +12,7 @@ from paceline.settings.horovod import HOROVOD, read
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """How coordinators work. Made by `from_environment`; every field has been checked."""
+    """Settings of coordinators. Made by `from_environment`; every field has been checked."""
 
     cycle_time_s: float = HOROVOD["cycle_time"].default / 1000.0
     threshold: int = HOROVOD["fusion_threshold"].default
@@ -69,7 +69,7 @@ class Knobs:
 
 
 def timeline_path(environ: Mapping[str, str] | None = None) -> str | None:
-    """The file that HOROVOD_TIMELINE names, if it does: DYNAMIC leaves it to `start_timeline`."""
+    """Return the file that HOROVOD_TIMELINE names, if it does: DYNAMIC leaves it to `start_timeline`."""
     named = (os.environ if environ is None else environ).get("HOROVOD_TIMELINE")
     return named if named and named != "DYNAMIC" else None
 

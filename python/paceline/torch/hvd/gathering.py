@@ -1,4 +1,4 @@
-"""The rows of all ranks to all ranks: what `allgather`, objects and process sets are made of."""
+"""Gathering the rows of all ranks at all ranks, on which `allgather`, objects and process sets are built."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Gathered(NamedTuple):
     rows: list[int]
 
     def parts(self) -> list[Tensor]:
-        """The rows of each rank."""
+        """Return the rows of each rank."""
         ends = itertools.accumulate(self.rows)
         return [self.tensor[end - rows : end] for end, rows in zip(ends, self.rows, strict=True)]
 
 
 def gathered(members: Members, full: str, tensor: Tensor) -> Part[Gathered]:
-    """All ranks' rows. A tensor without dimensions is one row. Other dimensions are the same on all ranks."""
+    """Gather all ranks' rows. A scalar counts as one row. Other dimensions are the same on all ranks."""
     tensor = checked(f"'{full}'", tensor)
     rows = tensor if tensor.dim() else tensor.reshape(1)
     memory = Memory([tensor], [])
@@ -53,7 +53,7 @@ def gathered(members: Members, full: str, tensor: Tensor) -> Part[Gathered]:
 
 
 def told_by_all(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers that every rank gives, in rank order."""
+    """Return the numbers that every rank gives, in rank order."""
     own = torch.tensor(list(numbers), dtype=torch.int64)
     handle = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)
     return [part.tolist() for part in handle().parts()]

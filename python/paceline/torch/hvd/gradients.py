@@ -1,4 +1,4 @@
-"""Gradients on their way: which have been computed, are in flight, or were not computed on this rank."""
+"""Gradients between backward and step: which have been computed, are in flight, or were not computed on this rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.torch.hvd.world import members_of
 
 @dataclass(slots=True)
 class _Reduced:
-    """The gradient of a parameter, and what the compressor has to know of it."""
+    """The gradient of a parameter, and the compressor's context."""
 
     parameter: Tensor
     grad: Tensor
@@ -52,7 +52,7 @@ class Gradients:
         process_set: ProcessSet,
         passes: int,
     ) -> None:
-        """`factors` multiply gradients before and after they are combined; `passes` backward passes make a gradient."""
+        """`factors` multiply gradients before and after the reduction; `passes` backward passes make a gradient."""
         self.names, self.process_set, self.passes = names, process_set, passes
         self._compression, self._op, self._sparse_as_dense = compression, op, sparse_as_dense
         self._terms = ReduceArgs(op, *factors, process_set)
@@ -70,19 +70,19 @@ class Gradients:
         """Whether gradients are reduced at all."""
 
     def enter(self, *, planned: bool) -> None:
-        """This rank takes part. `planned`: the order of gradients may be, for all are waited for in each step."""
+        """Take part in a world. `planned`: the order of gradients may be planned, since each step waits for all."""
         self._taken = True
         if planned:
             self._members = members_of(self.process_set)
             self._optimizer = self._members.optimizer(self.names.values())
 
     def leave(self) -> None:
-        """The world has ended, and with it what is in flight; until `enter` gradients stay where they are."""
+        """Leave a world that has ended, with what is in flight; until `enter` gradients stay where they are."""
         self._land(self.passes)
         self._taken, self._members, self._optimizer = False, None, ""
 
     def watch(self, parameter: Tensor) -> None:
-        """From now on its gradient is reduced as soon as backward has computed it."""
+        """Reduce the parameter's gradient from now on as soon as backward has computed it."""
         if parameter in self._left:
             return
         self._left[parameter] = self.passes
@@ -96,21 +96,21 @@ class Gradients:
         parameter.register_post_accumulate_grad_hook(computed)  # type: ignore[no-untyped-call]
 
     def watches(self, parameter: Tensor) -> bool:
-        """Whether it does."""
+        """Return whether the parameter's gradient is reduced."""
         return parameter in self._left
 
     def group(self, groups: Iterable[tuple[Tensor, ...]]) -> None:
-        """The parameters of each are reduced together."""
+        """Reduce the parameters of each group together."""
         self._groups = {parameter: group for group in groups for parameter in group}
 
     def restart(self, passes: int) -> None:
-        """From now on so many backward passes make a gradient. What is in flight is waited for; its sums are lost."""
+        """Set the number of backward passes per gradient. Waits for what is in flight, and drops the sums."""
         flights = self._land(passes)
         if flights:
             self._wait([flight.handle.settle for flight in flights])
 
     def _land(self, passes: int) -> list[PendingGradient]:
-        """What is in flight; nothing is any more."""
+        """Return what is in flight, and forget it."""
         flights = [flight for several in self._flying.values() for flight in several]
         self.passes = passes
         self._flying.clear()
@@ -118,7 +118,7 @@ class Gradients:
         return flights
 
     def _wait(self, waits: Iterable[Callable[[], None]]) -> None:
-        """The end of a step: for all, whichever fails, so that other ranks and this one are in the same step."""
+        """End the step: wait for all, even if some fail, so that this rank and the others are in the same step."""
         if self._members is not None:
             self._members.coordinator.flush(self._optimizer)
         failed: JobError | None = None
@@ -136,7 +136,7 @@ class Gradients:
             raise failed
 
     def begun(self) -> bool:
-        """Whether backward has computed some that have not been waited for."""
+        """Return whether backward has computed gradients that have not been waited for."""
         return bool(self._flying) or any(left != self.passes for left in self._left.values())
 
     def _computed(self, parameter: Tensor) -> None:
@@ -155,7 +155,7 @@ class Gradients:
             self._begin(group)
 
     def finish(self, parameters: Iterable[Tensor]) -> None:
-        """Reduce those that have not been, missing ones as zeros; wait for all. They are in `grad` then.
+        """Reduce the remaining gradients, missing ones as zeros, and wait for all; they are in `grad` then.
 
         Raises JobError naming tensor and ranks.
         """
@@ -166,7 +166,7 @@ class Gradients:
         self._wait([partial(self.settle, flight) for flight in self._land(self.passes)])
 
     def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[PendingGradient]]:
-        """Reduce those that have not been, missing ones as zeros, and let go of all: what each is to wait for."""
+        """Reduce the remaining gradients, missing ones as zeros, and return what to wait for."""
         found: dict[Tensor, list[PendingGradient]] = {}
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
@@ -177,7 +177,7 @@ class Gradients:
         return found
 
     def settle(self, flight: PendingGradient) -> None:
-        """Wait for it. Its gradients are where they were, unless somebody has put others there."""
+        """Wait for it. Its gradients are where they were, unless somebody has replaced them."""
         if flight.settled:
             return
         flight.settled = True
@@ -186,7 +186,7 @@ class Gradients:
             self._write(reduced, tensor)
 
     def reduced(self, parameter: Tensor, flights: Iterable[PendingGradient]) -> Tensor | None:
-        """The gradient of a parameter after its flights have been settled."""
+        """Return the gradient of a parameter whose operations have finished."""
         for flight in flights:
             for reduced in flight.reduced:
                 if reduced.parameter is parameter:
@@ -194,15 +194,15 @@ class Gradients:
         return None
 
     def takes_part(self, parameter: Tensor) -> bool:
-        """Whether the optimizer steps by its gradient, and that is reduced."""
+        """Return whether the optimizer steps by its gradient, and that is reduced."""
         return parameter in self._left and needed(parameter)
 
     def refuse(self, check: Callable[[Tensor, str], None]) -> None:
-        """Ask this of each parameter whose gradient has been computed, with its name."""
+        """Call this for each parameter whose gradient has been computed, with its name."""
         self._refuse = check
 
     def name(self, parameter: Tensor) -> str:
-        """By which messages call it."""
+        """Return the name by which messages call it."""
         return self.names[parameter]
 
     def _begin(self, group: Sequence[Tensor], *, late: bool = False) -> None:
@@ -229,7 +229,7 @@ class Gradients:
         self._flying[group[0]] = flights
 
     def _gradient(self, parameter: Tensor) -> Tensor:
-        """Its gradient; zeros if this rank has none, for others may have one."""
+        """Return its gradient; zeros if this rank has none, since others may have one."""
         grad = parameter.grad
         if grad is None:
             zeros = torch.zeros_like(parameter, requires_grad=False, memory_format=torch.contiguous_format)
@@ -256,5 +256,5 @@ class Gradients:
 
 
 def needed(parameter: Tensor) -> bool:
-    """Whether the optimizer may step by its gradient: one that is frozen and has none is left alone."""
+    """Return whether the optimizer may step by its gradient: not if it is frozen and has none."""
     return parameter.requires_grad or parameter.grad is not None

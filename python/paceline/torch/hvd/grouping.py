@@ -15,9 +15,9 @@ Groups = int | Sequence[Sequence[Tensor]] | None
 def checked_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> dict[Tensor, str]:
-    """The name of each parameter of the optimizer.
+    """Return the name of each parameter of the optimizer.
 
-    Raises ValueError for what are no pairs, for a name that comes twice and for a parameter without one.
+    Raises ValueError if there is no pair, for a name that comes twice and for a parameter without one.
     """
     if named_parameters is None:
         return {
@@ -46,12 +46,12 @@ def checked_names(
 
 
 def unnamed(group: int, index: int) -> str:
-    """The name of a parameter that has none: by its place in the optimizer."""
+    """Return a name for a parameter without one: its position in the optimizer."""
     return f"allreduce.noname.{group}.{index}"
 
 
 def checked_groups(groups: Groups) -> None:
-    """Raise ValueError unless it is None, a number of groups or lists of parameters that are named once."""
+    """Raise ValueError unless it is None, a number of groups, or lists of parameters without repetition."""
     if groups is None or (isinstance(groups, int) and groups > 0):
         return
     if isinstance(groups, int) or not isinstance(groups, Sequence):
@@ -66,7 +66,7 @@ def checked_groups(groups: Groups) -> None:
 
 
 def grouped(groups: Groups, parameters: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """The groups of these parameters. Parameters that no list names are groups of their own."""
+    """Return the groups of these parameters. Parameters that no list names are groups of their own."""
     if groups is None:
         return []
     if isinstance(groups, int):

@@ -1,4 +1,4 @@
-"""A process set as one of its members uses it: its coordinator, the names of its operations, and how one begins."""
+"""A process set as one of its members uses it: its coordinator, the names of its operations, and starting them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """That a tensor is a gradient, whose place in each step may be planned."""
+    """Marks a tensor as a gradient, whose position in each step may be planned."""
 
     optimizer: str
     late: bool = False
@@ -32,7 +32,7 @@ class Step:
 
 
 class Members:
-    """The ranks of a process set, as one of them."""
+    """The ranks of a process set, as seen by one of them."""
 
     def __init__(self, coordinator: Coordinator, ranks: Sequence[int], check: Callable[[], None]) -> None:
         """`check` raises if the job has ended."""
@@ -46,7 +46,7 @@ class Members:
         """Raises JobError if the job has ended, or this process was forked from the rank."""
 
     def optimizer(self, names: Iterable[str]) -> str:
-        """By which ranks know one more optimizer, of parameters with these names: of the same names by their order."""
+        """Return a name by which ranks know another optimizer: by its parameters' names, and its order among equals."""
         digest = hashlib.blake2s("\0".join(sorted(names)).encode(), digest_size=6).hexdigest()
         self._optimizers[digest] += 1
         return f"{digest}.{self._optimizers[digest]}"
@@ -60,7 +60,7 @@ class Members:
         waits: bool = False,
         step: Step | None = None,
     ) -> Handle[T]:
-        """Ask for an operation. `waits`: somebody will wait for it at once. `step`: it is a gradient of an optimizer.
+        """Start an operation. `waits`: the caller will wait for it at once. `step`: it is a gradient of an optimizer.
 
         Raises JobError if the job has ended, and what `make` raises.
         """
@@ -78,9 +78,9 @@ class Members:
         waits: bool = False,
         step: Step | None = None,
     ) -> Handle[list[T]]:
-        """Ask for operations that begin together or not at all, one for each tensor.
+        """Start operations that begin together or not at all, one for each tensor.
 
-        Raises ValueError if there is no tensor, and else as `begin`.
+        Raises ValueError if there is no tensor, and otherwise as `begin`.
         """
         if not tensors:
             raise ValueError(f"{call}: the list of tensors is empty; give one or more")
@@ -91,7 +91,7 @@ class Members:
 
     @contextlib.contextmanager
     def naming(self, call: str, name: str | None) -> Iterator[str]:
-        """The name of an operation. It is not counted if the block raises, for on other ranks it may not."""
+        """Name an operation. It is not counted if the block raises, since it might not on other ranks."""
         self.check()
         full = self.names.of(call, name)
         try:
@@ -110,7 +110,7 @@ class Members:
         waits: bool = False,
         step: Step | None = None,
     ) -> Handle[T]:
-        """Ask for operations together; `name` as the script gave it."""
+        """Submit operations together; `name` as the script gave it."""
         if step is None:
             self.coordinator.submit(operations, waits=waits)
         else:
@@ -121,9 +121,9 @@ class Members:
 
 
 def checked(what: str, tensor: object) -> Tensor:
-    """The tensor, if it is one that has its elements in memory. `what` names it in a message.
+    """Return the tensor if it is dense. `what` names it in a message.
 
-    Raises TypeError for what is no tensor, ValueError for a sparse one.
+    Raises TypeError if it is not a tensor, ValueError if it is sparse.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{what}: is a {type(tensor).__name__}, not a tensor")
@@ -136,14 +136,14 @@ def checked(what: str, tensor: object) -> Tensor:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it in memory of the host."""
+    """Return the tensor, or a copy of it in host memory."""
     return tensor if tensor.is_cpu else tensor.detach().cpu()
 
 
 def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
-    """How a tensor is moved without being combined: the dtype's name, further dimensions, and units in an element.
+    """Return how a tensor is moved without being reduced: dtype's name, further dimensions, and units per element.
 
-    What the runtime does not know moves as bytes.
+    Dtypes that the runtime does not know move as bytes.
     """
     known = REDUCIBLE.get(dtype)
     if known is not None:
@@ -152,25 +152,25 @@ def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
 
 
 def tensor_of(data: bytearray, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A tensor on the memory of a result. `data` has the buffer protocol."""
+    """Return a tensor on the memory of a result. `data` has the buffer protocol."""
     if len(data) == 0:
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).view(tuple(shape))
 
 
 class Names:
-    """The names of one process set."""
+    """The names of operations in one process set: what the script says, or a number that counts calls."""
 
     def __init__(self) -> None:
-        """Nothing has been called yet."""
+        """Start without calls."""
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._last: dict[str, Handle[Any]] = {}
 
     def of(self, call: str, name: str | None) -> str:
-        """The name of an operation, such as "allreduce.layer1.weight" or "allreduce.noname.7".
+        """Return the name of an operation, such as "allreduce.layer1.weight" or "allreduce.noname.7".
 
-        An unnamed operation waits for the one that had its name before, if that is still in flight.
+        An unnamed operation waits for the previous one with its name, if that is still in flight.
         """
         if name is not None:
             return f"{call}.{name}"
@@ -184,16 +184,16 @@ class Names:
         return full
 
     def hold(self, name: str, handle: Handle[Any]) -> None:
-        """An unnamed operation is in flight under this name."""
+        """Record that an unnamed operation is in flight under this name."""
         with self._lock:
             self._last[name] = handle
 
     def take_back(self, call: str) -> None:
-        """The last unnamed operation of this kind could not be asked for."""
+        """Uncount the last unnamed operation of this kind, which could not be submitted."""
         with self._lock:
             self._counts[call] -= 1
 
     def restart(self) -> None:
-        """All ranks have joined: the number of calls they have made, which may differ, is forgotten."""
+        """Forget the number of calls, which may differ between ranks, after all ranks have joined."""
         with self._lock:
             self._counts.clear()

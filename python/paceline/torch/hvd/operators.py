@@ -1,4 +1,4 @@
-"""Horovod's reductions, and what the runtime is asked for in their place.
+"""Horovod's reductions, and the runtime's reductions for them.
 
 An average is a sum that the runtime divides by the number of ranks; those of integers are rounded toward zero, as are
 their multiples (`prescale_factor`, `postscale_factor`).
@@ -18,7 +18,7 @@ from paceline.torch.backend.reductions import WIDER_IN_PRODUCTS, Reduction, plan
 
 
 class Operator(enum.IntEnum):
-    """How tensors of all ranks are combined; the numbers are Horovod's."""
+    """The reductions, with Horovod's numbers."""
 
     Average = 0
     Sum = 1
@@ -41,7 +41,7 @@ _KNOWN = {
 
 
 def operator_of(op: int | None, average: bool | None = None) -> Operator:
-    """The reduction of a call: `op`, or what the older argument `average` says, or an average.
+    """Return the reduction of a call: `op`, or what the older argument `average` says, or an average.
 
     Raises ValueError for both at once and for an unknown one, NotImplementedError for Adasum.
     """

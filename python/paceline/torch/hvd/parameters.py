@@ -113,7 +113,7 @@ class _Place:
 
 
 def _without_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
-    """The tree with places for tensors, which are gathered in order."""
+    """Return the tree with places for tensors, which are collected in order."""
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return _Place(tuple(tree.shape), tree.dtype)
@@ -125,7 +125,7 @@ def _without_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
 
 
 def _with_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
-    """The tree with new tensors in their places, which are gathered in the same order."""
+    """Return the tree with new tensors in their places, which are collected in the same order."""
     if isinstance(tree, _Place):
         tensors.append(torch.zeros(tree.shape, dtype=tree.dtype))
         return tensors[-1]
@@ -137,7 +137,7 @@ def _with_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
 
 
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load it; the dictionaries of options stay the same objects, which a scheduler may hold."""
+    """Load the state; the dictionaries of options stay the same objects, which a scheduler may hold."""
     groups = optimizer.param_groups
     optimizer.load_state_dict(state)
     for mine, loaded in zip(groups, optimizer.param_groups, strict=True):

@@ -25,7 +25,7 @@ _FEWEST_FOR_A_PIPELINE = 4
 
 @dataclass(frozen=True)
 class Cores:
-    """A rank's share."""
+    """A rank's share of the cores."""
 
     coordinator: int
     framework: tuple[int, ...]
@@ -33,7 +33,7 @@ class Cores:
 
 
 def share(available: list[int], local_rank: int, local_size: int) -> Cores | None:
-    """This rank's cores of those that its node's ranks share; None if it has fewer than two."""
+    """Return this rank's share of the cores of its node; None if it has fewer than two."""
     each = len(available) // local_size
     mine = available[local_rank * each : (local_rank + 1) * each]
     if len(mine) < 2:
@@ -47,7 +47,7 @@ def share(available: list[int], local_rank: int, local_size: int) -> Cores | Non
 
 @dataclass
 class _Parted:
-    """How this process was before, and is now."""
+    """The affinities of this process before and now."""
 
     before: dict[int, set[int]]
     """Affinities by thread."""
@@ -60,9 +60,10 @@ _watches_forks = False
 
 
 def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
-    """Confine this process's threads, and what it forks from now on; once, until `restore`.
+    """Confine this process's threads, and processes that it forks, to cores of their own, until `restore`.
 
-    Gives the coordinator's core, None if there is none. Raises InvalidArgumentError where the system has no affinities.
+    Returns the coordinator's core, None if there is none. Raises InvalidArgumentError where the system has no
+    affinities.
     """
     global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
@@ -98,7 +99,7 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
 
 
 def restore() -> None:
-    """All of this process's threads may run where they could before."""
+    """Let all of this process's threads run where they could before."""
     global _parted  # as above
     parted, _parted = _parted, None
     if parted is None or parted.cores is None:

@@ -42,7 +42,7 @@ _COPIES = ("__deepcopy__", "__reduce_ex__")
 
 
 def _settles_when_copied(parameter: Tensor, pull: LayerPull) -> None:
-    """Until it has caught up, a copy of the parameter is made after it has."""
+    """Make copies of the parameter wait until it has caught up."""
     mine, itself = weakref.ref(pull), weakref.ref(parameter)
 
     def after(method: str) -> Callable[[Any], Any]:
@@ -59,7 +59,10 @@ def _settles_when_copied(parameter: Tensor, pull: LayerPull) -> None:
 
 
 class _Settle:
-    """A hook on a module's `state_dict` and `load_state_dict`: all catch up first. Copies of it do nothing."""
+    """A hook on a module's `state_dict` and `load_state_dict`: all parameters catch up first.
+
+    Copies of it do nothing.
+    """
 
     def __init__(self, pull: LayerPull | None) -> None:
         self._pull = weakref.ref(pull) if pull is not None else None
@@ -77,7 +80,7 @@ class LayerPull:
     """The parameters of an optimizer that are behind, and how they catch up."""
 
     def __init__(self, gradients: Gradients, apply: Callable[[Tensor, Options], None]) -> None:
-        """`apply` makes the optimizer's step for one parameter, by its gradient."""
+        """`apply` makes the optimizer's step for one parameter, with its gradient."""
         self._gradients, self._apply = gradients, apply
         self._late: dict[Tensor, _Late] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -97,7 +100,7 @@ class LayerPull:
         gradients.refuse(self._refuse)
 
     def begin(self, groups: Iterable[Options]) -> None:
-        """In place of the optimizer's step: gradients go out, and what comes back is applied later."""
+        """Send the gradients in place of the optimizer's step; what returns is applied later."""
         watched = [
             (parameter, {name: value for name, value in group.items() if name != "params"})
             for group in groups
@@ -110,19 +113,19 @@ class LayerPull:
             _settles_when_copied(parameter, self)
 
     def finish(self) -> None:
-        """All parameters catch up."""
+        """Let all parameters catch up."""
         for parameter in list(self._late):
             self._finish(parameter)
 
     def forget(self) -> None:
-        """What is on its way will not come: parameters stay behind."""
+        """Drop what is in flight, which will not arrive: parameters stay behind."""
         for parameter in self._late:
             for name in _COPIES:
                 parameter.__dict__.pop(name, None)
         self._late.clear()
 
     def _meet(self, module: nn.Module) -> None:
-        """A module is called for the first time: what is written of it to a checkpoint is not to be a step behind."""
+        """Hook into a module at its first call, so that its checkpoints are not a step behind."""
         self._met.add(module)
         if module._parameters:
             settle = _Settle(self)

@@ -1,4 +1,4 @@
-"""Reduce-scatters: tensors of all ranks, combined, of which every rank gets some rows."""
+"""Reduce-scatter: reduces the tensors of all ranks and gives every rank some rows of the result."""
 
 # ruff: noqa: PLR0917 - the signatures are Horovod's
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Terms:
         )
 
     def factor(self) -> float:
-        """By which Horovod multiplies the gradient."""
+        """Return the factor by which Horovod multiplies the gradient."""
         size = members_of(self.process_set).size if self.op is Operator.Sum else 1
         return self.prescale * self.postscale * size
 
@@ -82,7 +82,7 @@ class _Terms:
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """The gradient is all ranks' gradients, one after the other (Horovod's: times the number of ranks for a sum)."""
+    """The gradient is the concatenation of all ranks' gradients (Horovod's: times the number of ranks for a sum)."""
 
     @staticmethod
     def forward(ctx: Context, tensor: Tensor, name: str | None, terms: _Terms) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an all-reduce does to a tensor, and its gradient."""
+"""The all-reduce of a tensor, and its gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Context = Any
 
 @dataclass(frozen=True, slots=True)
 class ReduceArgs:
-    """What a call says besides tensor and name."""
+    """The arguments of a call other than tensor and name."""
 
     op: Operator
     prescale: float
@@ -34,7 +34,7 @@ class ReduceArgs:
     def begin(
         self, tensor: Tensor, name: str | None, *, in_place: bool, waits: bool = False, step: Step | None = None
     ) -> Handle[Tensor]:
-        """Begin to reduce one tensor."""
+        """Start to reduce one tensor."""
         members = members_of(self.process_set)
         if is_sparse(tensor):
             return sparse_allreduce(
@@ -53,7 +53,7 @@ class ReduceArgs:
         waits: bool = False,
         step: Step | None = None,
     ) -> Handle[list[Tensor]]:
-        """Begin to reduce several tensors together."""
+        """Start to reduce several tensors together."""
         members = members_of(self.process_set)
         return members.begin_group(
             "grouped_allreduce",
@@ -103,13 +103,13 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, tensor: Tensor, name: str | None, terms: ReduceArgs) -> Tensor:
-        """The reduced tensor, a new one."""
+        """Return the reduced tensor, a new one."""
         ctx.terms = terms
         return terms.begin(tensor, name, in_place=False, waits=True)()
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of the tensor."""
+        """Return the gradient of the tensor."""
         return AllReduce.apply(grads[0], None, ctx.terms), None, None
 
 
@@ -118,11 +118,11 @@ class GroupedAllReduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, name: str | None, terms: ReduceArgs, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The reduced tensors, new ones."""
+        """Return the reduced tensors, new ones."""
         ctx.terms = terms
         return tuple(terms.begin_group(tensors, name, in_place=False, waits=True)())
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the tensors."""
+        """Return the gradients of the tensors."""
         return None, None, *GroupedAllReduce.apply(None, ctx.terms, *grads)

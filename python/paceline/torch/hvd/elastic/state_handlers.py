@@ -1,4 +1,4 @@
-"""How models, optimizers, samplers and others are kept, brought back, and given to other ranks."""
+"""How models, optimizers, samplers and other objects are committed, restored, and copied to other ranks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Kept = Any
 
 
 class Kind(Protocol):
-    """One thing of a state."""
+    """One object of a state."""
 
     value: Any
     """What the script sees."""
 
     def take(self) -> Kept:
-        """A copy, which later steps do not change."""
+        """Return a copy, which later steps do not change."""
 
     def put(self, kept: Kept) -> None:
-        """Be as it was. The copy stays as it is."""
+        """Restore the object from a copy, which stays as it is."""
 
     def sync(self, name: str) -> None:
-        """Be as on rank 0. All ranks call this."""
+        """Make the object equal to rank 0's. All ranks call this."""
 
 
 def copied(tree: Any) -> Any:  # noqa: ANN401 - a state dict, or what stands in one
-    """The same with tensors of its own; without what tensors hang on (graphs, hooks)."""
+    """Return a deep copy with its own tensors, without graphs and hooks."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, dict):
@@ -48,20 +48,20 @@ class Model:
     """A module: parameters and buffers."""
 
     def __init__(self, value: nn.Module) -> None:
-        """Nothing is kept yet."""
+        """Take the module."""
         self.value = value
 
     def take(self) -> Kept:
-        """Its state dict."""
+        """Return a copy of its state dict."""
         return {name: copied(tensor) for name, tensor in self.value.state_dict().items()}
 
     def put(self, kept: Kept) -> None:
-        """Load it; gradients are of the steps that were lost."""
+        """Load a state dict, and drop gradients, which belong to the lost steps."""
         self.value.load_state_dict(kept)
         self.value.zero_grad(set_to_none=True)
 
     def sync(self, name: str) -> None:
-        """Tensors in place; what else modules keep (`get_extra_state`) as objects."""
+        """Broadcast tensors in place, and what else modules keep (`get_extra_state`) as objects."""
         state = self.value.state_dict()
         tensors = {f"{name}.{key}": tensor for key, tensor in state.items() if isinstance(tensor, Tensor)}
         broadcast_parameters(tensors, 0)
@@ -75,62 +75,62 @@ class Optimizer:
     """An optimizer, distributed or not."""
 
     def __init__(self, value: torch.optim.Optimizer) -> None:
-        """Nothing is kept yet."""
+        """Take the optimizer."""
         self.value = value
 
     def take(self) -> Kept:
-        """Its state dict."""
+        """Return a copy of its state dict."""
         return copied(self.value.state_dict())
 
     def put(self, kept: Kept) -> None:
-        """Load it. Torch keeps tensors that fit as they are: it is given copies."""
+        """Load copies, since torch keeps tensors that fit as they are."""
         self.value.load_state_dict(copied(kept))
         for group in self.value.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     def sync(self, name: str) -> None:
-        """State and options."""
+        """Broadcast state and options."""
         broadcast_optimizer_state(self.value, 0)
 
 
 class Stateful:
-    """What has `state_dict` and `load_state_dict`: a learning-rate scheduler, a gradient scaler."""
+    """An object with `state_dict` and `load_state_dict`, such as a learning-rate scheduler or a gradient scaler."""
 
     def __init__(self, value: Any) -> None:  # noqa: ANN401 - whatever has them
-        """Nothing is kept yet."""
+        """Take the object."""
         self.value = value
 
     def take(self) -> Kept:
-        """Its state dict."""
+        """Return a copy of its state dict."""
         return copied(self.value.state_dict())
 
     def put(self, kept: Kept) -> None:
-        """Load it."""
+        """Load a state dict."""
         self.value.load_state_dict(copied(kept))
 
     def sync(self, name: str) -> None:
-        """Its state dict as an object."""
+        """Broadcast its state dict as an object."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), 0, name))
 
 
 class Sampler:
-    """An `ElasticSampler`: what any rank knows to have been processed is."""
+    """An `ElasticSampler`: what any rank has processed counts as processed."""
 
     def __init__(self, value: ElasticSampler) -> None:
-        """Nothing is kept yet."""
+        """Take the sampler."""
         self.value = value
 
     def take(self) -> Kept:
-        """Epoch, and what has been processed in it."""
+        """Return the epoch, and what has been processed in it."""
         return self.value.state_dict()
 
     def put(self, kept: Kept) -> None:
-        """Go back, and share the rest among the ranks of now."""
+        """Go back, and share the rest among the present ranks."""
         self.value.load_state_dict(kept)
 
     def sync(self, name: str) -> None:
-        """The epoch of rank 0, and what has been processed by ranks that are in it."""
+        """Take the epoch of rank 0, and what has been processed by ranks that are in it."""
         told = allgather_object(self.value.state_dict(), name)
         epoch = told[0]["epoch"]
         processed = sorted({index for state in told if state["epoch"] == epoch for index in state["processed_indices"]})
@@ -138,7 +138,7 @@ class Sampler:
 
 
 def kind_of(value: object) -> Kind | None:
-    """How it is kept; None: as any Python object."""
+    """Return how an object is committed; None: as any Python object."""
     if isinstance(value, nn.Module):
         return Model(value)
     if isinstance(value, torch.optim.Optimizer | Distributed):
