@@ -213,11 +213,11 @@ TEXTS = st.one_of(
 
 
 def outcome(make):
-    """What is made, or what the error says but for its source."""
+    """What is made, or what the error says but for its source, and for how other settings are spelled there."""
     try:
         return make()
     except InvalidArgumentError as error:
-        return (error.setting, error.reason)
+        return (error.setting, re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), error.reason))
 
 
 def by_flag(place, name, text):

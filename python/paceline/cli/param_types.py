@@ -123,11 +123,19 @@ def or_auto(kind: Kind) -> Value:
     return Value(f"auto|{kind.words}", lambda text: None if text == "auto" else kind.check(text))
 
 
+def words(text: str) -> list[str]:
+    """Names, at least one; what they name says whether one may come twice."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise InvalidArgumentError(f"'{text[:80]}' has no name; leave the option out for its default")
+    return found
+
+
 COUNT = whole(1, 100_000)
 COUNT_OR_NONE = whole(0, 100_000)
 SCALE = kinds.factor("4 means four times as long")
 SHRINK = kinds.factor("4 means a quarter of the bytes")
-WORDS = _of(kinds.names_of(str))
+WORDS = Value("NAME,…", words)
 SECONDS = Value("TIME", _core.parse_time)
 POSITIVE = _of(kinds.POSITIVE)
 SIZE = Value("SIZE", _core.parse_size)
