@@ -62,7 +62,8 @@ def probe(
     """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
 
     It runs on every rank. Measured are, between hosts, one stream, all hosts at once, incast, 1:N, latency and the
-    cost of a message; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints and writes.
+    cost of a message; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints and
+    writes.
 
     \b
     paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json
