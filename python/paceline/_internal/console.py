@@ -1,4 +1,4 @@
-"""Plain-text tables: aligned columns, a rule under the header, colour where it is wanted."""
+"""Output for people: plain-text tables, wrapped text, and a progress bar."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, and whether cells stand at the left."""
+    """A header of one or two lines, and whether cells are aligned left."""
 
     header: str
     left: bool = False
 
 
 def render(columns: Sequence[Column], groups: Sequence[Sequence[Sequence[str]]], *, highlight_first: bool) -> list[str]:
-    """Lines of a table, with an empty line between groups. The first row of each group is highlighted if wanted."""
+    """Return the lines of a table, with an empty line between groups; the first row of each may be highlighted."""
     import click
 
     headers = [column.header.split("\n") for column in columns]
@@ -53,17 +53,14 @@ def render(columns: Sequence[Column], groups: Sequence[Sequence[Sequence[str]]],
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """The text broken into lines."""
+    """Return the text as lines of limited width."""
     import textwrap
 
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-# Printing for people: the width of lines, and whether there are colours.
-
-
 def width() -> int:
-    """Columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110."""
+    """Return the columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110."""
     return min(110, max(40, shutil.get_terminal_size((100, 24)).columns))
 
 
@@ -73,27 +70,27 @@ def say(lines: Sequence[str]) -> None:
         click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
 
 
-# A progress bar on stderr, if that is a terminal and the work takes longer than a second.
-
-
 _PATIENCE_S = 1.0
 
 
 class Bar:
-    """Call it with the number of things done and of all; a context manager that clears the bar."""
+    """A progress bar on stderr, if that is a terminal and the work takes longer than a second.
+
+    Call it with the number of things done and of all; as a context manager it clears the bar.
+    """
 
     def __init__(self, words: str) -> None:
-        """`words` stand before the bar."""
+        """`words` come before the bar."""
         self._words = words
         self._start = time.monotonic()
         self._shown: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> Bar:
-        """Nothing is shown yet."""
+        """Show nothing yet."""
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        """Show it, once it has taken long enough."""
+        """Show the bar, once it has taken long enough."""
         if self._shown is None:
             if time.monotonic() - self._start < _PATIENCE_S or not sys.stderr.isatty():
                 return

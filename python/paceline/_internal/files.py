@@ -14,7 +14,7 @@ from paceline.errors import InvalidArgumentError
 
 
 def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:
-    """The text of a file, or of a pipe whose writer gets on (`<(command)` of a shell); nothing waits for longer.
+    """Return the text of a file, or of a pipe whose writer makes progress (`<(command)` of a shell).
 
     Raises OSError, TimeoutError among them, and UnicodeDecodeError.
     """
@@ -35,7 +35,7 @@ def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Fail now rather than after the work. Raises InvalidArgumentError."""
+    """Fail before the work rather than after it. Raises InvalidArgumentError."""
     target = Path(os.path.realpath(path))
     folder = target.parent
     try:
@@ -56,7 +56,7 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def make_folder(option: str, path: Path) -> None:
-    """Where files will be written. Raises InvalidArgumentError."""
+    """Make a folder for output files. Raises InvalidArgumentError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,7 +65,7 @@ def make_folder(option: str, path: Path) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A path to write to that takes the file's place when the block ends well, and is removed when it does not."""
+    """Yield a path to write to; it replaces the file when the block succeeds, and is removed when it fails."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
         try:

@@ -14,7 +14,7 @@ _FAR = "198.51.100.1"  # TEST-NET-2 of RFC 5737: no host, and so reached by the 
 
 
 def addresses() -> dict[str, str]:
-    """The IPv4 address of every interface that has one (Linux only; elsewhere none is known)."""
+    """Return the IPv4 address of every interface that has one (Linux only; elsewhere none is known)."""
     found: dict[str, str] = {}
     if not sys.platform.startswith("linux"):
         return found
@@ -78,7 +78,7 @@ def address_of(text: str, source: str) -> str:
 
 
 def is_own(address: str) -> bool:
-    """Whether a server of this machine can listen there."""
+    """Return whether a server on this machine can listen on the address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -89,7 +89,7 @@ def is_own(address: str) -> bool:
 
 
 def towards(host: str) -> str | None:
-    """This machine's address from which `host` is reached; None where it is not known or not reached."""
+    """Return this machine's address from which `host` is reached; None if it is unknown or unreachable."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -105,10 +105,10 @@ def towards(host: str) -> str | None:
 
 
 def default_address() -> str:
-    """This machine's address on the default route, or 127.0.0.1 without one."""
+    """Return this machine's address on the default route, or 127.0.0.1 without one."""
     return towards(_FAR) or "127.0.0.1"
 
 
 def endpoint(address: str, port: int) -> str:
-    """`address:port`, with brackets around an IPv6 address."""
+    """Return `address:port`, with brackets around an IPv6 address."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,4 +1,4 @@
-"""What is asked of this machine in several places."""
+"""Facts about this machine that several packages need."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def boot() -> str:
-    """This start of this machine. Raises OSError where that is not told (Linux tells it)."""
+    """Return an identifier of this boot of the machine. Raises OSError where there is none (Linux has one)."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

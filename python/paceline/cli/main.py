@@ -23,18 +23,18 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
     "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
     "bench": ("paceline.cli.bench", "bench", "Measure images/s of engines, side by side."),
-    "emulate": ("paceline.cli.emulate", "emulate", "A cluster of network namespaces on this machine."),
-    "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines: its cluster file."),
-    "validate": ("paceline.cli.validate", "validate", "Run and simulate the same, on an emulated cluster or here."),
+    "emulate": ("paceline.cli.emulate", "emulate", "Emulate a cluster on this machine, with network namespaces."),
+    "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
+    "validate": ("paceline.cli.validate", "validate", "Compare measured and simulated iterations."),
     "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run; --env describes the machine."),
-    "plan": ("paceline.cli.plan", "plan", "Fuse and order a graph's all-reduces without negotiation."),
+    "plan": ("paceline.cli.plan", "plan", "Plan a graph's all-reduces, so that none is negotiated."),
     "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
     "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
-    "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace of recorded sends."),
-    "report": ("paceline.cli.report", "report", "Forecasts as one self-contained page."),
-    "explore": ("paceline.cli.explore", "explore", "A page on which sliders redraw a forecast."),
+    "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
+    "report": ("paceline.cli.report", "report", "Write forecasts as one self-contained page."),
+    "explore": ("paceline.cli.explore", "explore", "Serve a page on which sliders redraw a forecast."),
     "study": ("paceline.cli.study", "study", "Reproduce a published study, side by side."),
 }
 _LONGEST_MESSAGE = 1000
@@ -44,7 +44,7 @@ class Commands(click.Group):
     """A group that imports a subcommand when it is called, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Those that are installed."""
+        """Return the commands that are installed."""
         return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -58,7 +58,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, and name the command that was probably meant."""
+        """Resolve as click does, and suggest the command that was probably meant."""
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
             near = nearest(name, self.list_commands(ctx))
@@ -66,12 +66,12 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing any."""
+        """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
-        """Run, and exit: 0, 2 for the user's mistake, 1 for a failed run, 130 after Ctrl-C."""
+        """Run, and exit with 0, 2 for the user's mistake, 1 for a failed run, 130 after Ctrl-C."""
         extra.pop("standalone_mode", None)
         sys.exit(self._run(args, prog_name or "paceline", extra))
 
@@ -105,7 +105,7 @@ class Commands(click.Group):
 
 
 def _fail(message: str, code: int) -> int:
-    """One line, whatever was typed."""
+    """Print the message as one printable line, and return the code."""
     line = " ".join(message.split())
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if len(line) > _LONGEST_MESSAGE:
@@ -116,7 +116,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def leave_threads(code: int) -> None:
-    """Simulations that still run would keep the interpreter from ending."""
+    """Exit although simulations still run, which would keep the interpreter alive."""
     if threading.active_count() > 1:
         sys.stdout.flush()
         os._exit(code)

@@ -26,10 +26,10 @@ from paceline.errors import InvalidArgumentError
     show_default=True,
     help="How all-reduces are numbered.",
 )
-@click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: operations or nodes that are all-reduces, too.")
-@click.option("--unknown-size", type=types.SIZE, help="TensorFlow: of those without a shape.")
+@click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: further operations or nodes that are all-reduces.")
+@click.option("--unknown-size", type=types.SIZE, help="TensorFlow: size of all-reduces without a shape.")
 @click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph as JSON, too.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the graph as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(
     *,

@@ -43,7 +43,7 @@ def _seconds(text: str) -> float:
 
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
-@click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats: some seconds.")
+@click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats; takes a few seconds.")
 @click.option("--repeats", type=types.whole(1, 1000), help="Of each.  [default: 5; 3 with --quick]")
 @click.option(
     "--limit",
@@ -61,8 +61,9 @@ def probe(
 ) -> None:
     """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
 
-    It runs on every rank: between hosts one stream, all hosts at once, incast, 1:N, latency, the cost of a message; the
-    inside of a host; late wake-ups, and time that is taken away. Rank 0 prints and writes.
+    It runs on every rank. Measured are, between hosts, one stream, all hosts at once, incast, 1:N, latency and the
+    cost of a message; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints and
+    writes.
 
     \b
     paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json

@@ -22,27 +22,33 @@ if TYPE_CHECKING:
 
 
 _UNSEEN = 0.2
-"""Share of a step which, if no part has it, is told."""
+"""Share of a step that is reported if it belongs to no part."""
 _DRIFT = 0.1
-"""Recorded steps that differ from others by more than this share are told."""
+"""Recorded steps that differ from others by more than this share are reported."""
 
 
 class _CannotDoHere(click.ClickException):
-    """Something that this machine lacks."""
+    """This machine lacks something."""
 
     exit_code = 77
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--model", metavar="NAME", help="A classification model of torchvision, on random images.")
+@click.option("--model", metavar="NAME", help="A torchvision classification model, on random images.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples of a step.  [default: 32; of a script: as it runs]")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples per step.  [default: 32; a script's own]")
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before the recorded ones."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to take the median of.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Steps to record; the trace has their medians.",
+)
 @click.option("--name", help="The trace's name.  [default: the model's]")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: where to run.  [default: cpu]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: device to run on.  [default: cpu]")
 @click.option("--threads", type=click.IntRange(min=1), help="With --model: CPU threads.  [default: torch's]")
 @click.option(
     "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
@@ -67,8 +73,8 @@ def record(
 ) -> None:
     """Record a trace from real training steps.
 
-    Either of a torchvision model (--model), or of your own script, which needs no change: a step is taken to be what
-    lies between two steps of the optimizer of the largest module.
+    Records a torchvision model (--model), or your own script, which needs no change: a step is what happens between two
+    steps of the optimizer of the largest module.
 
     \b
     paceline record --model resnet50 --batch 32 -o resnet50.json

@@ -16,11 +16,11 @@ _PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("spec", type=_PATH, metavar="SPEC.toml")
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
-@click.option("--png", type=_PATH, metavar="DIR", help="Also every chart as PNG, there.")
+@click.option("--png", type=_PATH, metavar="DIR", help="Also write every chart as PNG to this folder.")
 def report(*, spec: Path, output: Path, png: Path | None) -> None:
     """Forecast what SPEC asks for, and write one page of HTML that needs no network.
 
-    It has scaling curves, a ranking of strategies, what iterations wait for and a timeline. SPEC is TOML: chapters
+    It has scaling curves, a ranking of strategies, what iterations wait for, and a timeline. SPEC is TOML: chapters
     whose fields are the options of `paceline simulate` (docs/how-to/report.md).
 
     \b

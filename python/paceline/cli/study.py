@@ -15,7 +15,10 @@ from paceline._internal.console import say, width
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option(
-    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also draw the study's figures there, PNG."
+    "--plots",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Also draw the study's figures as PNG in this folder.",
 )
 @click.option(
     "--data",

@@ -30,7 +30,7 @@ LISTED = 0.03
 """What costs less than this share of a step is not worth a line."""
 
 
-# Operations that the script waits for in the midst of input, forward or optimizer.
+# Blocking: operations that the script waits for in the middle of input, forward or optimizer.
 
 
 def find_blocking(analysis: Analysis) -> Diagnosis | None:
@@ -62,7 +62,7 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
     )
 
 
-# Nothing else costs much: the step is computation.
+# Compute: nothing else costs much.
 
 
 HEALTHY = 0.10
@@ -95,7 +95,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
     )
 
 
-# All ranks spend time between the end of one step and the forward pass of the next.
+# Inputs: all ranks spend time between the end of one step and the next forward pass.
 
 
 def find_inputs(analysis: Analysis) -> Diagnosis | None:
@@ -127,7 +127,7 @@ def find_inputs(analysis: Analysis) -> Diagnosis | None:
     )
 
 
-# All ranks are ready, and nothing moves: coordinators still agree.
+# Negotiation: all ranks are ready, and nothing moves, since coordinators still agree.
 
 
 _LATE, _SLEEP, _REPORT = "late wake-up", "sleep", "report"
@@ -228,7 +228,7 @@ def _negotiation_remedies(main: str) -> list[str]:
     }[main]
 
 
-# Data moves, and nothing hides it: many small operations, what backward could have hidden, and then the network.
+# Sending: data moves, and nothing hides it.
 
 
 def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
@@ -338,7 +338,7 @@ def _rate(bits_per_s: float) -> str:
     return units.rate(float(f"{bits_per_s:.3g}"))
 
 
-# A few steps take several times as long as the others, which the means leave out.
+# Slow steps: a few take several times as long as the others; the means leave them out.
 
 
 def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
@@ -368,7 +368,7 @@ def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
     )
 
 
-# Ranks wait for the slowest one: always the same, or each in turn.
+# Straggler: ranks wait for the slowest one, always the same or each in turn.
 
 
 _PERSISTENT = 0.75
@@ -474,7 +474,7 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
     ]
 
 
-# Remedies that several causes share, by what the script synchronises gradients with.
+# Remedies, by how the script synchronises gradients.
 
 
 def less_often(interface: Interface) -> str:
@@ -516,7 +516,7 @@ def smaller_buckets(interface: Interface, size: str) -> str:
     }[interface]
 
 
-# The role through which most bytes go: a server that all ranks send to moves many times what a rank does.
+# The role through which most bytes pass: a server moves many times what a rank does.
 
 
 _MORE = 1.5

@@ -1,4 +1,4 @@
-"""What is simulated for a state: curves over workers, a ranking, and the timeline of one strategy."""
+"""The simulations for a state: curves over workers, a ranking, and the timeline of one strategy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_MESSAGES = 3_000_000
 
 
 def cluster_of(state: State) -> Cluster:
-    """The preset under the sliders."""
+    """Return the preset under the sliders."""
     machine = load_cluster(
         state.cluster,
         bandwidth=f"{state.bandwidth_gbps:g}Gbps",
@@ -39,7 +39,7 @@ def cluster_of(state: State) -> Cluster:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Where the sliders stand for a cluster."""
+    """Return the positions of the sliders for a cluster."""
     document = json.loads(load_cluster(name).to_json())
     return {
         "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
@@ -51,7 +51,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def answer(state: State) -> dict[str, Any]:
-    """Everything that the page draws. Raises InvalidArgumentError."""
+    """Return everything that the page draws. Raises InvalidArgumentError."""
     begin = time.perf_counter()
     trace, cluster = load_trace(state.trace), cluster_of(state)
     able, unable = feasible(list(all_strategies()), cluster)
@@ -87,7 +87,7 @@ def _refuse_slow(state: State, trace: Trace) -> None:
 
 
 def _counts(workers: int) -> list[int]:
-    """Powers of two up to the number that is asked for, and that."""
+    """Return powers of two up to the requested number, and that."""
     powers = [2**power for power in range(workers.bit_length()) if 2**power < workers]
     return [*powers, workers]
 

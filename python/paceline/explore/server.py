@@ -1,7 +1,7 @@
-"""The page and its one call, on loopback, for whoever has the token.
+"""The page and its one endpoint, on loopback, for whoever has the token.
 
-Every address wants the token, and the name that the browser asked for must be this machine's own, so that a page from
-elsewhere can neither read nor ask anything here (DNS rebinding). The page may load nothing from elsewhere.
+Every request needs the token, and the host name in it must be this machine's own, so that a page from elsewhere can
+neither read nor request anything here (DNS rebinding). The page may load nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEADERS = {
 
 
 class _WithToken:
-    """Lets through only what bears the token, in the address or in a header."""
+    """Admits only requests with the token, in the address or in a header."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app, self.token = app, token
@@ -62,7 +62,7 @@ class _WithToken:
 
 
 def application(token: str, first: State) -> Starlette:
-    """The page, its files, and the call."""
+    """Return the application: the page, its files, and the endpoint."""
 
     async def page(_request: Request) -> Response:
         text = (_STATIC / "index.html").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def application(token: str, first: State) -> Starlette:
 
 
 def listener(port: int) -> socket.socket:
-    """A socket on loopback. Raises InvalidArgumentError where the port is taken or not permitted."""
+    """Return a socket on loopback. Raises InvalidArgumentError if the port is taken or not permitted."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

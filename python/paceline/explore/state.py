@@ -1,4 +1,4 @@
-"""What the sliders say: every field has limits, so that no request takes longer than some seconds."""
+"""The positions of the sliders: every field has limits, so that no request takes longer than a few seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class State:
-    """Of the page. `bucket_mb` 0: no fusion; `straggler`: how many times as long rank 0 computes."""
+    """The state of the page. `bucket_mb` 0: no fusion; `straggler`: how many times as long rank 0 computes."""
 
     trace: str = "resnet-50"
     cluster: str = "flat"
@@ -48,7 +48,7 @@ class State:
 
 
 def parse(text: bytes) -> State:
-    """Of JSON. Raises InvalidArgumentError naming the field."""
+    """Parse JSON. Raises InvalidArgumentError naming the field."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ def parse(text: bytes) -> State:
 
 
 def checked(values: Mapping[str, Any]) -> State:
-    """Every field known and within its limits. Raises InvalidArgumentError naming the field."""
+    """Return the state if every field is known and within its limits. Raises InvalidArgumentError naming the field."""
     known = {entry.name: entry for entry in fields(State)}
     made: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""The last words under a table: what bounds an iteration, and what would move it, from simulations of that."""
+"""The advice under a table: what bounds an iteration, and what would change it, from simulations of the changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTEWORTHY = 1.005
 
 
 def advise(groups: Sequence[Group]) -> list[str]:
-    """Sentences about the largest configuration: its bottleneck, and the computed effect of removing it."""
+    """Return sentences about the largest configuration: its bottleneck, and the simulated effect of removing it."""
     group = max(groups, key=lambda group: group.results[0].workers)
     first = group.results[0]
     fastest = group.fastest_first()[0]
@@ -46,7 +46,7 @@ def advise(groups: Sequence[Group]) -> list[str]:
 
 
 def _where(group: Group, groups: Sequence[Group]) -> str:
-    """Which of several configurations is spoken of."""
+    """Say which of several configurations is meant."""
     first = group.results[0]
     others = [other.results[0] for other in groups]
     text = ""
@@ -60,7 +60,7 @@ def _where(group: Group, groups: Sequence[Group]) -> str:
 
 
 def bound(result: Result) -> str:
-    """`bound by server ingress (71 % of the critical path)`."""
+    """Return `bound by server ingress (71 % of the critical path)`."""
     total = sum(part.seconds for part in result.critical_path)
     # A card's two directions are one bottleneck: a message that queues for one would else have queued for the other.
     cards: dict[str, list[PathPart]] = {}
@@ -82,7 +82,7 @@ def bound(result: Result) -> str:
 
 
 def _what_if(run: Scenario, result: Result) -> list[str]:
-    """The effect of twice the bandwidth (or half the latency) and of half the computation."""
+    """Return the effect of twice the bandwidth (or half the latency) and of half the computation."""
     if result.messages > _MOST_MESSAGES:
         return []
     communication = [part.part for part in result.critical_path if part.part != "compute"]
@@ -109,7 +109,7 @@ def _relief(run: Scenario, part: str) -> tuple[str, Scenario]:
 
 
 def scaled(text: str, factor: float) -> str:
-    """A value of the cluster format times a factor."""
+    """Return a value of the cluster format times a factor."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     return f"{float(number) * factor:.12f}".rstrip("0").rstrip(".") + text[len(number) :]
 
@@ -123,7 +123,7 @@ def _effect(words: str, gain: float) -> str:
 
 
 def _others(run: Scenario, result: Result) -> list[str]:
-    """The best of the other strategies, with the options of this one that they use."""
+    """Return the best of the other strategies, with the options of this one that they use."""
     if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
         return []
     able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy.name != result.strategy]

@@ -1,4 +1,4 @@
-"""`paceline simulate --explain`: from where on workers bring little, what dominates there, what changes would bring."""
+"""`paceline simulate --explain`: where more workers stop paying off, what dominates there, what changes would gain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VALIDATED = Path(__file__).parent / "validated.json"
 
 @dataclass(frozen=True)
 class Knee:
-    """From how many workers on another one brings less than half of what the first brought."""
+    """The number of workers from which another one gains less than half of what the first did."""
 
     workers: int | None
     """None: not up to `tried`."""
@@ -45,7 +45,7 @@ class Knee:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that could be different, and the iteration that it gives. None: why it cannot be told."""
+    """A possible change, and the iteration that it gives; None with the reason if that cannot be told."""
 
     what: str
     iteration_s: float | None
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Band:
-    """How far forecasts of a strategy were from what was measured."""
+    """How far forecasts of a strategy were from measurements."""
 
     least_s: float
     most_s: float
@@ -66,7 +66,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of the fastest run on the most workers."""
+    """An explanation of the fastest run on the most workers."""
 
     result: Result
     knee: Knee
@@ -74,7 +74,7 @@ class Explanation:
     band: Band | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return it as `--json` prints it."""
         return {
             "strategy": self.result.strategy,
             "workers": self.result.workers,
@@ -86,13 +86,13 @@ class Explanation:
         }
 
     def sentences(self) -> list[str]:
-        """What dominates, the knee, and how far off this may be: the changes stand between the last two."""
+        """Return what dominates, the knee, and how far off this may be; the changes go between the last two."""
         result = self.result
         dominated = f"{result.strategy} with {units.count(result.workers, 'worker')} is {bound(result)}."
         return [dominated, _knee_in_words(self.knee), _band_in_words(self)]
 
     def text(self, width: int) -> list[str]:
-        """Lines for people."""
+        """Return lines for people."""
         *before, after = [wrapped(sentence, width) for sentence in self.sentences()]
         lines = [line for paragraph in before for line in paragraph]
         columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
@@ -109,7 +109,7 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explains the fastest run on the most workers. Raises InvalidArgumentError."""
+    """Explain the fastest run on the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
     fastest = group.fastest_first()[0]
     run = group.runs[group.results.index(fastest)]
@@ -149,14 +149,14 @@ def _knee(run: Scenario) -> Knee:
 
 
 def _sized(run: Scenario, workers: int) -> Scenario:
-    """With so many workers, and those of the slow ranks that are among them."""
+    """Return the scenario with this many workers, and those of the slow ranks that are among them."""
     slow = json.loads(run.cluster.to_json()).get("stragglers", [])
     kept = [one for one in slow if one["rank"] < workers]
     return (run if kept == slow else _with(run, stragglers=kept)).changed(workers=workers)
 
 
 def _messages(run: Scenario, workers: int) -> int:
-    """About how many a strategy sends at the most: a ring."""
+    """Return about how many messages a strategy sends at most: those of a ring."""
     buckets = len(run.trace.buckets(run.options.get("bucket_size")))
     return 2 * workers * workers * buckets
 
@@ -206,7 +206,7 @@ def _half_the_latency(run: Scenario, fields: dict[str, Any]) -> tuple[str, list[
 
 
 def _help_of_the_switch(run: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
-    """The best strategy that uses what a switch can do."""
+    """Return the best strategy that uses the switch."""
     if kind in run.strategy.knobs:
         return f"{kind} in the switch", [], "it is used already"
     switch = json.loads(run.cluster.to_json())["switch"]
@@ -217,7 +217,7 @@ def _help_of_the_switch(run: Scenario, kind: str) -> tuple[str, list[Scenario], 
 
 
 def _bucket_sizes(run: Scenario) -> list[Scenario]:
-    """With every tensor by itself, and fused up to each size; none where a file places the buckets there are."""
+    """Vary the bucket size, from every tensor by itself up; not where a file places existing buckets."""
     if isinstance(run.options.get("placement"), list):
         return []
     total = json.loads(run.trace.summary())["gradient_bytes"]
@@ -248,7 +248,7 @@ def _seconds(worker: dict[str, Any]) -> float:
 
 
 def _best(what: str, runs: Sequence[Scenario], note: str, result: Result) -> Change:
-    """The fastest of the runs, those left out that would take long or whose options exclude each other."""
+    """Return the fastest run, without those that would take long or whose options exclude each other."""
     quick = [run for run in runs if _messages(run, run.workers) <= _MOST_MESSAGES]
     results = [found for run in quick for found in _result(run)]
     if not results:
@@ -289,7 +289,7 @@ def _validated() -> dict[str, Any]:
 
 
 def _band(result: Result) -> Band | None:
-    """From the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
+    """Return the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
     said = _validated()
     errors = [row["error"] for row in said["rows"] if row["strategy"] == result.strategy]
     if not errors:

@@ -26,7 +26,7 @@ HEADER = '<th class="name">strategy</th>' + "".join(f"<th>{head}</th>" for head 
 
 
 def page(results: Sequence[Result], drawn: Figure) -> str:
-    """The page's HTML; it loads nothing."""
+    """Return the page's HTML, which loads nothing."""
     out = io.BytesIO()
     save(drawn, out, "svg")
     svg = out.getvalue().decode()
@@ -41,7 +41,7 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
 
 
 def row(result: Result, attributes: str = "") -> str:
-    """A line of the table of results: strategy, servers, workers, bandwidth, times."""
+    """Return a row of the table of results: strategy, servers, workers, bandwidth, times."""
     cells = [
         str(result.servers or "–"),
         str(result.workers),

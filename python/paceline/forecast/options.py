@@ -46,7 +46,7 @@ _CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth")
 
 @dataclass(frozen=True)
 class Sweep:
-    """The product of scenarios that is asked for. Made by `of`, so that every value has been checked."""
+    """A product of scenarios to forecast. Made by `of`, which checks every value."""
 
     trace: str | Path | Trace
     values: Mapping[str, Any]
@@ -89,11 +89,11 @@ class Sweep:
         return cls(trace, values, sources, given_by, others, timeline, plot)
 
     def get(self, name: str) -> Any:  # noqa: ANN401
-        """The value of a setting; None if it was not given."""
+        """Return the value of a setting; None if it was not given."""
         return self.values.get(name)
 
     def spelling(self, name: str) -> str:
-        """How a setting would be given here, for advice."""
+        """Return how a setting would be given here, for advice."""
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
 
     @property
@@ -102,16 +102,16 @@ class Sweep:
         return self.get("workers") or DEFAULT_WORKERS
 
     def machine(self) -> Cluster:
-        """The cluster, but for its bandwidth. Raises InvalidArgumentError."""
+        """Return the cluster, but for its bandwidth. Raises InvalidArgumentError."""
         fields = {name: self.get(name) for name in _CLUSTER}
         return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
 
     def machines(self, machine: Cluster) -> list[Cluster]:
-        """One for each bandwidth. Raises InvalidArgumentError."""
+        """Return a cluster for each bandwidth. Raises InvalidArgumentError."""
         return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
 
     def step(self) -> Trace:
-        """The trace as the options change it. Raises InvalidArgumentError."""
+        """Return the trace as the options change it. Raises InvalidArgumentError."""
         trace = load_trace(self.trace)
         if self.get("add_module") is not None:
             trace = trace.with_modules(self.get("add_module"))
@@ -131,7 +131,7 @@ class Sweep:
         )
 
     def device_note(self, trace: Trace) -> list[str]:
-        """Where the rate of the device that was named comes from."""
+        """Return where the rate of the named device comes from."""
         device = self.get("device")
         return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
 
@@ -188,9 +188,9 @@ def plan(
     compute_speedups: Sequence[float | None],
     options: Mapping[str, Any],
 ) -> list[Scenario]:
-    """The scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
 
-    A knob reaches those strategies that use it: one without servers is run once, whatever their number.
+    A knob reaches the strategies that use it: one without servers is run once, whatever their number.
     """
     return [
         Scenario.of(
@@ -208,7 +208,7 @@ def plan(
 
 
 def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
-    """Of a probe of one host, whose file has to say something of the network."""
+    """Return a note on a probe of one host, whose file has to say something about the network."""
     if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
         return []
     described = json.loads(cluster.to_json())
@@ -234,7 +234,7 @@ def _check_outputs(sweep: Sweep) -> None:
 
 
 def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strategy]]:
-    """The strategies asked for, each once, and those asked for by name."""
+    """Return the requested strategies, each once, and those requested by name."""
     words = words if words is not None else ["all"]
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()

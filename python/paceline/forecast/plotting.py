@@ -97,12 +97,12 @@ def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
 
 
 def colour_of(strategy: str) -> str:
-    """The same in every plot."""
+    """Return the strategy's colour, the same in every plot."""
     return COLOURS[_number(strategy) % len(COLOURS)]
 
 
 def marker_of(strategy: str) -> str:
-    """The same in every plot."""
+    """Return the strategy's marker, the same in every plot."""
     return MARKERS[_number(strategy) % len(MARKERS)]
 
 
@@ -112,7 +112,7 @@ def _number(strategy: str) -> int:
 
 
 def plain_ticks(*axes: Axis) -> None:
-    """Ticks of logarithmic axes at 1, 2 and 5, written as decimals."""
+    """Set ticks of logarithmic axes at 1, 2 and 5, written as decimals."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis in axes:
@@ -122,7 +122,7 @@ def plain_ticks(*axes: Axis) -> None:
 
 
 def figure(results: Sequence[Result]) -> Figure:
-    """The plot as a matplotlib figure; no window is opened."""
+    """Return the plot as a matplotlib figure; no window is opened."""
     import matplotlib as mpl
 
     with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
@@ -133,12 +133,12 @@ def figure(results: Sequence[Result]) -> Figure:
 
 
 def _relevant(results: Sequence[Result], name: str) -> list[Result]:
-    """Strategies without servers do not make their number vary."""
+    """Return the axes that vary; strategies without servers do not make their number vary."""
     return [result for result in results if name != "servers" or result.servers]
 
 
 def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
-    """Computation and exposed communication of each, fastest first; `width` in inches."""
+    """Draw computation and exposed communication of each, fastest first; `width` in inches."""
     from matplotlib.figure import Figure
 
     ordered = sorted(results, key=lambda result: result.iteration_s)
@@ -199,7 +199,7 @@ def _lines(
 
 
 def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[Result]]:
-    """Results by the values of what is swept besides the x axis; strategies without servers stand in every panel."""
+    """Group results by the swept values other than the x axis; strategies without servers are in every panel."""
     panels: dict[str, list[Result]] = {}
     servers = sorted({result.servers for result in results if result.servers})
     by_servers = any(other[0] == "servers" for other in others)
@@ -228,7 +228,7 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
 
 
 def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
-    """One line per strategy, each thinner than those before, so that lines that coincide are all seen."""
+    """Draw one line per strategy, each thinner than those before, so that coinciding lines are all visible."""
     series = _series(results, name)
     for place, (strategy, members) in enumerate(series.items()):
         points = [(getattr(result, name) / scale, value(result)) for result in members]
@@ -248,7 +248,7 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
 
 
 def iteration_time(results: Sequence[Result]) -> tuple[str, Value]:
-    """The label of an axis, and what stands on it."""
+    """Return the label and values of an axis."""
     unit, word = units.time_unit(result.iteration_s for result in results)
     return f"iteration time ({word})", lambda result: result.iteration_s / unit
 
@@ -262,7 +262,7 @@ _BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
 
 
 def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> None:
-    """What all workers would do without communication."""
+    """Draw what all workers would reach without communication."""
     ideal = {
         getattr(result, name) / scale: result.workers * result.batch / result.compute_s
         for result in _relevant(results, name)
@@ -272,7 +272,7 @@ def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -
 
 
 def y_axis(axes: Axes, values: Sequence[float | None]) -> None:
-    """From zero, or logarithmic where values differ tenfold."""
+    """Scale the axis from zero, or logarithmically where values differ tenfold."""
     positive = [value for value in values if value]
     if not positive or len(positive) < len(values) or max(positive) < 10 * min(positive):
         axes.set_ylim(bottom=0)
@@ -282,7 +282,7 @@ def y_axis(axes: Axes, values: Sequence[float | None]) -> None:
 
 
 def x_axis(axes: Axes, values: Sequence[float], label: str) -> None:
-    """A tick a value, logarithmic where they differ fourfold."""
+    """Set a tick for each value, logarithmically where they differ fourfold."""
     from matplotlib.ticker import NullLocator
 
     ticks = sorted(set(values))

@@ -1,7 +1,7 @@
 """Forecasts as Ray tasks: the sweeps of `--executor ray`.
 
-Traces and clusters are put into the object store once; a task gets them, the other fields of its run, and gives back
-the result that the run would have given here. Tasks that die with their node are repeated by Ray.
+Traces and clusters are put into the object store once; a task gets them and the other fields of its run, and returns
+the result that the run would have given here. Ray repeats tasks that die with their node.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Forecast(Protocol):
 
     @property
     def cluster(self) -> Machine:
-        """The machine that is simulated."""
+        """The simulated cluster."""
 
     @property
     def workers(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
 
     def result(self) -> Any:  # noqa: ANN401
         """Simulate it. Raises InvalidArgumentError."""
@@ -51,7 +51,7 @@ R = TypeVar("R", bound=Forecast)
 
 @dataclass(frozen=True)
 class _Refused:
-    """A user's mistake, as a task gives it back."""
+    """A user's mistake, as a task returns it."""
 
     error: InvalidArgumentError
 
@@ -61,10 +61,10 @@ def execute(
     progress: Callable[[int, int], None] | None = None,
     named: Callable[[InvalidArgumentError, R], InvalidArgumentError] = lambda error, _: error,
 ) -> list[Any]:
-    """Simulate all runs on the cluster of RAY_ADDRESS, else on one started here; results in the order of the runs.
+    """Simulate all runs on the cluster of RAY_ADDRESS, else on one started here, and return results in their order.
 
     Raises the InvalidArgumentError of the first run that fails, as `named` makes it; JobError if there is no cluster,
-    no CPU of it within 100 s, or a task that dies again and again; MissingRayError.
+    no CPU of it within 100 s, or a task that dies repeatedly; MissingRayError.
     """
     with connected(output=False, object_store_bytes=_STORE) as cluster:
         sweep = _Sweep(cluster.ray, runs)
@@ -81,7 +81,7 @@ class _Sweep:
         self._task = ray.remote(_result)
 
     def check(self) -> None:
-        """Whether there is a CPU, and the same Paceline. Raises JobError, InvalidArgumentError."""
+        """Check that there is a CPU, and the same Paceline. Raises JobError, InvalidArgumentError."""
         first = self._ray.remote(_version).remote()
         if not self._ray.wait([first], timeout=_FIRST_S)[0]:
             there, free = self._ray.cluster_resources(), self._ray.available_resources()
@@ -137,7 +137,7 @@ class _Sweep:
         return self._task.remote(self._shared(run.trace), self._shared(run.cluster), rest)
 
     def _shared(self, value: Trace | Machine) -> Any:  # noqa: ANN401
-        """The reference to it; runs keep it alive, so that its number is its own."""
+        """Return a reference to the object; runs keep the object alive, so that its id stays unique."""
         if id(value) not in self._put:
             self._put[id(value)] = self._ray.put(value)
         return self._put[id(value)]

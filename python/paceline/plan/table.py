@@ -9,7 +9,7 @@ from paceline.plan.result import Plan
 
 
 def lines(plan: Plan, graph: Graph, width: int) -> list[str]:
-    """What is planned, then a row for each all-reduce, grouped by bucket."""
+    """Return a summary, then a row for each all-reduce, grouped by bucket."""
     return [*wrapped(_summary(plan, graph), width), "", *_table(plan)] if plan.tensors else [_nothing(plan, graph)]
 
 

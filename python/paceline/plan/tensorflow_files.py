@@ -1,4 +1,4 @@
-"""Files of TensorFlow's: GraphDefs, as binary and as text, and SavedModels."""
+"""TensorFlow's files: GraphDefs, in binary and as text, and SavedModels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES = 2_000_000_000
 
 
 def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: TensorflowOptions) -> tuple[Graph, list[str]]:
-    """The graph in a file or in the folder of a SavedModel, and what to fetch. Raises InvalidArgumentError.
+    """Return the graph in a file or in the folder of a SavedModel, and what to fetch. Raises InvalidArgumentError.
 
     A SavedModel is read, not loaded: its operations may belong to libraries that are not installed.
     """
@@ -75,7 +75,7 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
 
 
 def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # noqa: ANN401
-    """The tensors that a signature gives; of the only one, if none is named."""
+    """Return the tensors that a signature outputs; of the only one, if none is named."""
     # TensorFlow adds one for restoring variables.
     signatures = {name: found for name, found in content.signature_def.items() if name != "__saved_model_init_op"}
     known = ", ".join(sorted(signatures))

@@ -1,8 +1,8 @@
-"""A GraphDef as a flat list of operations: calls of functions are replaced by what is called.
+"""A GraphDef as a flat list of operations: calls of functions are replaced by their bodies.
 
-As TensorFlow's own inlining does (core/common_runtime/inline_function_utils.h), a call leaves a node for each argument
-and each result, so that an operation needs only those arguments that it reads. A branch is inlined where its predicate
-is a constant, as Horovod's are (`tf.cond` of whether this process takes part).
+As in TensorFlow's own inlining (core/common_runtime/inline_function_utils.h), a call leaves a node for each argument
+and each result, so that an operation needs only those arguments that it reads. A branch is inlined if its predicate is
+a constant, as Horovod's are (`tf.cond` on whether this process takes part).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_OPERATIONS = 1_000_000
 
 @dataclass
 class Operation:
-    """A node; `attr` are the NodeDef's, empty for those that stand for arguments and results."""
+    """A node; `attr` is that of the NodeDef, empty for nodes that stand for arguments and results."""
 
     name: str
     kind: str
@@ -31,9 +31,9 @@ class Operation:
 
 
 def flatten(graph_def: Any, is_all_reduce: Callable[[str, str], bool], source: str) -> list[Operation]:  # noqa: ANN401
-    """Every operation, in the graph's order; those of a called function have its call's name before their own.
+    """Return every operation, in the graph's order; those of a called function have the call's name as prefix.
 
-    Raises InvalidArgumentError where an all-reduce stands in a branch or a loop that depends on data.
+    Raises InvalidArgumentError if an all-reduce is in a branch or a loop that depends on data.
     """
     return _Flattening(graph_def, is_all_reduce, source).operations
 
@@ -48,7 +48,7 @@ class _Flattening:
         self._expand(graph_def.node, "", [], 0)
 
     def _expand(self, nodes: Sequence[Any], prefix: str, controls: list[str], depth: int) -> Callable[[str], str]:
-        """Add the nodes; those without parents get `controls`. Gives how names in here are called outside."""
+        """Add the nodes; those without parents get `controls`. Returns the outside names of the names in here."""
         if depth > _DEEPEST:
             raise self._too_deep(prefix)
         by_name = {node.name: node for node in nodes}
@@ -92,7 +92,7 @@ class _Flattening:
         self.operations.append(Operation(name, "Call", [*results, *effects, *before]))
 
     def _called(self, node: Any, siblings: dict[str, Any]) -> Any:  # noqa: ANN401
-        """The function that a node calls; None if it is an operation."""
+        """Return the function that a node calls; None if it is an operation."""
         if node.op in _CALLS:
             return self._library.get(node.attr[_CALLS[node.op]].func.name)
         if node.op in self._library:
@@ -128,7 +128,7 @@ class _Flattening:
 
 
 def _functions(node: Any) -> Iterable[str]:  # noqa: ANN401
-    """Names of the functions among a node's attributes."""
+    """Return the names of the functions among a node's attributes."""
     for value in node.attr.values():
         if value.WhichOneof("value") == "func":
             yield value.func.name

@@ -149,7 +149,7 @@ def _check_pattern(pattern: str | None, nodes: list[tuple[str, str]], source: st
 
 
 def _node_names(fetches: Sequence[str] | None, known: set[str]) -> list[str]:
-    """Of tensors and control inputs, too. A call's results are nodes of their own."""
+    """Return the names of nodes, also from tensors and control inputs. A call's results are nodes of their own."""
     names = [fetch.removeprefix("^") for fetch in fetches or ()]
     return [name if name in known else name.split(":")[0] for name in names]
 
@@ -167,7 +167,7 @@ def _needed(operations: Sequence[Any], fetches: Sequence[str]) -> set[str]:
 
 
 def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list[str] | None]:  # noqa: ANN401
-    """The GraphDef, what it is called, and what is fetched of it unless something else is named."""
+    """Return the GraphDef, its name, and what is fetched by default."""
     import tensorflow as tf
 
     if isinstance(function, tf.compat.v1.GraphDef):

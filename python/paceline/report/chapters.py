@@ -1,4 +1,4 @@
-"""What is simulated for a chapter: its runs, what explains them, and the events of one of them."""
+"""The simulations of a chapter: its runs, what explains them, and the events of one of them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Simulated:
 
     @property
     def largest(self) -> report.Group:
-        """The configuration with the most workers; of several the first."""
+        """The configuration with the most workers; the first of several."""
         return max(self.groups, key=lambda group: group.results[0].workers)
 
 
 def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) -> list[Simulated]:
-    """All chapters. Raises InvalidArgumentError naming the chapter."""
+    """Simulate all chapters. Raises InvalidArgumentError naming the chapter."""
     runs = [run for chapter in spec.chapters for run in chapter.prepared.scenarios]
     results = execute(runs, progress)
     made, begin = [], 0
@@ -63,7 +63,7 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
 
 
 def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> tuple[Result | None, list[Any]]:
-    """Of the run that is asked for; else of the fastest on the fewest workers."""
+    """Return the timeline of the requested run, or of the fastest on the fewest workers."""
     if chapter.shown is None:
         return None, []
     strategy, workers = chapter.shown

@@ -24,7 +24,7 @@ _PARTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn figure; `name` for its file, `says` for who cannot see it."""
+    """A drawn figure; `name` for its file, `says` as alternative text."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ class Chart:
 
 
 def charts(chapter: Simulated) -> Iterator[Chart]:
-    """Those that the chapter's runs give."""
+    """Return the charts of a chapter's runs."""
     import matplotlib as mpl
 
     with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
@@ -67,13 +67,13 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
 
 
 def _untitled(drawn: Figure) -> Figure:
-    """The page has the title above it."""
+    """Remove the title, which the page has above the chart."""
     drawn.suptitle("")
     return drawn
 
 
 def _curves(chapter: Simulated) -> Iterator[Chart]:
-    """A chart of throughput and one of efficiency for each bandwidth and compute speed-up, if workers vary."""
+    """Draw throughput and efficiency for each bandwidth and compute speed-up, if workers vary."""
     if len({result.workers for result in chapter.results}) < 2:
         return
     settings = dict.fromkeys((result.bandwidth_bps, result.compute_speedup) for result in chapter.results)
@@ -116,7 +116,7 @@ def _lines(results: Sequence[Result], label: str, value: Callable[[Result], floa
 
 
 def _fastest_servers(results: Sequence[Result]) -> list[Result]:
-    """A strategy run with several numbers of servers has one line: that of the fastest for each number of workers."""
+    """Keep the fastest number of servers for each number of workers, so that a strategy has one line."""
     best: dict[tuple[str, int], Result] = {}
     for result in results:
         key = (result.strategy, result.workers)
@@ -131,7 +131,7 @@ def _legend(drawn: Figure, axes: Axes) -> None:
 
 
 def _breakdown(ranked: Sequence[Result]) -> Figure:
-    """Stacked parts of each strategy's critical path."""
+    """Draw the stacked parts of each strategy's critical path."""
     from matplotlib.figure import Figure
 
     unit, word = units.time_unit(result.iteration_s for result in ranked)

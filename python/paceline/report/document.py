@@ -1,4 +1,4 @@
-"""The page: one file of HTML that loads nothing, for wide and for narrow screens."""
+"""The page: one HTML file that loads nothing, for wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ nav a { margin-right: 1em; }
 
 
 def write(spec: Spec, chapters: Sequence[Simulated], page: Path, pictures: Path | None) -> list[Path]:
-    """Write the page, and every chart as PNG into a folder if one is given; gives the files."""
+    """Write the page, and every chart as PNG into a folder if one is given; return the files."""
     drawn = [list(charts(chapter)) for chapter in chapters]
     # Before any picture: what is drawn twice has other names in it the second time.
     text = _document(spec, chapters, drawn)

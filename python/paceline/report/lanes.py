@@ -1,4 +1,4 @@
-"""A timeline as lanes: one for what a process computes and one for each link it uses; and the chart of them."""
+"""A timeline as lanes, one for what a process computes and one for each link it uses, and the chart of them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _WORDS = {"wait": "waiting"}
 
 @dataclass(frozen=True)
 class Lane:
-    """What happens in one place: category, begin and duration in seconds. What touches is one span."""
+    """What happens in one place: category, beginning and duration in seconds. Adjacent spans are one."""
 
     name: str
     spans: Sequence[tuple[str, float, float]]
 
 
 def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
-    """Of a timeline in Chrome's format, by process and thread; lanes on which nothing happens are left out."""
+    """Return the lanes of a timeline in Chrome's format, by process and thread, without empty ones."""
     names: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
     spans: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -49,12 +49,12 @@ def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
 
 
 def _named(process: str, thread: str) -> str:
-    """A link bears its end's name already."""
+    """Return a lane's name; that of a link contains its end's already."""
     return thread if thread.endswith(("gress", "inside the node")) else f"{process}: {thread}"
 
 
 def _joined(events: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
-    """Those of a category that touch or overlap as one: fewer shapes, the same picture."""
+    """Join spans of a category that touch or overlap: fewer shapes, the same picture."""
     made: list[tuple[str, float, float]] = []
     for category in COLOURS:
         last: tuple[float, float] | None = None
@@ -70,7 +70,7 @@ def _joined(events: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
 
 
 def draw(events: Sequence[dict[str, Any]], width: float) -> Figure:
-    """The first lanes, `width` in inches."""
+    """Draw the first lanes, `width` in inches."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 

@@ -23,7 +23,7 @@ _TIMELINE = ("strategy", "workers")
 
 @dataclass(frozen=True)
 class Chapter:
-    """What is forecast. `shown`: strategy and workers of the run whose timeline is drawn; None where not said."""
+    """A forecast to show. `shown`: strategy and workers of the run whose timeline is drawn; None if not given."""
 
     title: str
     text: str
@@ -92,7 +92,7 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
 
 
 def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
-    """Of which run the timeline is; None for `timeline = false`."""
+    """Return the run whose timeline is drawn; None for `timeline = false`."""
     if value is False:
         return None
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The constants of the coordinators' model: what the core declares, and files that set some of them."""
+"""The constants of the coordinator model: the native module's defaults, and files that override some of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Constant:
-    """One of them: `range` are the values that make sense."""
+    """One constant; `range` has its plausible values."""
 
     name: str
     unit: str
@@ -25,13 +25,13 @@ class Constant:
 
 @lru_cache(maxsize=1)
 def all_constants() -> dict[str, Constant]:
-    """By name, in the order in which the model uses them."""
+    """Return the constants by name, in the order in which the model uses them."""
     rows = [{**row, "range": tuple(row["range"])} for row in json.loads(coordinator_constants())]
     return {row["name"]: Constant(**row) for row in rows}
 
 
 def read_constants(path: Path) -> dict[str, float]:
-    """A JSON object of names and numbers; those that it does not name keep their defaults.
+    """Read a JSON object of names and numbers; constants that it does not name keep their defaults.
 
     Raises InvalidArgumentError.
     """

@@ -30,7 +30,7 @@ def find_coordinators(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class CoordinatedRun:
-    """A forecast that is wanted. `contention_s`: how long input pipeline and graph scheduling are both active."""
+    """A forecast to make. `contention_s`: how long input pipeline and graph scheduling are both active."""
 
     trace: Trace
     cluster: Cluster
@@ -87,8 +87,8 @@ class CoordinatedRun:
 class CoordinatedResult:
     """A forecast; times are seconds per iteration, means over processes and iterations.
 
-    compute_s, coordinator_s, copy_s and collective_s are exclusive and add up to iteration_s. latest_s: by how much the
-    latest process is late, which is waited for in one of them.
+    compute_s, coordinator_s, copy_s and collective_s are exclusive and add up to iteration_s. latest_s is how late the
+    latest process is, which one of them contains as waiting.
     """
 
     trace: str
@@ -116,16 +116,16 @@ class CoordinatedResult:
     buckets: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it; a coordinator has no servers."""
+        """Return the result as `--json` prints it; a coordinator has no servers."""
         return {**asdict(self), "servers": 0}
 
 
 def execute(
     runs: Sequence[CoordinatedRun], progress: Callable[[int, int], None] | None = None, executor: str = LOCAL
 ) -> list[CoordinatedResult]:
-    """Simulate all on all cores, or as tasks of a Ray cluster (executor="ray"); results stand in the order of the runs.
+    """Simulate all runs on all cores, or as tasks of a Ray cluster (executor="ray"), and return results in their order.
 
-    Raises the first failed run's InvalidArgumentError.
+    Raises the InvalidArgumentError of the first run that failed.
     """
     if find_executor(executor) == RAY:
         from paceline.forecast.ray_executor import execute as execute_by_ray

@@ -33,7 +33,7 @@ class Network:
     compute_source: str
 
     def inferred_iteration_s(self, off_by: float = 0.0) -> float | None:
-        """An iteration on 12,288 GPUs under the graph's order, in seconds; `off_by`: added to the percentage."""
+        """Return the seconds of an iteration on 12,288 GPUs in graph order; `off_by`: added to the percentage."""
         if self.traversal_percent is None:
             return None
         return self.traversal_ms * 1e-3 / ((self.traversal_percent + off_by) / 100) / _ITERATIONS
@@ -41,12 +41,12 @@ class Network:
 
 @lru_cache(maxsize=1)
 def networks() -> dict[str, Network]:
-    """By the names of the built-in traces, in the publication's order."""
+    """Return the networks by the names of the built-in traces, in the publication's order."""
     rows = [Network(**row) for row in json.loads(_FILE.read_text(encoding="utf-8"))]
     return {row.network: row for row in rows}
 
 
 def contention_share(trace: str) -> float | None:
-    """Of the network of this name, if it is published."""
+    """Return the share of the network of this name, if it was published."""
     known = networks().get(trace)
     return known.contention_share if known else None

@@ -1,4 +1,4 @@
-"""From the options of `paceline simulate --coordinator …` to runs; what has no effect there is refused."""
+"""From the options of `paceline simulate --coordinator …` to runs; options without effect there are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class PreparedCoordination:
-    """The runs, and what is assumed."""
+    """The runs, and what they assume."""
 
     runs: list[CoordinatedRun]
     notes: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ def _prepared(sweep: Sweep) -> PreparedCoordination:
 
 
 def _constants(sweep: Sweep, trace: Trace) -> tuple[dict[str, float], list[str]]:
-    """Those that differ from the defaults, and notes on what is assumed."""
+    """Return the constants that differ from the defaults, and notes on what is assumed."""
     file, bucket_size = sweep.get("coordinator_constants"), sweep.get("bucket_size")
     given = {} if file is None else read_constants(Path(file))
     notes = sweep.device_note(trace)

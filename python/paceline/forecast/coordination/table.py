@@ -16,7 +16,7 @@ _PARTS = ("compute", "coordinator", "copy", "collective")
 
 
 def table(runs: Sequence[CoordinatedRun], results: Sequence[CoordinatedResult]) -> list[str]:
-    """Title and table, as lines."""
+    """Return title and table, as lines."""
     groups: dict[tuple[int, float, str], list[CoordinatedResult]] = {}
     for result in results:
         groups.setdefault((result.workers, result.bandwidth_bps, result.strategy), []).append(result)
@@ -71,7 +71,7 @@ def _title(runs: Sequence[CoordinatedRun], results: Sequence[CoordinatedResult])
 
 
 def to_csv(results: Sequence[CoordinatedResult]) -> str:
-    """CSV with a header."""
+    """Return CSV with a header."""
     out = io.StringIO()
     rows = [result.to_dict() for result in results]
     writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
@@ -81,7 +81,7 @@ def to_csv(results: Sequence[CoordinatedResult]) -> str:
 
 
 def advice(results: Sequence[CoordinatedResult]) -> list[str]:
-    """Where the time of the slowest configuration goes, in a sentence."""
+    """Return a sentence on where the time of the slowest configuration goes."""
     worst = max(results, key=lambda it: it.iteration_s)
     parts = {part: getattr(worst, f"{part}_s") for part in _PARTS}
     most = max(parts, key=lambda part: parts[part])
