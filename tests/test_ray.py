@@ -73,7 +73,7 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
         (lambda: RayExecutor(num_workers=2, stratgy="ring"), "stratgy"),
         (lambda: RayExecutor(num_workers=2, rendezvous="a:1"), "rendezvous: has no effect under Ray"),
         (lambda: RayExecutor.create_settings(ssh_str="key"), "ssh_str: has no effect"),
-        (lambda: RayExecutor.create_settings(timeout_s=-1), "timeout_s: -1 is not a number of seconds"),
+        (lambda: RayExecutor.create_settings(timeout_s=-1), "timeout_s: '-1' is not a number of seconds"),
         (lambda: RaySettings(nics=["eth0", "eth1"]), "names 2 networks"),
         (lambda: RayExecutor(num_workers=2).run(print), "call start()"),
         (lambda: ElasticRayExecutor(min_workers=0), "min_workers: 0 is not a number from 1 to 4096"),

@@ -56,7 +56,7 @@ def test_each_setting_has_words_a_check_and_a_default(setting):
     assert re.fullmatch(r"[a-z][a-z0-9_]*", setting.name)
     assert setting.help.endswith(".") and len(setting.help) < 100
     for place in setting.uses or [None]:
-        kind, value = setting.handler_of(place), setting.default_of(place)
+        kind, value = setting.kind_of(place), setting.default_of(place)
         assert kind.words
         assert place is None or place in PLACES
         assert place is None or setting.help_of(place).endswith(".")

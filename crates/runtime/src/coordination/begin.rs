@@ -64,7 +64,8 @@ fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), 
     }
 }
 
-/// What ranks agreed on by name. What combines nothing has no reduction, and what moves nothing no type.
+/// What ranks agreed on by name. What combines nothing has no reduction, and moves elements of types that have no
+/// arithmetic here (`int8`, `bool`, `complex64`) as bytes.
 fn understand(terms: &Terms) -> Result<(Call, ReduceOp, Dtype)> {
     let unknown = |error: UnknownName| {
         RunError::Failed(format!(
@@ -72,9 +73,10 @@ fn understand(terms: &Terms) -> Result<(Call, ReduceOp, Dtype)> {
         ))
     };
     let call: Call = terms.call.parse().map_err(unknown)?;
-    let op = if call.reduces() { terms.op.parse().map_err(unknown)? } else { ReduceOp::Sum };
-    let dtype = if call == Call::Barrier { Dtype::Uint8 } else { terms.dtype.parse().map_err(unknown)? };
-    Ok((call, op, dtype))
+    if !call.reduces() {
+        return Ok((call, ReduceOp::Sum, terms.dtype.parse().unwrap_or(Dtype::Uint8)));
+    }
+    Ok((call, terms.op.parse().map_err(unknown)?, terms.dtype.parse().map_err(unknown)?))
 }
 
 fn submit(
@@ -195,6 +197,7 @@ mod tests {
         assert_eq!(known, (Call::AllReduce, ReduceOp::Min, Dtype::Float64));
         assert_eq!(understand(&terms("barrier", "", "")).unwrap().0, Call::Barrier);
         assert_eq!(understand(&terms("broadcast", "", "int32")).unwrap().2, Dtype::Int32);
+        assert_eq!(understand(&terms("all_gather", "", "int8")).unwrap().2, Dtype::Uint8);
         for (call, op, dtype) in
             [("all_reduce", "median", "int32"), ("all_reduce", "sum", "int4"), ("sort", "", "int32")]
         {
