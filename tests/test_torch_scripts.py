@@ -88,4 +88,8 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
 def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs():
     code = "import sys, torch, torch.distributed; print(*sorted(name for name in sys.modules if 'paceline' in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["paceline", "paceline._internal", "paceline._internal.lazy", "paceline.as_gloo"]
+    assert done.stdout.split() == [
+        "paceline",
+        "paceline._core",
+        *(f"paceline.{name}" for name in ("_internal", "_internal.lazy", "as_gloo")),
+    ]
