@@ -15,11 +15,11 @@ COMMAND = [sys.executable, "-m", "paceline.cli"]
 SLOWER = """
 from pyroute2 import IPRoute
 from pyroute2.netlink.rtnl import TC_H_ROOT
-from paceline.emulate import network, plan, queues, shaping
+from paceline.emulate import network, plan, shaping
 with IPRoute() as links:
     card = network._index(links, plan.CARD)
     links.tc("del", index=card, parent=TC_H_ROOT)
-    queues.fill_port(links, card, shaping.shape(100e6))
+    network.fill_port(links, card, shaping.shape(100e6))
 """
 
 

@@ -3,7 +3,7 @@
 import paceline
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
-from paceline.replay.play import Asked, gather, play
+from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import measured
 from paceline.replay.traces import shrunk
 
@@ -31,7 +31,7 @@ def main():
         names = [f"clock {rank}" for rank in range(job.size)]
         before = offset(job, clock, names)
         trace = shrunk(paceline.load_trace("netop-inception-v3"), 256)
-        played = gather(job, play(job, Asked(trace, 4, 2), clock))
+        played = gather(job, play(job, ReplaySpec(trace, 4, 2), clock))
         true, own = Clock().now(), clock.now()
         common = Common(before, offset(job, clock, names))
         tell(
