@@ -169,7 +169,7 @@ def test_ranks_of_another_secret_are_told_so(tmp_path):
         (["--transport", "grpc", "--streams", 2], "--streams: has no effect with transport grpc"),
         (["--transport", "grpc", "--multicast", "239.77.0.0:47700"], "--multicast: has no effect with transport grpc"),
         (["--transport", "tcp", "--tls"], "--tls: has no effect with transport tcp"),
-        (["--no-tls"], "--tls: has no effect with transport auto"),
+        (["--no-tls"], "--no-tls: has no effect with transport auto"),
         (["--transport", "grpc+mpi"], "grpc+mpi"),
     ],
 )
