@@ -40,7 +40,7 @@ def test_importing_paceline_loads_nothing_but_the_native_module():
         [sys.executable, "-c", code], check=True, env=clean(), timeout=60, capture_output=True, text=True
     )
     own = {name for name in eval(out.stdout) if name.startswith("paceline")}
-    assert own == {"paceline", "paceline._core", "paceline._internal", "paceline._internal.lazy"}
+    assert own == {"paceline", "paceline._internal", "paceline._internal.lazy"}
     slow = {"asyncio", "click", "dataclasses", "inspect", "json", "logging", "numpy", "pathlib", "rich", "tempfile"}
     assert not slow & set(eval(out.stdout))
 

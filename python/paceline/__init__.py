@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline._core import Cluster, Trace, __version__
 from paceline._internal.lazy import lazy
 
 if TYPE_CHECKING:
     from paceline import job
+    from paceline._core import Cluster, Trace, __version__
     from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
     from paceline.catalog.strategies import all_strategies
     from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
@@ -51,6 +51,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "paceline.job": [],
+        "paceline._core": ["Cluster", "Trace", "__version__"],
         "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
         "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
         "paceline.catalog.strategies": ["all_strategies"],
