@@ -3,7 +3,7 @@
 //! Each pair of roles has a bounded queue of its own, as processes apart would have a channel each. In one queue for all,
 //! what a role sends would wait behind what another one may not take yet: a worker that fills the queue for a switch would
 //! keep the switch from passing on its sum, without which it takes nothing more.
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::channel::Sink;
 use crate::tag::Tag;
@@ -14,45 +14,54 @@ pub struct Loopback {
     fragment: usize,
     /// Most fragments of a queue.
     fragments: usize,
-    queues: Vec<VecDeque<(Tag, Vec<u8>)>>,
-    /// By communicator, sender and receiver.
-    numbers: HashMap<(u32, u16, u16), usize>,
-    /// Numbers of queues whose communicator is gone.
-    free: Vec<usize>,
+    /// A process plays a handful of roles: looking through the few queues is faster than hashing.
+    queues: Vec<Queue>,
     /// Fragments of all queues.
     held: usize,
     spare: Vec<Vec<u8>>,
+}
+
+/// Communicator, sender and receiver.
+type Roles = (u32, u16, u16);
+
+#[derive(Default)]
+struct Queue {
+    /// None after the communicator is gone: the next pair of roles takes the queue over.
+    roles: Option<Roles>,
+    fragments: VecDeque<(Tag, Vec<u8>)>,
 }
 
 impl Loopback {
     /// No queues yet; `fragments` of at most `fragment` bytes from one role to another.
     #[must_use]
     pub fn new(fragment: usize, fragments: usize) -> Loopback {
-        let (queues, numbers, free, spare) = (Vec::new(), HashMap::new(), Vec::new(), Vec::new());
-        Loopback { fragment, fragments, queues, numbers, free, held: 0, spare }
+        Loopback { fragment, fragments, queues: Vec::new(), held: 0, spare: Vec::new() }
     }
 
-    fn queue(&mut self, tag: &Tag) -> &mut VecDeque<(Tag, Vec<u8>)> {
-        let (queues, free) = (&mut self.queues, &mut self.free);
-        let number = self.numbers.entry((tag.group, tag.from, tag.to)).or_insert_with(|| {
-            free.pop().unwrap_or_else(|| {
-                queues.push(VecDeque::new());
-                queues.len() - 1
-            })
+    fn queue(&mut self, roles: Roles) -> &mut VecDeque<(Tag, Vec<u8>)> {
+        let of = |roles| move |queue: &Queue| queue.roles == roles;
+        let found = self.queues.iter().position(of(Some(roles))).or_else(|| self.queues.iter().position(of(None)));
+        let number = found.unwrap_or_else(|| {
+            self.queues.push(Queue::default());
+            self.queues.len() - 1
         });
-        &mut self.queues[*number]
+        let queue = &mut self.queues[number];
+        queue.roles = Some(roles);
+        &mut queue.fragments
     }
 
     /// Takes a copy of the fragment, or refuses it because its queue is full (`false`).
     pub fn send(&mut self, tag: &Tag, payload: &[u8]) -> bool {
-        let most = self.fragments;
-        if self.queue(tag).len() >= most {
+        let (most, spare) = (self.fragments, self.spare.pop());
+        let queue = self.queue((tag.group, tag.from, tag.to));
+        if queue.len() >= most {
+            self.spare.extend(spare);
             return false;
         }
-        let mut copy = self.spare.pop().unwrap_or_default();
+        let mut copy = spare.unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(payload);
-        self.queue(tag).push_back((*tag, copy));
+        queue.push_back((*tag, copy));
         self.held += 1;
         true
     }
@@ -66,35 +75,31 @@ impl Loopback {
     /// The tag of a queue's next fragment.
     #[must_use]
     pub fn front(&self, queue: usize) -> Option<Tag> {
-        self.queues.get(queue)?.front().map(|(tag, _)| *tag)
+        self.queues.get(queue)?.fragments.front().map(|(tag, _)| *tag)
     }
 
     /// Takes it.
     pub fn take(&mut self, queue: usize, sink: Sink<'_>) -> bool {
-        let Some((_, payload)) = self.queues.get_mut(queue).and_then(VecDeque::pop_front) else { return false };
+        let Some((_, payload)) = self.queues.get_mut(queue).and_then(|queue| queue.fragments.pop_front()) else {
+            return false;
+        };
         self.held -= 1;
         match sink {
             Sink::Into(to) => to.copy_from_slice(&payload),
             Sink::Show(show) => show(0, &payload),
             Sink::Drop => {}
         }
-        if self.spare.len() < self.fragments {
-            self.spare.push(payload);
-        }
+        // As many as were ever held at once, and no more are ever made.
+        self.spare.push(payload);
         true
     }
 
     /// A communicator is gone, and what was sent in it.
     pub fn forget(&mut self, group: u32) {
-        let (queues, free, held) = (&mut self.queues, &mut self.free, &mut self.held);
-        self.numbers.retain(|&(of, ..), number| {
-            if of == group {
-                *held -= queues[*number].len();
-                queues[*number].clear();
-                free.push(*number);
-            }
-            of != group
-        });
+        for queue in self.queues.iter_mut().filter(|queue| queue.roles.is_some_and(|(of, ..)| of == group)) {
+            self.held -= queue.fragments.len();
+            *queue = Queue::default();
+        }
     }
 
     /// Payload bytes of a fragment.
