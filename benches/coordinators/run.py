@@ -32,9 +32,9 @@ POLICIES = ("negotiate", "global-sleep", "nonblocking", "partitioned", "graph")
 HEADING = "## Under contention"
 TEXT = """\
 `python benches/coordinators/run.py --markdown`, {rounds} rounds, made in {made} on {cores} cores of an {cpu}:
-ResNet-18, {batch} images of 64 px a rank, of one thread each, and for each rank a process that decodes JPEG images and
-augments them. A rank and its loader contend for a core as soon as there are as many ranks as cores. The ways take
-turns, each in a fresh job; a ratio is taken within each round (least and greatest in brackets)."""
+ResNet-18, {batch} images of 64 px per rank, one thread per rank, and for each rank a process that decodes and augments
+JPEG images. A rank and its loader contend for a core once there are as many ranks as cores. The configurations take
+turns, each in a fresh job; a ratio is taken within each round (minimum and maximum in brackets)."""
 
 
 def ways() -> list[str]:
