@@ -99,7 +99,7 @@ def table(ranks: str, found: dict[str, list[dict[str, float] | None]]) -> summar
         )
     title = f"{ranks} ranks, each with a loader"
     return summary.Table(
-        title, ["coordinator", "images/s", "times as fast as DDP with gloo", "of a core, a rank"], rows
+        title, ["coordinator", "images/s", "times as fast as DDP with gloo", "core use per rank"], rows
     )
 
 
