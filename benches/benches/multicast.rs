@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_transport::header::{Call, EVERYBODY, FragmentHeader, Signature};
 use paceline_transport::multicast::{Head, Key, OVERHEAD};
-use paceline_transport::tag::{Call, EVERYBODY, Signature, Tag};
 
 fn datagrams(c: &mut Criterion) {
     let key = Key::new(&[7; 32]);
@@ -17,8 +17,8 @@ fn datagrams(c: &mut Criterion) {
         group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Bytes(payload as u64));
         let bytes = payload as u32;
         let (seq, lane, slot, from, to, offset) = (0, 0, 1, 4, EVERYBODY, 0);
-        let tag = Tag { group: 0, seq, lane, slot, from, to, bytes, offset, signature };
-        let head = Head { sender: 0, number: 0, last: false, tag };
+        let header = FragmentHeader { group: 0, seq, lane, slot, from, to, bytes, offset, signature };
+        let head = Head { sender: 0, number: 0, last: false, header };
         let (body, mut out) = (vec![0x3c; payload], vec![0; payload + OVERHEAD]);
         group.bench_function("sign", |b| b.iter(|| key.write(&head, black_box(&body), black_box(&mut out))));
         group.bench_function("check", |b| b.iter(|| assert!(key.signed(black_box(&out)))));

@@ -16,7 +16,7 @@ use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
 use paceline_executor::{Begin, Executor, Failure};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::tag::Signature;
+use paceline_transport::header::Signature;
 
 /// Past operations that a rank remembers, to tell others what it called.
 const REMEMBERED: usize = 512;

@@ -2,7 +2,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::Limits;
-use paceline_transport::tag::{Call, Tag};
+use paceline_transport::header::{Call, FragmentHeader};
 
 /// Where a message belongs: group, operation, lane, slot, roles, and whether it is a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,14 +17,14 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub fn of(tag: &Tag) -> Key {
-        let Tag { group, seq, lane, slot, from, to, .. } = *tag;
-        Key { group, seq, lane, slot, from, to, transfer: tag.signature.call == Call::Transfer }
+    pub fn of(header: &FragmentHeader) -> Key {
+        let FragmentHeader { group, seq, lane, slot, from, to, .. } = *header;
+        Key { group, seq, lane, slot, from, to, transfer: header.signature.call == Call::Transfer }
     }
 }
 
 struct Fragment {
-    tag: Tag,
+    header: FragmentHeader,
     wire: u32,
     payload: Vec<u8>,
 }
@@ -67,15 +67,15 @@ impl Aside {
         self.streams = self.streams.max(held).saturating_add(self.limits.aside_streams);
     }
 
-    pub fn put(&mut self, wire: u32, tag: &Tag, payload: Vec<u8>) {
+    pub fn put(&mut self, wire: u32, header: &FragmentHeader, payload: Vec<u8>) {
         self.puts += 1;
         *self.held.entry(wire).or_default() += payload.len();
-        self.messages.entry(Key::of(tag)).or_default().push_back(Fragment { tag: *tag, wire, payload });
+        self.messages.entry(Key::of(header)).or_default().push_back(Fragment { header: *header, wire, payload });
     }
 
     /// The first fragment of a message.
-    pub fn front(&self, key: &Key) -> Option<&Tag> {
-        self.messages.get(key)?.front().map(|fragment| &fragment.tag)
+    pub fn front(&self, key: &Key) -> Option<&FragmentHeader> {
+        self.messages.get(key)?.front().map(|fragment| &fragment.header)
     }
 
     /// The payload of a message's first fragment, or as much of it as these elements, of so many bytes each; the rest of
@@ -86,8 +86,12 @@ impl Aside {
         let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(element);
         if bytes < fragment.payload.len() {
             let rest = fragment.payload.split_off(bytes);
-            let tag = Tag { offset: fragment.tag.offset + elements, bytes: rest.len() as u32, ..fragment.tag };
-            queue.push_front(Fragment { tag, wire: fragment.wire, payload: rest });
+            let header = FragmentHeader {
+                offset: fragment.header.offset + elements,
+                bytes: rest.len() as u32,
+                ..fragment.header
+            };
+            queue.push_front(Fragment { header, wire: fragment.wire, payload: rest });
         } else if queue.is_empty() {
             self.messages.remove(key);
             self.narrow();
@@ -99,7 +103,7 @@ impl Aside {
     }
 
     /// Transfers of a group that begin: who could satisfy a receive from anybody.
-    pub fn transfers(&self, group: u32, to: u16, lane: u32) -> impl Iterator<Item = &Tag> {
+    pub fn transfers(&self, group: u32, to: u16, lane: u32) -> impl Iterator<Item = &FragmentHeader> {
         let wanted = move |key: &&Key| key.transfer && key.group == group && key.to == to && key.lane == lane;
         self.messages.keys().filter(wanted).filter_map(|key| self.front(key))
     }

@@ -10,7 +10,7 @@ use super::wires::Wires;
 use super::{Failure, Over};
 use crate::program::Transfer;
 use paceline_transport::error::RunError;
-use paceline_transport::tag::{Call, Tag};
+use paceline_transport::header::{Call, FragmentHeader};
 
 /// What a fragment is to this group.
 pub(super) enum Found {
@@ -101,45 +101,45 @@ impl Group {
     }
 
     /// The operation a fragment is for. A receive from anybody is bound to the sender here.
-    pub fn find(&mut self, tag: &Tag) -> Found {
+    pub fn find(&mut self, header: &FragmentHeader) -> Found {
         if self.broken.is_some() {
             return Found::Past;
         }
-        if tag.signature.call == Call::Transfer {
-            return self.find_transfer(tag);
+        if header.signature.call == Call::Transfer {
+            return self.find_transfer(header);
         }
-        let index = tag.seq.wrapping_sub(self.base);
+        let index = header.seq.wrapping_sub(self.base);
         if index > u32::MAX / 2 {
             return Found::Past;
         }
         let Some(slot) = self.ops.get(index as usize) else { return Found::Later };
         let Some(live) = &slot.live else { return Found::Past };
-        match live.parts.iter().position(|part| part.role == u32::from(tag.to)) {
-            Some(part) => Found::Live(At::Op(index as usize, part, tag.lane)),
-            None => Found::Live(At::Op(index as usize, usize::MAX, tag.lane)),
+        match live.parts.iter().position(|part| part.role == u32::from(header.to)) {
+            Some(part) => Found::Live(At::Op(index as usize, part, header.lane)),
+            None => Found::Live(At::Op(index as usize, usize::MAX, header.lane)),
         }
     }
 
     /// If the fragment is for a role through which sums stream: whether its operation goes on already.
-    pub fn streams(&self, tag: &Tag) -> Option<Opened> {
-        let slot = self.ops.get(tag.seq.wrapping_sub(self.base) as usize)?;
-        let part = slot.live.as_ref()?.parts.iter().find(|part| part.role == u32::from(tag.to))?;
+    pub fn streams(&self, header: &FragmentHeader) -> Option<Opened> {
+        let slot = self.ops.get(header.seq.wrapping_sub(self.base) as usize)?;
+        let part = slot.live.as_ref()?.parts.iter().find(|part| part.role == u32::from(header.to))?;
         let opened = if slot.opened { Opened::Yes } else { Opened::NotYet };
         part.space.window().map(|_| opened)
     }
 
-    fn find_transfer(&mut self, tag: &Tag) -> Found {
-        let from = u32::from(tag.from);
-        let exactly = Some(Between { peer: Some(from), tag: tag.lane, sends: false });
-        let bound = |live: &Live| live.transfer == exactly && live.seq == tag.seq;
+    fn find_transfer(&mut self, header: &FragmentHeader) -> Found {
+        let from = u32::from(header.from);
+        let exactly = Some(Between { peer: Some(from), tag: header.lane, sends: false });
+        let bound = |live: &Live| live.transfer == exactly && live.seq == header.seq;
         if let Some(index) = self.transfers.iter().position(bound) {
             return Found::Live(At::Transfer(index));
         }
-        let next = self.counters.get(&(from, tag.lane, false)).copied().unwrap_or(0);
-        let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == tag.lane;
+        let next = self.counters.get(&(from, header.lane, false)).copied().unwrap_or(0);
+        let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == header.lane;
         match self.transfers.iter().position(open) {
-            Some(index) if tag.seq == next => {
-                self.bind(index, from, tag.lane);
+            Some(index) if header.seq == next => {
+                self.bind(index, from, header.lane);
                 Found::Live(At::Transfer(index))
             }
             _ => Found::Later,
@@ -156,7 +156,7 @@ impl Group {
     }
 
     /// Takes the front fragment of a rank if it is wanted now.
-    pub fn deliver(&mut self, at: At, tag: &Tag, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
+    pub fn deliver(&mut self, at: At, header: &FragmentHeader, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
         let place = Place { group: self.id, ranks: &self.ranks };
         let (live, part, lane) = match at {
             At::Op(index, part, lane) => match &mut self.ops[index].live {
@@ -165,10 +165,10 @@ impl Group {
             },
             At::Transfer(index) => (&mut self.transfers[index], 0, 0),
         };
-        if live.signature != tag.signature || part == usize::MAX {
-            return Err(step::mismatch(live, tag, &place));
+        if live.signature != header.signature || part == usize::MAX {
+            return Err(step::mismatch(live, header, &place));
         }
-        step::deliver(live, part, tag, lane, (rank, &place), wires)
+        step::deliver(live, part, header, lane, (rank, &place), wires)
     }
 
     /// Goes on with the lane that has just received something.
@@ -298,7 +298,7 @@ impl Group {
             if self.transfers[index].is_receive_from_anybody() {
                 let tag = self.transfers[index].lane_name(0);
                 let counters = &self.counters;
-                let next = |t: &&Tag| {
+                let next = |t: &&FragmentHeader| {
                     t.seq == counters.get(&(u32::from(t.from), t.lane, false)).copied().unwrap_or(0) && t.offset == 0
                 };
                 let from = aside.transfers(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
@@ -414,7 +414,7 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&
     let from = live.parts.iter().find(|part| live.meeting.contains(&part.role)).map_or(0, |part| part.role);
     let notes = std::mem::take(&mut live.notes);
     for (role, note) in notes {
-        let tag = Tag {
+        let header = FragmentHeader {
             group: place.group,
             seq: live.seq,
             lane: note as u32,
@@ -425,7 +425,7 @@ fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&
             offset: 0,
             signature: live.signature,
         };
-        if wires.send(place.host(role), &tag, &[], true) {
+        if wires.send(place.host(role), &header, &[], true) {
             any = true;
         } else {
             live.notes.push((role, note));

@@ -41,7 +41,7 @@ use aside::Aside;
 use group::{Found, Group, Opened};
 use live::Depth;
 use paceline_transport::error::RunError;
-use paceline_transport::tag::Tag;
+use paceline_transport::header::FragmentHeader;
 
 /// A group that cannot go on.
 #[derive(Debug)]
@@ -137,16 +137,16 @@ impl Executor {
     /// Takes fragments from a wire as long as they are wanted.
     fn receive(&mut self, wire: u32) -> bool {
         let mut any = false;
-        while let Some(tag) = self.wires.front(wire) {
-            let mut group = self.groups.iter_mut().find(|g| g.id == tag.group);
+        while let Some(header) = self.wires.front(wire) {
+            let mut group = self.groups.iter_mut().find(|g| g.id == header.group);
             let found = match &mut group {
-                Some(group) => group.find(&tag),
-                None if self.gone.contains(&tag.group) => Found::Past,
+                Some(group) => group.find(&header),
+                None if self.gone.contains(&header.group) => Found::Past,
                 None => Found::Later,
             };
             match (found, group) {
                 (Found::Live(place), Some(group)) => {
-                    let taken = match group.deliver(place, &tag, wire, &mut self.wires) {
+                    let taken = match group.deliver(place, &header, wire, &mut self.wires) {
                         Ok(false) => break,
                         Ok(true) => {
                             any = true;
@@ -177,13 +177,13 @@ impl Executor {
         let (mut any, mut at) = (false, 0);
         while let Some(wire) = self.wires.source(at) {
             at += 1;
-            let Some(tag) = self.wires.front(wire) else { continue };
-            let streams = self.streams(&tag);
+            let Some(header) = self.wires.front(wire) else { continue };
+            let streams = self.streams(&header);
             // What waits for an operation that may not begin here may block the end of those that have begun.
             if self.aside.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
                 continue;
             }
-            any |= self.wires.take_aside(wire, &tag, &mut self.aside);
+            any |= self.wires.take_aside(wire, &header, &mut self.aside);
         }
         any
     }
@@ -195,7 +195,7 @@ impl Executor {
         let mut at = 0;
         while let Some(wire) = self.wires.source(at) {
             at += 1;
-            if self.wires.front(wire).is_some_and(|tag| self.streams(&tag) == Some(Opened::Yes)) {
+            if self.wires.front(wire).is_some_and(|header| self.streams(&header) == Some(Opened::Yes)) {
                 self.aside.widen(wire);
                 return self.put_aside(true);
             }
@@ -204,8 +204,8 @@ impl Executor {
     }
 
     /// If the fragment is for a role through which sums stream: whether its operation goes on already.
-    fn streams(&self, tag: &Tag) -> Option<Opened> {
-        self.groups.iter().find(|group| group.id == tag.group).and_then(|group| group.streams(tag))
+    fn streams(&self, header: &FragmentHeader) -> Option<Opened> {
+        self.groups.iter().find(|group| group.id == header.group).and_then(|group| group.streams(header))
     }
 
     /// Ends all operations of a group with an error; later ones fail at once.

@@ -12,8 +12,8 @@ use crate::handle::Handle;
 use crate::program::Program;
 use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, kernel, scale};
+use paceline_transport::header::Signature;
 use paceline_transport::space::Space;
-use paceline_transport::tag::Signature;
 
 /// How much of a communicator's work is in flight at once.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +239,7 @@ impl Live {
         self.transfer.is_some_and(|between| between.peer.is_none())
     }
 
-    /// The lane as a tag calls it.
+    /// The lane as a header names it.
     pub fn lane_name(&self, lane: u32) -> u32 {
         self.transfer.map_or(lane, |between| between.tag)
     }

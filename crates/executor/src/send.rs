@@ -5,7 +5,7 @@ use super::lane::{ALL, Lent, Refused};
 use super::live::{Live, Part};
 use super::step::{Place, Shown};
 use super::wires::Wires;
-use paceline_transport::tag::{EVERYBODY, Tag};
+use paceline_transport::header::{EVERYBODY, FragmentHeader};
 
 /// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
 /// itself, two ranks that lend each other theirs would both wait.
@@ -97,7 +97,7 @@ pub(super) fn send(
             let lent = lent > 0 && run.len() >= wires.least_lent();
             let length = if lent { run.len() } else { run.len().min(most / element * element) };
             let run = &mut run[..length];
-            let tag = Tag {
+            let header = FragmentHeader {
                 group: place.group,
                 seq,
                 lane: lane_name,
@@ -112,14 +112,14 @@ pub(super) fn send(
             sent += (run.len() / element) as u64;
             sent = if sent == piece.len { ALL } else { sent };
             if lent {
-                let Some(ticket) = wires.lend(rank, &tag, run) else { break };
+                let Some(ticket) = wires.lend(rank, &header, run) else { break };
                 lane.lent = Some(Lent { rank, ticket, upto: sent });
                 if let Some(began) = began {
                     lane.sent.begin(k, began);
                 }
                 return (true, false);
             }
-            if !wires.send(rank, &tag, run, sent == ALL) {
+            if !wires.send(rank, &header, run, sent == ALL) {
                 lane.refused.by(rank);
                 break;
             }

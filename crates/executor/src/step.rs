@@ -11,13 +11,13 @@ use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, scale};
 use paceline_transport::channel::Sink;
 use paceline_transport::error::RunError;
+use paceline_transport::header::{EVERYBODY, FragmentHeader, Signature};
 use paceline_transport::space::Space;
-use paceline_transport::tag::{EVERYBODY, Signature, Tag};
 
 /// Slot of the notes by which roles meet at a barrier; programs have far fewer.
 pub(super) const BARRIER_SLOT: u16 = u16::MAX;
 
-/// A message of the barrier; its number is the tag's lane.
+/// A message of the barrier; its number is the header's lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Note {
@@ -125,19 +125,19 @@ fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receiv
     }
 }
 
-fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, tag: &Tag) -> Option<Wanted> {
+fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, header: &FragmentHeader) -> Option<Wanted> {
     let role = part.role;
     let Receive { from, slot, op, piece, limit, pc } = receive_at(live, role, number, lane)?;
-    if slot != tag.slot {
+    if slot != header.slot {
         return None;
     }
     let peer = if from.count == 1 {
-        (from.first % from.wrap == u32::from(tag.from)).then_some(0)?
+        (from.first % from.wrap == u32::from(header.from)).then_some(0)?
     } else {
-        from.position(u32::from(tag.from))?
+        from.position(u32::from(header.from))?
     };
     let got = lane.got.get(peer);
-    if got != tag.offset {
+    if got != header.offset {
         return None;
     }
     // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
@@ -170,9 +170,15 @@ struct Combine {
 }
 
 impl Combine {
-    fn new(live: &Live, wanted: &Wanted, tag: &Tag) -> Combine {
+    fn new(live: &Live, wanted: &Wanted, header: &FragmentHeader) -> Combine {
         let (assign, factor) = (wanted.assign, wanted.factor);
-        Combine { off: wanted.piece.off + tag.offset, assign, factor, kernel: live.kernel, dtype: tag.signature.dtype }
+        Combine {
+            off: wanted.piece.off + header.offset,
+            assign,
+            factor,
+            kernel: live.kernel,
+            dtype: header.signature.dtype,
+        }
     }
 
     /// A part of it; `at` is the part's first byte.
@@ -202,16 +208,16 @@ fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
     lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
 }
 
-fn received<'a>(tag: &Tag, piece: Piece, number: u64, place: &Place<'a>) -> Shown<'a> {
-    let bytes = piece.len * tag.signature.dtype.size() as u64;
-    Shown { out: false, from: tag.from.into(), to: tag.to.into(), ranks: place.ranks, number, bytes }
+fn received<'a>(header: &FragmentHeader, piece: Piece, number: u64, place: &Place<'a>) -> Shown<'a> {
+    let bytes = piece.len * header.signature.dtype.size() as u64;
+    Shown { out: false, from: header.from.into(), to: header.to.into(), ranks: place.ranks, number, bytes }
 }
 
 /// Checks a fragment's bounds, which come from a peer.
-fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunError> {
+fn fits(wanted: &Wanted, header: &FragmentHeader, signature: &Signature) -> Result<u64, RunError> {
     let size = signature.dtype.size() as u32;
-    let elements = u64::from(tag.bytes / size);
-    let inside = tag.bytes.is_multiple_of(size)
+    let elements = u64::from(header.bytes / size);
+    let inside = header.bytes.is_multiple_of(size)
         && wanted.got.checked_add(elements).is_some_and(|end| end <= wanted.limit)
         && (elements > 0 || wanted.limit == 0);
     if inside {
@@ -220,8 +226,8 @@ fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunErr
         Err(RunError::Failed(format!(
             "{}: a message has {} bytes at element {} of a piece of {} elements",
             signature.describe(),
-            tag.bytes,
-            tag.offset,
+            header.bytes,
+            header.offset,
             wanted.limit
         )))
     }
@@ -231,42 +237,42 @@ fn fits(wanted: &Wanted, tag: &Tag, signature: &Signature) -> Result<u64, RunErr
 pub(super) fn deliver(
     live: &mut Live,
     part: usize,
-    tag: &Tag,
+    header: &FragmentHeader,
     number: u32,
     (rank, place): (u32, &Place<'_>),
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
-    if tag.slot == BARRIER_SLOT {
-        return Ok(wires.discard(rank) && note(live, part, tag.lane));
+    if header.slot == BARRIER_SLOT {
+        return Ok(wires.discard(rank) && note(live, part, header.lane));
     }
     let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
     let Some(lane) = live.parts[part].lanes.get(at) else { return Ok(false) };
     if lane.state != State::Running {
         return Ok(false);
     }
-    let Some(wanted) = wanted(live, &live.parts[part], number, lane, tag) else { return Ok(false) };
-    let elements = fits(&wanted, tag, &live.signature)?;
+    let Some(wanted) = wanted(live, &live.parts[part], number, lane, header) else { return Ok(false) };
+    let elements = fits(&wanted, header, &live.signature)?;
     if elements > wanted.room {
         return Ok(false);
     }
-    let how = Combine::new(live, &wanted, tag);
-    let began = Shown::begins(&wires.timeline, tag.offset);
+    let how = Combine::new(live, &wanted, header);
+    let began = Shown::begins(&wires.timeline, header.offset);
     let space = &mut live.parts[part].space;
     let mut taken = false;
     let run = if wanted.assign { space.run(how.off, elements) } else { &mut [] };
-    if wanted.assign && run.len() == tag.bytes as usize {
-        taken = wires.take(rank, tag.bytes, Sink::Into(run));
+    if wanted.assign && run.len() == header.bytes as usize {
+        taken = wires.take(rank, header.bytes, Sink::Into(run));
         if taken {
             how.complete(run);
         }
     } else {
-        taken |= wires.take(rank, tag.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
+        taken |= wires.take(rank, header.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
     }
     if taken {
         live.moved += 1;
         let lane = &mut live.parts[part].lanes[at];
         count(lane, &wanted, elements);
-        let shown = received(tag, wanted.piece, live.number, place);
+        let shown = received(header, wanted.piece, live.number, place);
         shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
     }
     Ok(taken)
@@ -417,20 +423,21 @@ fn take_aside(
             to: role as u16,
             transfer: live.transfer.is_some(),
         };
-        while let Some(tag) = aside.front(&key) {
-            if tag.signature != live.signature {
-                return Err(mismatch(live, tag, place));
+        while let Some(header) = aside.front(&key) {
+            if header.signature != live.signature {
+                return Err(mismatch(live, header, place));
             }
             let (here, lane) = (&live.parts[part], &live.parts[part].lanes[at]);
-            let Some(wanted) = wanted(live, here, number, lane, tag) else { break };
+            let Some(wanted) = wanted(live, here, number, lane, header) else { break };
             // Senders cut their messages in different places: a fragment may fit only in part until it has partly gone on.
-            let all = fits(&wanted, tag, &live.signature)?;
+            let all = fits(&wanted, header, &live.signature)?;
             let elements = all.min(wanted.room);
             if elements == 0 && all > 0 {
                 break;
             }
-            let how = Combine::new(live, &wanted, tag);
-            let (shown, began) = (received(tag, wanted.piece, live.number, place), Shown::begins(timeline, tag.offset));
+            let how = Combine::new(live, &wanted, header);
+            let (shown, began) =
+                (received(header, wanted.piece, live.number, place), Shown::begins(timeline, header.offset));
             let Some(payload) = aside.pop(&key, elements, live.signature.dtype.size()) else { break };
             how.part(&mut live.parts[part].space, 0, &payload);
             let lane = &mut live.parts[part].lanes[at];
@@ -444,17 +451,17 @@ fn take_aside(
 }
 
 /// Two ranks called different things.
-pub(super) fn mismatch(live: &Live, tag: &Tag, place: &Place<'_>) -> RunError {
-    let (theirs, mine) = (tag.signature.describe(), live.signature.describe());
+pub(super) fn mismatch(live: &Live, header: &FragmentHeader, place: &Place<'_>) -> RunError {
+    let (theirs, mine) = (header.signature.describe(), live.signature.describe());
     let servers = live.program.servers();
     let name = |role: u32| match (servers.contains(&role), place.host(role)) {
         (true, host) => format!("server {} (rank {host})", role - servers.start),
         (false, host) => format!("rank {host}"),
     };
     let me = name(live.parts.first().map_or(0, |part| part.role));
-    let them = name(u32::from(tag.from));
+    let them = name(u32::from(header.from));
     if live.transfer.is_some() {
-        return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", tag.lane));
+        return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", header.lane));
     }
     RunError::mismatch(live.seq, &live.label, (&them, &theirs), (&me, &mine))
 }

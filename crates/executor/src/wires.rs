@@ -12,10 +12,10 @@ use super::Limits;
 use super::aside::Aside;
 use crate::timeline::Timeline;
 use paceline_transport::channel::{Channel, Sink, Ticket};
+use paceline_transport::header::FragmentHeader;
 use paceline_transport::loopback::Loopback;
 use paceline_transport::multicast::Multicast;
 use paceline_transport::offload::Offload;
-use paceline_transport::tag::Tag;
 
 /// Why nothing more can be sent to or received from a rank over its channel.
 #[derive(Debug)]
@@ -172,9 +172,9 @@ impl Wires {
 
     /// Whether the fragment was taken over. A lost channel takes nothing: the operation waits until somebody fails it.
     /// `last`: its message ends with it.
-    pub(super) fn send(&mut self, rank: u32, tag: &Tag, payload: &[u8], last: bool) -> bool {
+    pub(super) fn send(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8], last: bool) -> bool {
         if let Some(stream) = rank.checked_sub(self.ranks()) {
-            let taken = self.multicast.as_mut().is_some_and(|all| all.send(stream, tag, payload, last));
+            let taken = self.multicast.as_mut().is_some_and(|all| all.send(stream, header, payload, last));
             self.bytes[0] += payload.len() as u64 * u64::from(taken);
             return taken;
         }
@@ -182,11 +182,11 @@ impl Wires {
             return false;
         }
         let Some(channel) = &mut self.channels[rank as usize] else {
-            let taken = rank == self.me && self.loopback.send(tag, payload);
+            let taken = rank == self.me && self.loopback.send(header, payload);
             self.bytes[0] += payload.len() as u64 * u64::from(taken);
             return taken;
         };
-        match channel.send(tag, payload) {
+        match channel.send(header, payload) {
             Ok(taken) => {
                 self.refused[rank as usize] = !taken && self.far[rank as usize];
                 if taken {
@@ -231,8 +231,8 @@ impl Wires {
     }
 
     /// As [`Wires::send`]; the payload must not change until it has been returned.
-    pub(super) fn lend(&mut self, rank: u32, tag: &Tag, payload: &[u8]) -> Option<Ticket> {
-        match self.channels[rank as usize].as_mut()?.lend(tag, payload) {
+    pub(super) fn lend(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8]) -> Option<Ticket> {
+        match self.channels[rank as usize].as_mut()?.lend(header, payload) {
             Ok(ticket) => {
                 self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
                 ticket
@@ -269,10 +269,10 @@ impl Wires {
     }
 
     #[inline]
-    pub(super) fn front(&mut self, wire: u32) -> Option<Tag> {
+    pub(super) fn front(&mut self, wire: u32) -> Option<FragmentHeader> {
         let Some(channel) = self.channels.get_mut(wire as usize) else { return self.front_of_others(wire) };
         match channel.as_mut()?.front() {
-            Ok(tag) => tag,
+            Ok(header) => header,
             Err(error) => {
                 self.lose(wire, &error);
                 None
@@ -280,7 +280,7 @@ impl Wires {
         }
     }
 
-    fn front_of_others(&self, wire: u32) -> Option<Tag> {
+    fn front_of_others(&self, wire: u32) -> Option<FragmentHeader> {
         match wire.checked_sub(LOOPBACK) {
             Some(queue) => self.loopback.front(queue as usize),
             None => self.multicast.as_ref()?.front(wire - self.ranks()),
@@ -315,18 +315,18 @@ impl Wires {
         self.take(wire, 0, Sink::Drop)
     }
 
-    pub(super) fn take_aside(&mut self, wire: u32, tag: &Tag, aside: &mut Aside) -> bool {
+    pub(super) fn take_aside(&mut self, wire: u32, header: &FragmentHeader, aside: &mut Aside) -> bool {
         if self.partial.get(wire as usize) == Some(&true) {
             return false;
         }
-        let mut copy = Vec::with_capacity(tag.bytes as usize);
-        let taken = self.take(wire, tag.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
+        let mut copy = Vec::with_capacity(header.bytes as usize);
+        let taken = self.take(wire, header.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
         if let Some(partial) = self.partial.get_mut(wire as usize) {
             *partial = false;
         }
         if taken {
-            aside.put(wire, tag, copy);
+            aside.put(wire, header, copy);
         }
         taken
     }

@@ -11,7 +11,7 @@ use paceline_executor::{Begin, Between, Executor, Wires};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::Piece;
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::tag::{Call, Signature, Tag};
+use paceline_transport::header::{Call, FragmentHeader, Signature};
 use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 
 const SIZES: [u32; 4] = [2, 3, 5, 8];
@@ -254,11 +254,11 @@ struct Slow {
 }
 
 impl Channel for Slow {
-    fn send(&mut self, _tag: &Tag, _payload: &[u8]) -> io::Result<bool> {
+    fn send(&mut self, _header: &FragmentHeader, _payload: &[u8]) -> io::Result<bool> {
         Ok(!std::mem::replace(&mut self.held, true))
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         Ok(None)
     }
 

@@ -6,14 +6,14 @@ use paceline_executor::program::Transfer;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::error::RunError;
-use paceline_transport::tag::{Call, Tag};
+use paceline_transport::header::{Call, FragmentHeader};
 use world::{Transport, begin, channels, drive, executors, on_all, signature, space};
 
 const BYTES: usize = 200_000;
 
-fn tag() -> Tag {
+fn header() -> FragmentHeader {
     let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
-    Tag { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: BYTES as u32, offset: 0, signature }
+    FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: BYTES as u32, offset: 0, signature }
 }
 
 fn pair(transport: Transport) -> (Box<dyn Channel>, Box<dyn Channel>) {
@@ -28,7 +28,7 @@ fn what_is_lent_is_returned_when_it_has_been_read() {
     let payload: Vec<u8> = (0..BYTES).map(|i| (i * 7) as u8).collect();
     // More than once around the ring, each read in another way.
     for turn in 0..30 {
-        let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+        let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
         assert!(!ours.returned(ticket));
         assert_eq!(theirs.front().unwrap().unwrap().bytes as usize, BYTES);
         let mut copy = vec![0; BYTES];
@@ -48,10 +48,10 @@ fn no_more_is_lent_than_there_are_slots() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
     let mut tickets = Vec::new();
-    while let Some(ticket) = ours.lend(&tag(), &payload).unwrap() {
+    while let Some(ticket) = ours.lend(&header(), &payload).unwrap() {
         tickets.push(ticket);
     }
-    assert!(!ours.send(&Tag { bytes: 1, ..tag() }, &[1]).unwrap());
+    assert!(!ours.send(&FragmentHeader { bytes: 1, ..header() }, &[1]).unwrap());
     for (index, &ticket) in tickets.iter().enumerate() {
         theirs.front().unwrap().unwrap();
         assert!(theirs.take(Sink::Drop).unwrap());
@@ -64,25 +64,25 @@ fn no_more_is_lent_than_there_are_slots() {
 fn what_was_revoked_is_not_received() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
-    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
     ours.revoke(ticket);
     // One that was already looked at, and one that was not: what stands behind them is the next.
     assert!(theirs.front().unwrap().is_none());
-    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     ours.revoke(ticket);
     assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
     assert!(!theirs.take(Sink::Show(&mut |_, _| {})).unwrap());
-    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
+    assert!(ours.send(&FragmentHeader { bytes: 1, ..header() }, &[5]).unwrap());
     assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
     assert!(ours.returned(ticket) && theirs.take(Sink::Drop).unwrap());
     // Too late: it has been read, and the slot belongs to another.
-    let ticket = ours.lend(&tag(), &payload).unwrap().unwrap();
+    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
     ours.revoke(ticket);
     let mut copy = vec![0; BYTES];
-    let next = ours.lend(&tag(), &payload).unwrap().unwrap();
+    let next = ours.lend(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     assert!(theirs.take(Sink::Into(&mut copy)).unwrap() && ours.returned(next) && copy == payload);
 }
@@ -92,7 +92,7 @@ fn memory_that_is_gone_is_an_error_and_revoked_memory_none() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     // SAFETY: never read here; the kernel is asked to, and refuses.
     let nowhere = unsafe { std::slice::from_raw_parts(std::ptr::without_provenance::<u8>(1 << 46), BYTES) };
-    let ticket = ours.lend(&tag(), nowhere).unwrap().unwrap();
+    let ticket = ours.lend(&header(), nowhere).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).is_err());
     ours.revoke(ticket);
@@ -104,9 +104,9 @@ fn memory_that_is_gone_is_an_error_and_revoked_memory_none() {
 fn who_drops_a_connection_takes_back_what_was_lent() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
-    assert!(ours.send(&Tag { bytes: 1, ..tag() }, &[5]).unwrap());
-    ours.lend(&tag(), &payload).unwrap().unwrap();
-    ours.lend(&tag(), &payload).unwrap().unwrap();
+    assert!(ours.send(&FragmentHeader { bytes: 1, ..header() }, &[5]).unwrap());
+    ours.lend(&header(), &payload).unwrap().unwrap();
+    ours.lend(&header(), &payload).unwrap().unwrap();
     drop(ours);
     assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
     assert!(theirs.take(Sink::Drop).unwrap());

@@ -13,9 +13,9 @@ use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{Bucket, Schedule, Topology, build};
 use paceline_transport::error::RunError;
+use paceline_transport::header::{Call, FragmentHeader};
 use paceline_transport::multicast::{Counters, Disturbance, Head, Key, OVERHEAD};
 use paceline_transport::space::Space;
-use paceline_transport::tag::{Call, Tag};
 use world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, operation, signature, space};
 
 const STRATEGIES: [&str; 3] = ["ps-multicast", "ps-multicast-aggregation", "ring-multicast"];
@@ -229,7 +229,7 @@ fn disturb(address: SocketAddrV4, key: &[u8; 32], over: &AtomicBool) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let interface = socket2::SockRef::from(&socket);
     interface.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
-    let tag = |bytes| Tag {
+    let header = |bytes| FragmentHeader {
         group: 0,
         seq: 0,
         lane: 0,
@@ -244,7 +244,7 @@ fn disturb(address: SocketAddrV4, key: &[u8; 32], over: &AtomicBool) {
     let mut number = 0u64;
     while !over.load(Ordering::SeqCst) {
         number += 1;
-        let head = Head { sender: 0, number, last: false, tag: tag(800) };
+        let head = Head { sender: 0, number, last: false, header: header(800) };
         let mut datagram = vec![0; 800 + OVERHEAD];
         let length = [&ours, &other][number as usize % 2].write(&head, &[number as u8; 800], &mut datagram);
         match number % 5 {

@@ -14,8 +14,8 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{
     Bucket, Chunk, Distribution, Inside, Knobs, Placement, Schedule, Topology, build, find, registry,
 };
+use paceline_transport::header::Call;
 use paceline_transport::space::Space;
-use paceline_transport::tag::Call;
 use proptest::prelude::*;
 use simulated::{Effort, Network, Task, World};
 use world::signature;

@@ -9,8 +9,8 @@ use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{Bucket, Chunk, Knobs, Schedule, Topology, build, registry};
 use paceline_transport::channel::LARGEST_FRAGMENT;
+use paceline_transport::header::Call;
 use paceline_transport::space::Space;
-use paceline_transport::tag::Call;
 use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
 
 /// What sums are multiplied by. A rank alone has nobody to do it.

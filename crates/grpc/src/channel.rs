@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::fragment::{FRAGMENT, message};
 use super::link::Link;
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::tag::Tag;
+use paceline_transport::header::FragmentHeader;
 
 /// What it is called.
 pub const NAME: &str = "grpc";
@@ -19,7 +19,7 @@ pub const NAME: &str = "grpc";
 pub struct GrpcChannel {
     link: Arc<Link>,
     /// What has been taken from the link and not yet by the executor.
-    arrived: VecDeque<(Tag, Bytes)>,
+    arrived: VecDeque<(FragmentHeader, Bytes)>,
     /// The last fragment was refused.
     refused: bool,
     slept: AtomicBool,
@@ -38,13 +38,13 @@ impl Drop for GrpcChannel {
 }
 
 impl Channel for GrpcChannel {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        let taken = self.link.send(|| message(tag, Bytes::copy_from_slice(payload)));
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
+        let taken = self.link.send(|| message(header, Bytes::copy_from_slice(payload)));
         self.refused = !taken;
         Ok(taken)
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         if *self.slept.get_mut() {
             *self.slept.get_mut() = false;
             self.link.awake();
@@ -52,7 +52,7 @@ impl Channel for GrpcChannel {
         if self.arrived.is_empty() {
             self.link.receive(&mut self.arrived).map_err(|why| io::Error::new(ErrorKind::UnexpectedEof, why))?;
         }
-        Ok(self.arrived.front().map(|(tag, _)| *tag))
+        Ok(self.arrived.front().map(|(header, _)| *header))
     }
 
     fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {

@@ -3,31 +3,31 @@ use bytes::Bytes;
 
 use super::generated;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::tag::{Call, Signature, Tag};
+use paceline_transport::header::{Call, FragmentHeader, Signature};
 
 /// Payload of a fragment. As over TCP: system calls and headers do not count, and what is received is still in the cache
 /// when it is combined.
 pub const FRAGMENT: usize = 128 << 10;
 
 /// The message for a fragment.
-pub fn message(tag: &Tag, payload: Bytes) -> generated::Fragment {
-    let Signature { call, dtype, op, root, count, plan } = tag.signature;
+pub fn message(header: &FragmentHeader, payload: Bytes) -> generated::Fragment {
+    let Signature { call, dtype, op, root, count, plan } = header.signature;
     let (call, dtype, op) = (call as u32, dtype as u32, op as u32);
     generated::Fragment {
-        group: tag.group,
-        seq: tag.seq,
-        lane: tag.lane,
-        slot: tag.slot.into(),
-        from: tag.from.into(),
-        to: tag.to.into(),
-        offset: tag.offset,
+        group: header.group,
+        seq: header.seq,
+        lane: header.lane,
+        slot: header.slot.into(),
+        from: header.from.into(),
+        to: header.to.into(),
+        offset: header.offset,
         signature: Some(generated::Signature { call, dtype, op, root: root.into(), count, plan }),
         payload,
     }
 }
 
 /// The fragment in a message; what is wrong with it, if it is none.
-pub fn fragment(message: generated::Fragment) -> Result<(Tag, Bytes), &'static str> {
+pub fn fragment(message: generated::Fragment) -> Result<(FragmentHeader, Bytes), &'static str> {
     let signature = message.signature.ok_or("a fragment without a signature")?;
     let code = |code: u32| u8::try_from(code).ok();
     let call = code(signature.call).and_then(|code| Call::ALL.get(usize::from(code)).copied());
@@ -47,7 +47,7 @@ pub fn fragment(message: generated::Fragment) -> Result<(Tag, Bytes), &'static s
     if !bytes.is_multiple_of(signature.dtype.size()) {
         return Err("a fragment with a part of an element");
     }
-    let tag = Tag {
+    let header = FragmentHeader {
         group: message.group,
         seq: message.seq,
         lane: message.lane,
@@ -58,7 +58,7 @@ pub fn fragment(message: generated::Fragment) -> Result<(Tag, Bytes), &'static s
         offset: message.offset,
         signature,
     };
-    Ok((tag, message.payload))
+    Ok((header, message.payload))
 }
 
 /// What the fuzzer calls: any bytes as a message of a peer.
@@ -70,10 +70,10 @@ pub fn feed(data: &[u8]) {
     use prost::Message;
 
     let Ok(received) = generated::Fragment::decode(data) else { return };
-    let Ok((tag, payload)) = fragment(received) else { return };
-    let again = message(&tag, payload.clone()).encode_to_vec();
+    let Ok((header, payload)) = fragment(received) else { return };
+    let again = message(&header, payload.clone()).encode_to_vec();
     let again = generated::Fragment::decode(&again[..]).map(fragment);
-    assert_eq!(again, Ok(Ok((tag, payload))));
+    assert_eq!(again, Ok(Ok((header, payload))));
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn any_tag() -> impl Strategy<Value = (Tag, Vec<u8>)> {
+    fn any_header() -> impl Strategy<Value = (FragmentHeader, Vec<u8>)> {
         let numbers = (any::<[u32; 4]>(), any::<[u16; 4]>(), any::<[u64; 2]>());
         let codes = (0..Call::ALL.len(), 0..16u8, 0..16u8);
         (numbers, codes, vec(any::<u8>(), 0..200)).prop_filter_map(
@@ -95,23 +95,23 @@ mod tests {
                 let payload = payload[..payload.len() / dtype.size() * dtype.size()].to_vec();
                 let signature = Signature { call: Call::ALL[codes.0], dtype, op, root, count, plan };
                 let bytes = payload.len() as u32;
-                Some((Tag { group, seq, lane, slot, from, to, bytes, offset, signature }, payload))
+                Some((FragmentHeader { group, seq, lane, slot, from, to, bytes, offset, signature }, payload))
             },
         )
     }
 
     proptest! {
         #[test]
-        fn fragments_come_as_they_went((tag, payload) in any_tag()) {
-            let bytes = message(&tag, payload.clone().into()).encode_to_vec();
+        fn fragments_come_as_they_went((header, payload) in any_header()) {
+            let bytes = message(&header, payload.clone().into()).encode_to_vec();
             let received = fragment(generated::Fragment::decode(&bytes[..]).unwrap());
-            prop_assert_eq!(received, Ok((tag, payload.into())));
+            prop_assert_eq!(received, Ok((header, payload.into())));
         }
 
         #[test]
-        fn any_bytes_are_survived((tag, payload) in any_tag(), at in any::<prop::sample::Index>(), byte: u8, noise in vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_survived((header, payload) in any_header(), at in any::<prop::sample::Index>(), byte: u8, noise in vec(any::<u8>(), 0..200)) {
             feed(&noise);
-            let mut bytes = message(&tag, payload.into()).encode_to_vec();
+            let mut bytes = message(&header, payload.into()).encode_to_vec();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             feed(&bytes);
@@ -119,8 +119,8 @@ mod tests {
         }
 
         #[test]
-        fn numbers_that_do_not_fit_are_refused((tag, payload) in any_tag(), which in 0..7_usize, far in (1u32 << 16)..) {
-            let mut bad = message(&tag, payload.into());
+        fn numbers_that_do_not_fit_are_refused((header, payload) in any_header(), which in 0..7_usize, far in (1u32 << 16)..) {
+            let mut bad = message(&header, payload.into());
             let signature = bad.signature.as_mut().unwrap();
             let numbers: [&mut u32; 7] = [
                 &mut bad.slot, &mut bad.from, &mut bad.to,
@@ -139,12 +139,13 @@ mod tests {
     fn long_ones_and_parts_of_elements_are_refused() {
         let signature =
             Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 1, plan: 0 };
-        let tag = Tag { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: 0, offset: 0, signature };
-        let with = |bytes: usize| fragment(message(&tag, vec![0; bytes].into())).map(|(tag, _)| tag.bytes);
+        let header =
+            FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: 0, offset: 0, signature };
+        let with = |bytes: usize| fragment(message(&header, vec![0; bytes].into())).map(|(header, _)| header.bytes);
         assert_eq!(with(FRAGMENT), Ok(FRAGMENT as u32));
         assert_eq!(with(FRAGMENT + 4), Err("a fragment that is too long"));
         assert_eq!(with(6), Err("a fragment with a part of an element"));
-        let unsigned = generated::Fragment { signature: None, ..message(&tag, Bytes::new()) };
+        let unsigned = generated::Fragment { signature: None, ..message(&header, Bytes::new()) };
         assert_eq!(fragment(unsigned), Err("a fragment without a signature"));
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::generated::Fragment;
-use paceline_transport::tag::Tag;
+use paceline_transport::header::FragmentHeader;
 
 /// Fragments that wait for the thread, and as many that wait for the executor.
 pub const QUEUE: usize = 8;
@@ -29,7 +29,7 @@ struct Outbox {
 
 #[derive(Default)]
 struct Inbox {
-    queue: VecDeque<(Tag, Bytes)>,
+    queue: VecDeque<(FragmentHeader, Bytes)>,
     /// Why nothing more will come.
     end: Option<String>,
     /// Nobody wants it any more.
@@ -76,7 +76,7 @@ impl Link {
     }
 
     /// All that has come, behind what is in `into`; why no more will come, if that was all.
-    pub fn receive(&self, into: &mut VecDeque<(Tag, Bytes)>) -> Result<(), String> {
+    pub fn receive(&self, into: &mut VecDeque<(FragmentHeader, Bytes)>) -> Result<(), String> {
         if self.arrived.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -155,12 +155,12 @@ impl Link {
         Poll::Pending
     }
 
-    pub fn arrive(&self, tag: Tag, payload: Bytes) {
+    pub fn arrive(&self, header: FragmentHeader, payload: Bytes) {
         let mut inbox = self.inbox.lock();
         if inbox.unwanted {
             return;
         }
-        inbox.queue.push_back((tag, payload));
+        inbox.queue.push_back((header, payload));
         drop(inbox);
         self.arrived.store(1, Ordering::SeqCst);
         self.ring();

@@ -53,7 +53,7 @@ pub async fn receive(mut incoming: Streaming<Fragment>, link: Arc<Link>) {
         poll_fn(|cx| link.poll_room(cx.waker())).await;
         match incoming.message().await {
             Ok(Some(message)) => match fragment(message) {
-                Ok((tag, payload)) => link.arrive(tag, payload),
+                Ok((header, payload)) => link.arrive(header, payload),
                 Err(what) => break format!("the peer sent {what}"),
             },
             Ok(None) => break CLOSED.to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::NAME;
 use super::port::{FRAGMENT, Shared, locked};
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::tag::Tag;
+use paceline_transport::header::FragmentHeader;
 
 /// A channel over MPI.
 pub(super) struct MpiChannel {
@@ -14,11 +14,11 @@ pub(super) struct MpiChannel {
 }
 
 impl Channel for MpiChannel {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        locked(&self.lanes).send(self.rank, tag, payload)
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
+        locked(&self.lanes).send(self.rank, header, payload)
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         locked(&self.lanes).front(self.rank)
     }
 

@@ -1,6 +1,6 @@
 //! A job's messages over MPI: for each other rank a few receives that are always posted, and as many sends.
 //!
-//! A message is a fragment with its tag in front. Sends are synchronous (`MPI_Issend`): one is over when a receive has
+//! A message is a fragment with its header in front. Sends are synchronous (`MPI_Issend`): one is over when a receive has
 //! taken it. So a rank that is slow holds back those who send to it, and nothing piles up in the library's memory, as it
 //! would with small messages that are sent eagerly; and when all sends are over, all has arrived.
 use std::io;
@@ -16,9 +16,9 @@ use super::collective::{Collectives, abandoned};
 use super::requests::Requests;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
+use paceline_transport::header::{FragmentHeader, HEADER_BYTES};
 use paceline_transport::offload::{Offload, OffloadTicket};
 use paceline_transport::space::Space;
-use paceline_transport::tag::{TAG_BYTES, Tag};
 
 /// Payload of a fragment: as over TCP. Larger ones go no faster, smaller ones cost a handshake more often.
 pub(super) const FRAGMENT: usize = 128 << 10;
@@ -48,7 +48,7 @@ struct Lane {
     sent: usize,
     taken: usize,
     came: Vec<Came>,
-    front: Option<Tag>,
+    front: Option<FragmentHeader>,
     lost: Option<String>,
     under_way: usize,
 }
@@ -80,7 +80,7 @@ impl Port {
     pub(super) fn open(mpi: &Arc<Mpi>) -> Result<Port, String> {
         let (me, size) = mpi.place()?;
         let comm = mpi.duplicate(mpi.world())?;
-        let bytes = TAG_BYTES + FRAGMENT;
+        let bytes = HEADER_BYTES + FRAGMENT;
         let depth = (BUFFERS / bytes / size as usize).clamp(LEAST_DEPTH, MOST_DEPTH);
         let requests = Requests::new(mpi, comm, 2 * depth * size as usize, bytes);
         let came = vec![Came::Nothing; depth];
@@ -221,16 +221,16 @@ impl Lanes {
         self.lanes[rank].lost.as_ref().map_or(Ok(()), |why| Err(broken(why)))
     }
 
-    pub fn send(&mut self, rank: usize, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+    pub fn send(&mut self, rank: usize, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
         self.whole(rank)?;
         let at = self.outgoing(rank, self.lanes[rank].sent % self.depth);
         if !self.requests.idle(at) {
             return Ok(false);
         }
-        let message = &mut self.requests.buffer(at)[..TAG_BYTES + payload.len()];
-        message[..TAG_BYTES].copy_from_slice(&tag.encode());
-        message[TAG_BYTES..].copy_from_slice(payload);
-        self.requests.send(at, TAG_BYTES + payload.len(), rank as u32).map_err(|why| broken(&why))?;
+        let message = &mut self.requests.buffer(at)[..HEADER_BYTES + payload.len()];
+        message[..HEADER_BYTES].copy_from_slice(&header.encode());
+        message[HEADER_BYTES..].copy_from_slice(payload);
+        self.requests.send(at, HEADER_BYTES + payload.len(), rank as u32).map_err(|why| broken(&why))?;
         self.lanes[rank].sent += 1;
         self.lanes[rank].under_way += 1;
         Ok(true)
@@ -241,7 +241,7 @@ impl Lanes {
         Ok(self.lanes[rank].under_way == 0)
     }
 
-    pub fn front(&mut self, rank: usize) -> io::Result<Option<Tag>> {
+    pub fn front(&mut self, rank: usize) -> io::Result<Option<FragmentHeader>> {
         if self.lanes[rank].front.is_some() {
             return Ok(self.lanes[rank].front);
         }
@@ -251,18 +251,19 @@ impl Lanes {
             return self.whole(rank).map(|()| None);
         };
         let at = self.incoming(rank, place);
-        let tag = self.requests.buffer(at).first_chunk().and_then(Tag::decode);
-        let tag = tag.filter(|tag| bytes == TAG_BYTES + tag.bytes as usize);
-        let tag = tag.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
-        self.lanes[rank].front = Some(tag);
-        Ok(Some(tag))
+        let header = self.requests.buffer(at).first_chunk().and_then(FragmentHeader::decode);
+        let header = header.filter(|header| bytes == HEADER_BYTES + header.bytes as usize);
+        let header =
+            header.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+        self.lanes[rank].front = Some(header);
+        Ok(Some(header))
     }
 
     pub fn take(&mut self, rank: usize, sink: Sink<'_>) -> io::Result<bool> {
-        let Some(tag) = self.lanes[rank].front.take() else { return Ok(false) };
+        let Some(header) = self.lanes[rank].front.take() else { return Ok(false) };
         let place = self.lanes[rank].taken % self.depth;
         let at = self.incoming(rank, place);
-        let payload = &self.requests.buffer(at)[TAG_BYTES..TAG_BYTES + tag.bytes as usize];
+        let payload = &self.requests.buffer(at)[HEADER_BYTES..HEADER_BYTES + header.bytes as usize];
         match sink {
             Sink::Into(to) => to.copy_from_slice(payload),
             Sink::Show(show) => show(0, payload),

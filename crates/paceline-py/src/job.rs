@@ -19,7 +19,7 @@ use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
 use paceline_transport::error::RunError;
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};

@@ -6,7 +6,7 @@ use paceline_engine::Submission;
 use paceline_executor::timeline::now;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::error::Result;
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 const ASKED: usize = 16;
 /// Under which they talk; others' transfers between the same ranks have ended or not begun.

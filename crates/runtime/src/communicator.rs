@@ -21,8 +21,8 @@ use paceline_executor::{Begin, Finish};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::{Call, Signature};
 use paceline_transport::space::Space;
-use paceline_transport::tag::{Call, Signature};
 
 /// Bytes that a switch holds of an operation: while one fragment comes another goes on.
 const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;

@@ -6,7 +6,7 @@ use paceline_engine::Submission;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{ChunkBytes, Topology};
 use paceline_transport::error::Result;
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 use parking_lot::Mutex;
 
 use crate::communicator::{Communicator, Request};

@@ -1,14 +1,14 @@
 //! What a transport offers to the executor: fragments, in order, to and from one peer.
 //!
 //! A channel never blocks. It is bounded: when `send` refuses, the executor does something else and comes again. A
-//! fragment is handed over with its tag; what is sent belongs to the channel from then on, what is *lent* stays where
+//! fragment is handed over with its header; what is sent belongs to the channel from then on, what is *lent* stays where
 //! it is and must not change until the channel says that it has been returned. Shared memory lends so that the peer
 //! copies once; MPI, gRPC or a device library, whose sends are over later than they begin, do the same.
 use std::io;
 
 use rustix::event::PollFd;
 
-use crate::tag::Tag;
+use crate::header::FragmentHeader;
 
 /// No channel has larger fragments, bytes.
 pub const LARGEST_FRAGMENT: usize = 512 << 10;
@@ -36,7 +36,7 @@ pub trait Channel: Send {
     ///
     /// # Errors
     /// The connection is lost.
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool>;
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool>;
 
     /// Most bytes of a fragment that can be lent; 0: none can.
     fn lends(&self) -> usize {
@@ -47,7 +47,7 @@ pub trait Channel: Send {
     ///
     /// # Errors
     /// The connection is lost.
-    fn lend(&mut self, _tag: &Tag, _payload: &[u8]) -> io::Result<Option<Ticket>> {
+    fn lend(&mut self, _header: &FragmentHeader, _payload: &[u8]) -> io::Result<Option<Ticket>> {
         Ok(None)
     }
 
@@ -59,11 +59,11 @@ pub trait Channel: Send {
     /// Takes back what was lent and not returned: the peer will not complete an operation with it.
     fn revoke(&mut self, _ticket: Ticket) {}
 
-    /// The tag of the next fragment to be received, if its head has come.
+    /// The header of the next fragment to be received, if its head has come.
     ///
     /// # Errors
-    /// The connection is lost, or the peer sent what is no tag.
-    fn front(&mut self) -> io::Result<Option<Tag>>;
+    /// The connection is lost, or the peer sent what is no header.
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>>;
 
     /// Receives the payload of the fragment at the front; `false` if it has not come wholly: then it is called again.
     /// What was to be shown may then go into memory, not the other way round (except to be thrown away).

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`tag`] | the header of every fragment |
+//! | [`header`] | the header of every fragment |
 //! | [`space`] | the memory of an operation |
 //! | [`channel`] | what a transport offers; [`shm`], [`tcp`] and [`loopback`] are transports |
 //! | [`multicast`] | one message to many ranks, copied by the network |
@@ -10,10 +10,10 @@
 //! | [`error`] | why something cannot be done |
 pub mod channel;
 pub mod error;
+pub mod header;
 pub mod loopback;
 pub mod multicast;
 pub mod offload;
 pub mod shm;
 pub mod space;
-pub mod tag;
 pub mod tcp;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::channel::Sink;
-use crate::tag::Tag;
+use crate::header::FragmentHeader;
 
 /// Bounded queues of copies.
 pub struct Loopback {
@@ -28,7 +28,7 @@ type Roles = (u32, u16, u16);
 struct Queue {
     /// None after the communicator is gone: the next pair of roles takes the queue over.
     roles: Option<Roles>,
-    fragments: VecDeque<(Tag, Vec<u8>)>,
+    fragments: VecDeque<(FragmentHeader, Vec<u8>)>,
 }
 
 impl Loopback {
@@ -38,7 +38,7 @@ impl Loopback {
         Loopback { fragment, fragments, queues: Vec::new(), held: 0, spare: Vec::new() }
     }
 
-    fn queue(&mut self, roles: Roles) -> &mut VecDeque<(Tag, Vec<u8>)> {
+    fn queue(&mut self, roles: Roles) -> &mut VecDeque<(FragmentHeader, Vec<u8>)> {
         let of = |roles| move |queue: &Queue| queue.roles == roles;
         let found = self.queues.iter().position(of(Some(roles))).or_else(|| self.queues.iter().position(of(None)));
         let number = found.unwrap_or_else(|| {
@@ -51,9 +51,9 @@ impl Loopback {
     }
 
     /// Takes a copy of the fragment, or refuses it because its queue is full (`false`).
-    pub fn send(&mut self, tag: &Tag, payload: &[u8]) -> bool {
+    pub fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> bool {
         let (most, spare) = (self.fragments, self.spare.pop());
-        let queue = self.queue((tag.group, tag.from, tag.to));
+        let queue = self.queue((header.group, header.from, header.to));
         if queue.len() >= most {
             self.spare.extend(spare);
             return false;
@@ -61,7 +61,7 @@ impl Loopback {
         let mut copy = spare.unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(payload);
-        queue.push_back((*tag, copy));
+        queue.push_back((*header, copy));
         self.held += 1;
         true
     }
@@ -72,10 +72,10 @@ impl Loopback {
         if self.held == 0 { 0 } else { self.queues.len() }
     }
 
-    /// The tag of a queue's next fragment.
+    /// The header of a queue's next fragment.
     #[must_use]
-    pub fn front(&self, queue: usize) -> Option<Tag> {
-        self.queues.get(queue)?.fragments.front().map(|(tag, _)| *tag)
+    pub fn front(&self, queue: usize) -> Option<FragmentHeader> {
+        self.queues.get(queue)?.fragments.front().map(|(header, _)| *header)
     }
 
     /// Takes it.

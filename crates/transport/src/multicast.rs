@@ -40,7 +40,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::channel::Sink;
-use crate::tag::Tag;
+use crate::header::FragmentHeader;
 pub use datagram::{Head, Key, OVERHEAD, feed};
 pub use disturb::Disturbance;
 use disturb::Disturber;
@@ -199,12 +199,12 @@ impl Multicast {
     }
 
     /// Takes the fragment over, or refuses it because the window is full; `last`: the message ends with it.
-    pub fn send(&mut self, stream: u32, tag: &Tag, payload: &[u8], last: bool) -> bool {
+    pub fn send(&mut self, stream: u32, header: &FragmentHeader, payload: &[u8], last: bool) -> bool {
         let Some(stream) = &mut self.outgoing[stream as usize] else { return false };
         if !stream.has_room() {
             return false;
         }
-        stream.put(Head { sender: self.me, number: 0, last, tag: *tag }, payload, &self.key);
+        stream.put(Head { sender: self.me, number: 0, last, header: *header }, payload, &self.key);
         // Fewer wait for the end of this turn: many go out as one.
         if stream.unsent() >= self.port.at_once(self.payload + OVERHEAD) && !self.full {
             self.push_out();
@@ -217,8 +217,8 @@ impl Multicast {
         self.incoming.len() as u32
     }
 
-    /// The tag of the next fragment of a stream.
-    pub fn front(&self, stream: u32) -> Option<Tag> {
+    /// The header of the next fragment of a stream.
+    pub fn front(&self, stream: u32) -> Option<FragmentHeader> {
         self.incoming[stream as usize].as_ref()?.front()
     }
 

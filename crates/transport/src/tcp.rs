@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::{Channel, Sink};
-use crate::tag::Tag;
+use crate::header::FragmentHeader;
 use stream::Stream;
 
 /// Payload of a fragment: large enough that system calls do not count, small enough that what is received is still in
@@ -40,15 +40,15 @@ impl TcpChannel {
 }
 
 impl Channel for TcpChannel {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        let taken = self.streams[self.to_send].send(tag, payload)?;
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
+        let taken = self.streams[self.to_send].send(header, payload)?;
         if taken {
             self.to_send = (self.to_send + 1) % self.streams.len();
         }
         Ok(taken)
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         self.streams[self.to_receive].front()
     }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use paceline_executor::handle::Handle;
 use paceline_executor::{Executor, Limits, Wires};
 use paceline_transport::channel::{Channel, Sink, Ticket};
-use paceline_transport::tag::Tag;
+use paceline_transport::header::FragmentHeader;
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
@@ -40,9 +40,9 @@ impl Payload {
 #[derive(Default)]
 struct Link {
     /// On their way.
-    sent: VecDeque<(Tag, Payload)>,
-    /// Those that the receiver sees; of the last one perhaps only the tag.
-    arrived: VecDeque<(Tag, Payload)>,
+    sent: VecDeque<(FragmentHeader, Payload)>,
+    /// Those that the receiver sees; of the last one perhaps only the header.
+    arrived: VecDeque<(FragmentHeader, Payload)>,
     torn: bool,
     /// Fragments so far.
     taken: u32,
@@ -62,7 +62,7 @@ impl Link {
         self.torn || !self.sent.is_empty()
     }
 
-    /// What was torn arrives, or the next fragment; `torn`: only its tag.
+    /// What was torn arrives, or the next fragment; `torn`: only its header.
     fn arrive(&mut self, torn: bool) {
         if self.torn {
             self.torn = false;
@@ -90,32 +90,32 @@ struct Memory {
 
 impl Memory {
     /// The number of the fragment, if there is room.
-    fn put(&mut self, tag: &Tag, payload: impl FnOnce() -> Payload) -> Option<u32> {
+    fn put(&mut self, header: &FragmentHeader, payload: impl FnOnce() -> Payload) -> Option<u32> {
         let mut link = locked(&self.outgoing);
         let number = link.next();
         let room = link.held() < self.network.fragments;
         // As if the peer made room just afterwards: the next lane that asks is not refused.
         self.refused = room && !self.refused && self.rng.next_u32().is_multiple_of(4);
         (room && !self.refused).then(|| {
-            link.sent.push_back((*tag, payload()));
+            link.sent.push_back((*header, payload()));
             number
         })
     }
 }
 
 impl Channel for Memory {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
-        assert!(payload.len() <= self.network.fragment && payload.len() == tag.bytes as usize);
-        Ok(self.put(tag, || Payload::Copied(payload.to_vec())).is_some())
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
+        assert!(payload.len() <= self.network.fragment && payload.len() == header.bytes as usize);
+        Ok(self.put(header, || Payload::Copied(payload.to_vec())).is_some())
     }
 
     fn lends(&self) -> usize {
         self.network.lends
     }
 
-    fn lend(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<Option<Ticket>> {
-        assert!(payload.len() <= self.network.lends && payload.len() == tag.bytes as usize);
-        Ok(self.put(tag, || Payload::Lent(payload.as_ptr() as usize, payload.len())).map(Ticket))
+    fn lend(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<Ticket>> {
+        assert!(payload.len() <= self.network.lends && payload.len() == header.bytes as usize);
+        Ok(self.put(header, || Payload::Lent(payload.as_ptr() as usize, payload.len())).map(Ticket))
     }
 
     fn returned(&mut self, ticket: Ticket) -> bool {
@@ -132,8 +132,8 @@ impl Channel for Memory {
         }
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
-        Ok(locked(&self.incoming).arrived.front().map(|(tag, _)| *tag))
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
+        Ok(locked(&self.incoming).arrived.front().map(|(header, _)| *header))
     }
 
     fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
@@ -393,8 +393,8 @@ impl World {
         for (from, links) in self.links.iter().enumerate() {
             for (to, link) in links.iter().enumerate() {
                 let link = locked(link);
-                if let Some((tag, _)) = link.arrived.front() {
-                    let _ = writeln!(text, "{from} -> {to}: {} fragments, first {tag:?}", link.held());
+                if let Some((header, _)) = link.arrived.front() {
+                    let _ = writeln!(text, "{from} -> {to}: {} fragments, first {header:?}", link.held());
                 }
             }
         }

@@ -13,10 +13,10 @@ use paceline_executor::{Begin, Executor, Wires};
 use paceline_grpc::Connected;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::channel::Channel;
+use paceline_transport::header::Signature;
 use paceline_transport::multicast::{Disturbance, Key, Multicast, Port, Sizes};
 use paceline_transport::shm::{Bell, Ringer, Segment, ShmChannel};
 use paceline_transport::space::Space;
-use paceline_transport::tag::Signature;
 use paceline_transport::tcp::TcpChannel;
 
 #[path = "../../../grpc/tests/calling/mod.rs"]

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use paceline_grpc::{self as grpc, Connected, Door, Plan};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::tag::{Call, Signature};
+use paceline_transport::header::{Call, Signature};
 
 /// Ranks that call each other over gRPC; the last `servers` of them are parameter servers.
 pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {

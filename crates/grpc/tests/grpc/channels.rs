@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 use paceline_grpc::{Connected, GrpcChannel};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::tag::{Call, Tag};
+use paceline_transport::header::{Call, FragmentHeader};
 use rustix::event::{Timespec, poll};
 
 use crate::calling::{calling, signature};
 
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-pub fn tag(seq: u32) -> Tag {
+pub fn header(seq: u32) -> FragmentHeader {
     let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, 7);
-    Tag { group: 1, seq, lane: 2, slot: 3, from: 0, to: 1, bytes: 0, offset: 5, signature }
+    FragmentHeader { group: 1, seq, lane: 2, slot: 3, from: 0, to: 1, bytes: 0, offset: 5, signature }
 }
 
 /// A fragment whose bytes tell its number.
@@ -31,10 +31,10 @@ fn pair(encrypted: bool) -> (Vec<Connected>, GrpcChannel, GrpcChannel) {
 fn next(channel: &mut GrpcChannel) -> (u32, Vec<u8>) {
     let began = Instant::now();
     loop {
-        if let Some(tag) = channel.front().unwrap() {
-            let mut payload = vec![0; tag.bytes as usize];
+        if let Some(header) = channel.front().unwrap() {
+            let mut payload = vec![0; header.bytes as usize];
             assert!(channel.take(Sink::Into(&mut payload)).unwrap());
-            return (tag.seq, payload);
+            return (header.seq, payload);
         }
         assert!(began.elapsed() < LIMIT, "nothing comes");
         std::thread::sleep(Duration::from_micros(100));
@@ -58,7 +58,7 @@ pub fn end(channel: &mut GrpcChannel) -> String {
 fn fill(channel: &mut GrpcChannel, bytes: usize) -> u32 {
     let (mut seq, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(500) {
-        if channel.send(&tag(seq), &payload(seq, bytes)).unwrap() {
+        if channel.send(&header(seq), &payload(seq, bytes)).unwrap() {
             (seq, since) = (seq + 1, Instant::now());
         } else {
             std::thread::sleep(Duration::from_micros(200));
@@ -87,7 +87,7 @@ fn a_rank_that_takes_nothing_stops_its_peer_and_loses_nothing() {
         for seq in 0..sent {
             assert!(next(&mut b) == (seq, payload(seq, bytes)), "fragment {seq}");
         }
-        assert!(a.send(&tag(sent), b"more").unwrap());
+        assert!(a.send(&header(sent), b"more").unwrap());
         assert_eq!(next(&mut b), (sent, b"more".to_vec()));
     }
 }
@@ -100,7 +100,7 @@ fn who_sleeps_is_woken_by_what_comes_and_by_room() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(u64::from(seq % 5)));
-                assert!(a.send(&tag(seq), b"wake").unwrap());
+                assert!(a.send(&header(seq), b"wake").unwrap());
             });
             assert!(sleep(&b) < LIMIT, "lost wake-up {seq}");
         });
@@ -114,7 +114,7 @@ fn who_sleeps_is_woken_by_what_comes_and_by_room() {
             (0..sent).for_each(|seq| assert_eq!(next(&mut b).0, seq));
         });
         let mut naps = 0;
-        while !a.send(&tag(sent), b"room").unwrap() {
+        while !a.send(&header(sent), b"room").unwrap() {
             assert!(sleep(&a) < LIMIT, "no room");
             a.front().unwrap();
             naps += 1;
@@ -145,7 +145,7 @@ fn what_was_sent_before_the_end_arrives() {
         let began = Instant::now();
         leaving.join().unwrap();
         assert!(began.elapsed() < Duration::from_secs(3), "it left late");
-        assert!(!b.send(&tag(0), b"to nobody").unwrap());
+        assert!(!b.send(&header(0), b"to nobody").unwrap());
     }
 }
 
@@ -158,7 +158,7 @@ fn workers_call_servers() {
     for a in 0..4 {
         for b in (0..4).filter(|&b| b != a) {
             let mut from = ranks[a].channels[b].take().unwrap();
-            assert!(from.send(&tag(a as u32), &payload(b as u32, 100)).unwrap());
+            assert!(from.send(&header(a as u32), &payload(b as u32, 100)).unwrap());
             ranks[a].channels[b] = Some(from);
             let to = ranks[b].channels[a].as_mut().unwrap();
             assert_eq!(next(to), (a as u32, payload(b as u32, 100)));

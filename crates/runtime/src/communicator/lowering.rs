@@ -7,8 +7,8 @@ use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, 
 use paceline_executor::{Between, Finish};
 use paceline_kernels::reduce::scale;
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::Call;
 use paceline_transport::space::Space;
-use paceline_transport::tag::Call;
 
 /// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
 /// memory.

@@ -1,7 +1,7 @@
 //! An operation as a caller asks for it.
 use paceline_executor::InStep;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);

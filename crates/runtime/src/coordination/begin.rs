@@ -15,7 +15,7 @@ use paceline_executor::timeline::{self, TensorSpan, Timeline};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_kernels::names::UnknownName;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 /// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
 /// of those that it has not. `number`: by which servers share buckets out.

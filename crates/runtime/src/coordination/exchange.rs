@@ -14,7 +14,7 @@ use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 /// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
 const SLICE: Duration = Duration::from_millis(200);

@@ -13,7 +13,7 @@ use crate::communicator::Memory;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 /// Owner of memory, to be held until the operation on it is over.
 pub(super) type Keep = Box<dyn Any + Send>;

@@ -13,7 +13,7 @@ use super::output::Output;
 use super::steps::{Ended, Planner};
 use super::thread::{Arrival, When};
 use paceline_transport::error::Result;
-use paceline_transport::tag::Call;
+use paceline_transport::header::Call;
 
 impl Coordinator {
     /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but

@@ -1,4 +1,4 @@
-//! A datagram: who sends it, its number in the stream, a fragment with its tag, and a code that only ranks of the job can
+//! A datagram: who sends it, its number in the stream, a fragment with its header, and a code that only ranks of the job can
 //! make: HMAC-SHA256 (RFC 2104), of which the first 16 bytes are sent.
 //!
 //! Anybody on the network can send one. What is read here is checked before anything else is done with it; nothing is
@@ -6,14 +6,14 @@
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::tag::{TAG_BYTES, Tag};
+use crate::header::{FragmentHeader, HEADER_BYTES};
 
 const MAGIC: [u8; 4] = *b"PLM\x01";
 /// Magic (4), session (8), sender (2), flags (2), number (8).
 const HEAD: usize = 24;
 const CODE: usize = 16;
 /// Where the payload begins.
-pub(super) const BODY: usize = HEAD + TAG_BYTES;
+pub(super) const BODY: usize = HEAD + HEADER_BYTES;
 /// What a datagram has besides its payload.
 pub const OVERHEAD: usize = BODY + CODE;
 /// The message ends with it.
@@ -30,12 +30,12 @@ pub struct Key {
 pub struct Head {
     /// Rank of the sender.
     pub sender: u32,
-    /// Of the datagram in the sender's stream for the tag's group.
+    /// Of the datagram in the sender's stream for the header's group.
     pub number: u64,
     /// The message ends with it.
     pub last: bool,
     /// Of the fragment.
-    pub tag: Tag,
+    pub header: FragmentHeader,
 }
 
 impl Key {
@@ -56,7 +56,7 @@ impl Key {
         out[12..14].copy_from_slice(&(head.sender as u16).to_le_bytes());
         out[14..16].copy_from_slice(&if head.last { LAST } else { 0 }.to_le_bytes());
         out[16..24].copy_from_slice(&head.number.to_le_bytes());
-        out[HEAD..BODY].copy_from_slice(&head.tag.encode());
+        out[HEAD..BODY].copy_from_slice(&head.header.encode());
         let end = BODY + payload.len();
         out[BODY..end].copy_from_slice(payload);
         let code = self.mac.clone().chain_update(&out[..end]).finalize().into_bytes();
@@ -71,14 +71,14 @@ impl Key {
         if fixed[..4] != MAGIC || fixed[4..12] != self.session {
             return None;
         }
-        let tag = Tag::decode(fixed[HEAD..].first_chunk()?)?;
+        let header = FragmentHeader::decode(fixed[HEAD..].first_chunk()?)?;
         let flags = u16::from_le_bytes([fixed[14], fixed[15]]);
-        if flags > LAST || bytes.len() - BODY != (tag.bytes as usize).checked_add(CODE)? {
+        if flags > LAST || bytes.len() - BODY != (header.bytes as usize).checked_add(CODE)? {
             return None;
         }
         let sender = u16::from_le_bytes([fixed[12], fixed[13]]).into();
         let number = u64::from_le_bytes(*fixed[16..24].first_chunk()?);
-        Some(Head { sender, number, last: flags == LAST, tag })
+        Some(Head { sender, number, last: flags == LAST, header })
     }
 
     /// Whether a rank of the job has written it.
@@ -116,7 +116,7 @@ pub fn feed(bytes: &[u8]) {
     }
     for datagram in [bytes, &framed] {
         if let Some(head) = key.read(datagram) {
-            assert_eq!(head.tag.bytes as usize + OVERHEAD, datagram.len());
+            assert_eq!(head.header.bytes as usize + OVERHEAD, datagram.len());
         }
         assert!(!key.signed(datagram), "a datagram signed without the key");
     }
@@ -128,15 +128,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tag::{Call, Signature};
+    use crate::header::{Call, Signature};
     use paceline_kernels::dtype::{Dtype, ReduceOp};
 
     fn head(number: u64, bytes: usize) -> Head {
         let signature =
             Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 9, plan: 1 };
         let (seq, lane, slot, from, to, offset) = (2, 3, 4, 5, u16::MAX, 6);
-        let tag = Tag { group: 1, seq, lane, slot, from, to, bytes: bytes as u32, offset, signature };
-        Head { sender: 300, number, last: number % 2 == 1, tag }
+        let header = FragmentHeader { group: 1, seq, lane, slot, from, to, bytes: bytes as u32, offset, signature };
+        Head { sender: 300, number, last: number % 2 == 1, header }
     }
 
     proptest! {

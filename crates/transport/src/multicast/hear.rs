@@ -2,13 +2,13 @@
 use super::Multicast;
 use super::incoming::Incoming;
 use super::link::Note;
-use crate::tag::TAG_BYTES;
+use crate::header::HEADER_BYTES;
 
 impl Multicast {
     /// Reads what a rank says of streams.
     pub(super) fn listen(&mut self, rank: u32) {
         let Some(mut link) = self.links[rank as usize].take() else { return };
-        let result = link.read(TAG_BYTES + self.payload, |group, note| self.hear(rank, group, &note));
+        let result = link.read(HEADER_BYTES + self.payload, |group, note| self.hear(rank, group, &note));
         self.links[rank as usize] = Some(link);
         if let Err(error) = result {
             self.lost.push((rank, error));

@@ -1,7 +1,7 @@
 //! A stream that this rank receives: datagrams in their order, whatever order they come in, and which are missing.
 use std::time::{Duration, Instant};
 
-use crate::tag::{TAG_BYTES, Tag};
+use crate::header::{FragmentHeader, HEADER_BYTES};
 
 /// What is missing is asked for when so many later ones have come, because the network may have changed the order, or
 /// when nothing has come for this time.
@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// A fragment that has come.
 struct Fragment {
-    tag: Tag,
+    header: FragmentHeader,
     last: bool,
     payload: Vec<u8>,
 }
@@ -56,20 +56,20 @@ impl Incoming {
         (self.next..self.next.saturating_add(window)).contains(&number) && self.ring[self.slot(number)].is_none()
     }
 
-    /// Takes a repair in: tag and payload; its memory may have been another's.
+    /// Takes a repair in: header and payload; its memory may have been another's.
     pub fn repaired(&mut self, number: u64, last: bool, body: &[u8], memory: Vec<u8>) {
-        let Some((tag, payload)) = body.split_first_chunk::<TAG_BYTES>() else { return };
-        if let Some(tag) = Tag::decode(tag).filter(|tag| tag.bytes as usize == payload.len()) {
-            self.put(number, tag, last, payload, memory);
+        let Some((header, payload)) = body.split_first_chunk::<HEADER_BYTES>() else { return };
+        if let Some(header) = FragmentHeader::decode(header).filter(|header| header.bytes as usize == payload.len()) {
+            self.put(number, header, last, payload, memory);
         }
     }
 
     /// Takes a fragment in; only one that is lacked. Its memory may have been another's.
-    pub fn put(&mut self, number: u64, tag: Tag, last: bool, payload: &[u8], mut memory: Vec<u8>) {
+    pub fn put(&mut self, number: u64, header: FragmentHeader, last: bool, payload: &[u8], mut memory: Vec<u8>) {
         memory.clear();
         memory.extend_from_slice(payload);
         let slot = self.slot(number);
-        self.ring[slot] = Some(Fragment { tag, last, payload: memory });
+        self.ring[slot] = Some(Fragment { header, last, payload: memory });
         self.seen = self.seen.max(number + 1);
         self.top = self.top.max(self.seen);
         self.fresh = true;
@@ -81,10 +81,10 @@ impl Incoming {
         self.fresh = true;
     }
 
-    /// The tag of the next fragment; its role is this process's.
-    pub fn front(&self) -> Option<Tag> {
+    /// The header of the next fragment; its role is this process's.
+    pub fn front(&self) -> Option<FragmentHeader> {
         let fragment = self.ring[self.slot(self.next)].as_ref()?;
-        Some(Tag { to: self.role as u16, ..fragment.tag })
+        Some(FragmentHeader { to: self.role as u16, ..fragment.header })
     }
 
     /// Takes the next fragment: its payload.

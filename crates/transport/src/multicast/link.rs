@@ -23,7 +23,7 @@ pub(super) enum Note<'a> {
     Missing { from: u64, below: u64 },
     /// From the sender: all below were sent.
     Sent { below: u64 },
-    /// From the sender: what had not come: tag and payload; whether its message ends with it.
+    /// From the sender: what had not come: header and payload; whether its message ends with it.
     Repair { number: u64, last: bool, body: &'a [u8] },
     /// From the receiver: it wants no more.
     Enough,

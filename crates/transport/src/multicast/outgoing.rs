@@ -9,7 +9,7 @@ use paceline_schedule::Peers;
 
 use super::datagram::{BODY, Head, Key, OVERHEAD};
 use super::link::Note;
-use crate::tag::TAG_BYTES;
+use crate::header::HEADER_BYTES;
 
 /// After a silence of twice the time that datagrams take to be taken, and this at the least, with something not taken,
 /// receivers are told how much was sent: the end may be lost (as RFC 8985, 7.2, probes for the tail). What the system has
@@ -244,7 +244,7 @@ impl Outgoing {
         for index in 0..self.receivers.len() {
             while let Some(&number) = self.receivers[index].lacks.first() {
                 let datagram = self.datagram(number);
-                let body = &datagram[BODY - TAG_BYTES..datagram.len() - (OVERHEAD - BODY)];
+                let body = &datagram[BODY - HEADER_BYTES..datagram.len() - (OVERHEAD - BODY)];
                 let repair = Note::Repair { number, last: super::datagram::is_last(datagram), body };
                 if !send(self.receivers[index].rank, &repair) {
                     break;

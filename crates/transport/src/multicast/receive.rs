@@ -59,14 +59,14 @@ impl Multicast {
 
     /// Puts it into its stream, if it belongs to one.
     fn accept(&mut self, datagram: &[u8]) {
-        let Some(head) = self.key.read(datagram).filter(|head| head.tag.bytes as usize <= self.payload) else {
+        let Some(head) = self.key.read(datagram).filter(|head| head.header.bytes as usize <= self.payload) else {
             self.counters.strangers += 1;
             return;
         };
         if head.sender == self.me {
             return;
         }
-        let stream = self.comes_from.get(&(head.sender, head.tag.group));
+        let stream = self.comes_from.get(&(head.sender, head.header.group));
         let Some(stream) = stream.and_then(|&index| self.incoming[index].as_mut()) else {
             self.counters.others += 1;
             return;
@@ -79,7 +79,7 @@ impl Multicast {
             self.counters.strangers += 1;
             return;
         }
-        stream.put(head.number, head.tag, head.last, payload(datagram), self.spare.pop().unwrap_or_default());
+        stream.put(head.number, head.header, head.last, payload(datagram), self.spare.pop().unwrap_or_default());
         self.counters.received += 1;
     }
 }

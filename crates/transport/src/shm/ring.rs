@@ -15,11 +15,11 @@ use super::bell::Ringer;
 use super::peer::PeerMemory;
 use super::segment::{RING_HEAD, RING_READS, SLOT_HEAD, SLOTS, Segment};
 use crate::channel::{Channel, Sink, Ticket};
-use crate::tag::{TAG_BYTES, Tag};
+use crate::header::{FragmentHeader, HEADER_BYTES};
 
-/// In a slot's head: behind the state what the fragment is, then the tag.
+/// In a slot's head: behind the state what the fragment is, then the header.
 const KIND_AT: usize = 4;
-const TAG_AT: usize = 8;
+const HEADER_AT: usize = 8;
 const INLINE: u32 = 0;
 const LENT: u32 = 1;
 const REVOKED: u32 = 2;
@@ -41,8 +41,8 @@ pub struct ShmChannel {
     returned: u32,
     /// Fragments read.
     read: u32,
-    /// The front's tag, decoded once.
-    front: Option<Tag>,
+    /// The front's header, decoded once.
+    front: Option<FragmentHeader>,
     /// The peer's memory, if it can be read.
     memory: Option<PeerMemory>,
     /// A part of a lent fragment.
@@ -89,9 +89,9 @@ impl ShmChannel {
         self.returned = self.outgoing.map.word(self.outgoing_ring).load(Ordering::Acquire);
     }
 
-    fn publish(&mut self, slot: usize, tag: &Tag, kind: u32, payload: &[u8]) {
+    fn publish(&mut self, slot: usize, header: &FragmentHeader, kind: u32, payload: &[u8]) {
         self.outgoing.map.write(slot + SLOT_HEAD, payload);
-        self.outgoing.map.write(slot + TAG_AT, &tag.encode());
+        self.outgoing.map.write(slot + HEADER_AT, &header.encode());
         self.outgoing.map.word(slot + KIND_AT).store(kind, Ordering::Relaxed);
         self.written = self.written.wrapping_add(1);
         self.outgoing.map.word(slot).store(self.written, Ordering::Release);
@@ -169,10 +169,10 @@ impl Drop for ShmChannel {
 }
 
 impl Channel for ShmChannel {
-    fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+    fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
         assert!(payload.len() <= self.fragment);
         let Some(slot) = self.room() else { return Ok(false) };
-        self.publish(slot, tag, INLINE, payload);
+        self.publish(slot, header, INLINE, payload);
         Ok(true)
     }
 
@@ -181,11 +181,11 @@ impl Channel for ShmChannel {
         if reads == 1 { LARGEST_LENT } else { 0 }
     }
 
-    fn lend(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<Option<Ticket>> {
+    fn lend(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<Ticket>> {
         assert!(payload.len() <= LARGEST_LENT);
         let Some(slot) = self.room() else { return Ok(None) };
         let ticket = Ticket(self.written);
-        self.publish(slot, tag, LENT, &(payload.as_ptr() as u64).to_le_bytes());
+        self.publish(slot, header, LENT, &(payload.as_ptr() as u64).to_le_bytes());
         Ok(Some(ticket))
     }
 
@@ -205,7 +205,7 @@ impl Channel for ShmChannel {
         }
     }
 
-    fn front(&mut self) -> io::Result<Option<Tag>> {
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         // What was revoked nobody gets, and it must not keep others from what stands behind it.
         let kind = |slot: usize| self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed);
         let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
@@ -219,22 +219,22 @@ impl Channel for ShmChannel {
                 return Ok(None);
             }
             let most = if kind(slot) == INLINE { self.fragment } else { LARGEST_LENT };
-            let mut bytes = [0; TAG_BYTES];
-            bytes.copy_from_slice(self.incoming.map.bytes(slot + TAG_AT, TAG_BYTES));
-            let tag = Tag::decode(&bytes).filter(|tag| tag.bytes as usize <= most);
-            self.front = Some(tag.ok_or_else(|| io::Error::other("shared memory holds what is no fragment"))?);
+            let mut bytes = [0; HEADER_BYTES];
+            bytes.copy_from_slice(self.incoming.map.bytes(slot + HEADER_AT, HEADER_BYTES));
+            let header = FragmentHeader::decode(&bytes).filter(|header| header.bytes as usize <= most);
+            self.front = Some(header.ok_or_else(|| io::Error::other("shared memory holds what is no fragment"))?);
         }
         Ok(self.front)
     }
 
     fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
-        let Some(tag) = self.front else { return Ok(false) };
+        let Some(header) = self.front else { return Ok(false) };
         let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
         let inline = self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed) == INLINE;
         let taken = if inline {
-            self.show(slot, tag.bytes as usize, sink)
+            self.show(slot, header.bytes as usize, sink)
         } else {
-            self.fetch(slot, tag.bytes as usize, sink)?
+            self.fetch(slot, header.bytes as usize, sink)?
         };
         if taken {
             self.give_back(!inline);

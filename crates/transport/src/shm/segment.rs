@@ -12,7 +12,7 @@ use super::peer::PeerMemory;
 
 /// Slots of a ring.
 pub(super) const SLOTS: u32 = 8;
-/// In front of a slot's payload: its state and the tag.
+/// In front of a slot's payload: its state and the header.
 pub(super) const SLOT_HEAD: usize = 64;
 /// A ring begins with the count of slots that its reader has given back, alone in its cache lines ...
 pub(super) const RING_HEAD: usize = 128;

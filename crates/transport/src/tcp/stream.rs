@@ -4,9 +4,9 @@ use std::net::TcpStream;
 
 use super::FRAGMENT;
 use crate::channel::Sink;
-use crate::tag::{TAG_BYTES, Tag};
+use crate::header::{FragmentHeader, HEADER_BYTES};
 
-/// Read at once with a tag: a small message costs one system call; of a large one the rest goes to where it belongs.
+/// Read at once with a header: a small message costs one system call; of a large one the rest goes to where it belongs.
 const READ_AHEAD: usize = 16 << 10;
 
 pub(super) struct Stream {
@@ -19,7 +19,7 @@ pub(super) struct Stream {
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
-    front: Option<Tag>,
+    front: Option<FragmentHeader>,
     /// Payload of the front that has been received, into the sink or into what is collected.
     received: usize,
     collected: Vec<u8>,
@@ -88,48 +88,49 @@ impl Stream {
         Ok(true)
     }
 
-    pub fn send(&mut self, tag: &Tag, payload: &[u8]) -> io::Result<bool> {
+    pub fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
         if !self.rest.is_empty() && !self.flush()? {
             return Ok(false);
         }
-        let head = tag.encode();
+        let head = header.encode();
         let sent = unblocked((&self.socket).write_vectored(&[IoSlice::new(&head), IoSlice::new(payload)]))?;
-        self.full = sent < TAG_BYTES + payload.len();
+        self.full = sent < HEADER_BYTES + payload.len();
         if sent == 0 {
             return Ok(false);
         }
         if self.full {
-            self.rest.extend_from_slice(&head[sent.min(TAG_BYTES)..]);
-            self.rest.extend_from_slice(&payload[sent.saturating_sub(TAG_BYTES)..]);
+            self.rest.extend_from_slice(&head[sent.min(HEADER_BYTES)..]);
+            self.rest.extend_from_slice(&payload[sent.saturating_sub(HEADER_BYTES)..]);
         }
         Ok(true)
     }
 
-    pub fn front(&mut self) -> io::Result<Option<Tag>> {
+    pub fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         if self.front.is_some() {
             return Ok(self.front);
         }
-        if self.end - self.start < TAG_BYTES {
+        if self.end - self.start < HEADER_BYTES {
             self.ahead.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
             self.end += received((&self.socket).read(&mut self.ahead[self.end..]))?;
-            if self.end < TAG_BYTES {
+            if self.end < HEADER_BYTES {
                 return Ok(None);
             }
         }
-        let mut bytes = [0; TAG_BYTES];
-        bytes.copy_from_slice(&self.ahead[self.start..self.start + TAG_BYTES]);
-        self.start += TAG_BYTES;
-        let tag = Tag::decode(&bytes).filter(|tag| tag.bytes as usize <= FRAGMENT);
-        let tag = tag.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
-        (self.front, self.received) = (Some(tag), 0);
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(&self.ahead[self.start..self.start + HEADER_BYTES]);
+        self.start += HEADER_BYTES;
+        let header = FragmentHeader::decode(&bytes).filter(|header| header.bytes as usize <= FRAGMENT);
+        let header =
+            header.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+        (self.front, self.received) = (Some(header), 0);
         self.collects = false;
         Ok(self.front)
     }
 
     pub fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
-        let Some(tag) = self.front else { return Ok(false) };
-        let bytes = tag.bytes as usize;
+        let Some(header) = self.front else { return Ok(false) };
+        let bytes = header.bytes as usize;
         let complete = match sink {
             Sink::Into(to) => {
                 if std::mem::take(&mut self.collects) {

@@ -1,4 +1,4 @@
-//! What stands in front of every fragment: which operation, lane and slot it is for, and what its sender believes the
+//! The header of every fragment: which operation, lane and slot it is for, and what its sender believes the
 //! operation to be, so that a mismatch is found by whoever receives the first message.
 use std::str::FromStr;
 
@@ -125,9 +125,9 @@ impl Signature {
 /// The receiver of a multicast: whoever gets it.
 pub const EVERYBODY: u16 = u16::MAX;
 
-/// Where a fragment belongs.
+/// Identifies the message that a fragment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag {
+pub struct FragmentHeader {
     /// The communicator.
     pub group: u32,
     /// Number of the operation in it; of a transfer, its number between the two ranks under its tag.
@@ -148,14 +148,14 @@ pub struct Tag {
     pub signature: Signature,
 }
 
-/// Bytes of a tag on the wire.
-pub const TAG_BYTES: usize = 48;
+/// Bytes of a header on the wire.
+pub const HEADER_BYTES: usize = 48;
 
-impl Tag {
+impl FragmentHeader {
     /// On the wire: little endian, fields in the order below.
     #[must_use]
-    pub fn encode(&self) -> [u8; TAG_BYTES] {
-        let mut out = [0; TAG_BYTES];
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
         let s = &self.signature;
         out[0..4].copy_from_slice(&self.group.to_le_bytes());
         out[4..8].copy_from_slice(&self.seq.to_le_bytes());
@@ -174,13 +174,13 @@ impl Tag {
         out
     }
 
-    /// The tag in these bytes; none if a peer speaks another language.
+    /// The header in these bytes; `None` if they are malformed.
     #[must_use]
-    pub fn decode(bytes: &[u8; TAG_BYTES]) -> Option<Tag> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<FragmentHeader> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        Some(Tag {
+        Some(FragmentHeader {
             group: u32_at(0),
             seq: u32_at(4),
             lane: u32_at(8),
@@ -209,13 +209,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_refused_or_come_back(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform16(any::<u8>())) {
-            let mut all = [0; TAG_BYTES];
+            let mut all = [0; HEADER_BYTES];
             all[..32].copy_from_slice(&bytes);
             all[32..].copy_from_slice(&tail);
             all[44..48].iter_mut().for_each(|b| *b %= 11);
             all[47] = 0;
-            if let Some(tag) = Tag::decode(&all) {
-                prop_assert_eq!(tag.encode(), all);
+            if let Some(header) = FragmentHeader::decode(&all) {
+                prop_assert_eq!(header.encode(), all);
             }
         }
     }
