@@ -4,13 +4,19 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::header::{Call, EVERYBODY, FragmentHeader, Signature};
+use paceline_transport::header::{Collective, EVERYBODY, FragmentHeader, Signature};
 use paceline_transport::multicast::{Head, Key, OVERHEAD};
 
 fn datagrams(c: &mut Criterion) {
     let key = Key::new(&[7; 32]);
-    let signature =
-        Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 1 << 20, plan: 1 };
+    let signature = Signature {
+        collective: Collective::AllReduce,
+        dtype: Dtype::Float32,
+        op: ReduceOp::Sum,
+        root: 0,
+        count: 1 << 20,
+        plan: 1,
+    };
     // For jumbo frames, and for Ethernet's.
     for payload in [8192, 1384] {
         let mut group = c.benchmark_group(format!("{payload} bytes"));

@@ -25,7 +25,7 @@ pub(super) enum Message {
     Invite { group: u32, cycle: u64 },
     /// To a server: the workers have begun this.
     Serve(Order),
-    /// Are you there? Asked about transfers, which have no common number.
+    /// Are you there? Asked about sends and receives, which have no common number.
     Ping,
     /// Yes.
     Pong,

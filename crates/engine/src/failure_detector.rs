@@ -303,7 +303,7 @@ impl FailureDetector {
             let Operations { groups, .. } = &mut *book;
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
                 let ranks = group.ranks.clone();
-                // Later ones wait for the oldest; transfers are independent of each other.
+                // Later ones wait for the oldest; sends and receives are independent of each other.
                 let mut first = true;
                 for waiting in &mut group.live {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {

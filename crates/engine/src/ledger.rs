@@ -39,12 +39,12 @@ pub(super) enum Command {
 
 /// An operation in flight.
 pub(super) struct InFlight {
-    /// None: a transfer.
+    /// None: a send or receive.
     pub seq: Option<u32>,
     pub signature: Signature,
     /// The user's name of the tensors.
     pub label: String,
-    /// Of a transfer, the rank of the job that it waits for.
+    /// Of a send or receive, the rank of the job that it waits for.
     pub peer: Option<u32>,
     pub timeout: Duration,
     pub handle: Arc<Handle>,
@@ -254,14 +254,14 @@ impl Ledger {
         if let Some(error) = &entry.failed {
             return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
         }
-        let seq = begin.transfer.is_none().then(|| {
+        let seq = begin.point_to_point.is_none().then(|| {
             entry.next = entry.next.wrapping_add(1);
             entry.next.wrapping_sub(1)
         });
         let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
-        let number = timeline.begin(&begin.label, begin.signature.call.name(), bytes);
+        let number = timeline.begin(&begin.label, begin.signature.collective.name(), bytes);
         handle.number.store(number, Ordering::Relaxed);
-        let peer = begin.transfer.and_then(|between| between.peer).map(|peer| entry.ranks[peer as usize]);
+        let peer = begin.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
         entry.live.push_back(InFlight {
             seq,
             signature: begin.signature,

@@ -2,9 +2,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::Limits;
-use paceline_transport::header::{Call, FragmentHeader};
+use paceline_transport::header::{Collective, FragmentHeader};
 
-/// Where a message belongs: group, operation, lane, slot, roles, and whether it is a transfer.
+/// Where a message belongs: group, operation, lane, slot, roles, and whether it is a send or receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Key {
     pub group: u32,
@@ -13,13 +13,13 @@ pub(super) struct Key {
     pub slot: u16,
     pub from: u16,
     pub to: u16,
-    pub transfer: bool,
+    pub point_to_point: bool,
 }
 
 impl Key {
     pub fn of(header: &FragmentHeader) -> Key {
         let FragmentHeader { group, seq, lane, slot, from, to, .. } = *header;
-        Key { group, seq, lane, slot, from, to, transfer: header.signature.call == Call::Transfer }
+        Key { group, seq, lane, slot, from, to, point_to_point: header.signature.collective == Collective::SendRecv }
     }
 }
 
@@ -102,9 +102,9 @@ impl Aside {
         Some(fragment.payload)
     }
 
-    /// Transfers of a group that begin: who could satisfy a receive from anybody.
-    pub fn transfers(&self, group: u32, to: u16, lane: u32) -> impl Iterator<Item = &FragmentHeader> {
-        let wanted = move |key: &&Key| key.transfer && key.group == group && key.to == to && key.lane == lane;
+    /// Sends and receives of a group that begin: who could satisfy a receive from anybody.
+    pub fn point_to_point(&self, group: u32, to: u16, lane: u32) -> impl Iterator<Item = &FragmentHeader> {
+        let wanted = move |key: &&Key| key.point_to_point && key.group == group && key.to == to && key.lane == lane;
         self.messages.keys().filter(wanted).filter_map(|key| self.front(key))
     }
 

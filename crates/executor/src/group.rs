@@ -3,14 +3,14 @@ use std::collections::{HashMap, VecDeque};
 
 use super::aside::Aside;
 use super::lane::{Lent, State};
-use super::live::{Begin, Between, Depth, Live, Part};
+use super::live::{Begin, Depth, Live, Part, PointToPoint};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::underneath::{self, Stage};
 use super::wires::Wires;
 use super::{Failure, Over};
-use crate::program::Transfer;
+use crate::program::SendRecv;
 use paceline_transport::error::RunError;
-use paceline_transport::header::{Call, FragmentHeader};
+use paceline_transport::header::{Collective, FragmentHeader};
 
 /// What a fragment is to this group.
 pub(super) enum Found {
@@ -27,8 +27,8 @@ pub(super) enum Found {
 pub(super) enum At {
     /// In the order.
     Op(usize, usize, u32),
-    /// Among the transfers.
-    Transfer(usize),
+    /// Among the sends and receives.
+    PointToPoint(usize),
 }
 
 /// Whether an operation that was begun goes on: it may wait for others before it.
@@ -51,8 +51,8 @@ pub(super) struct Group {
     /// Number of the first of `ops`.
     base: u32,
     ops: VecDeque<Slot>,
-    transfers: Vec<Live>,
-    /// Transfers so far: by rank in the group, tag, and whether sent.
+    point_to_point: Vec<Live>,
+    /// Sends and receives so far: by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
     depth: Depth,
@@ -64,12 +64,12 @@ pub(super) struct Group {
 
 impl Group {
     pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
-        let (base, ops, transfers, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        Group { id, ranks, me, base, ops, transfers, counters, broken, depth, ahead, steps: false }
+        let (base, ops, point_to_point, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
+        Group { id, ranks, me, base, ops, point_to_point, counters, broken, depth, ahead, steps: false }
     }
 
     pub fn busy(&self) -> bool {
-        !self.ops.is_empty() || !self.transfers.is_empty()
+        !self.ops.is_empty() || !self.point_to_point.is_empty()
     }
 
     /// Whether it has come to its end without a failure.
@@ -83,9 +83,9 @@ impl Group {
             over.push(Over { handle: begin.handle, group: self.id, seq: None, keep: begin.keep });
             return;
         }
-        if let Some(Between { peer, tag, sends }) = begin.transfer {
-            let seq = peer.map_or(0, |peer| self.next_transfer(peer, tag, sends));
-            self.transfers.push(Live::new(seq, begin, self.depth));
+        if let Some(PointToPoint { peer, tag, sends }) = begin.point_to_point {
+            let seq = peer.map_or(0, |peer| self.next_number(peer, tag, sends));
+            self.point_to_point.push(Live::new(seq, begin, self.depth));
             return;
         }
         let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
@@ -94,7 +94,7 @@ impl Group {
         self.ops.push_back(Slot { live: Some(Live::new(seq, begin, self.depth)), bytes, opened: false });
     }
 
-    fn next_transfer(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
+    fn next_number(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
         let counter = self.counters.entry((peer, tag, sends)).or_default();
         *counter = counter.wrapping_add(1);
         *counter - 1
@@ -105,8 +105,8 @@ impl Group {
         if self.broken.is_some() {
             return Found::Past;
         }
-        if header.signature.call == Call::Transfer {
-            return self.find_transfer(header);
+        if header.signature.collective == Collective::SendRecv {
+            return self.find_point_to_point(header);
         }
         let index = header.seq.wrapping_sub(self.base);
         if index > u32::MAX / 2 {
@@ -128,30 +128,30 @@ impl Group {
         part.space.window().map(|_| opened)
     }
 
-    fn find_transfer(&mut self, header: &FragmentHeader) -> Found {
+    fn find_point_to_point(&mut self, header: &FragmentHeader) -> Found {
         let from = u32::from(header.from);
-        let exactly = Some(Between { peer: Some(from), tag: header.lane, sends: false });
-        let bound = |live: &Live| live.transfer == exactly && live.seq == header.seq;
-        if let Some(index) = self.transfers.iter().position(bound) {
-            return Found::Live(At::Transfer(index));
+        let exactly = Some(PointToPoint { peer: Some(from), tag: header.lane, sends: false });
+        let bound = |live: &Live| live.point_to_point == exactly && live.seq == header.seq;
+        if let Some(index) = self.point_to_point.iter().position(bound) {
+            return Found::Live(At::PointToPoint(index));
         }
         let next = self.counters.get(&(from, header.lane, false)).copied().unwrap_or(0);
         let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == header.lane;
-        match self.transfers.iter().position(open) {
+        match self.point_to_point.iter().position(open) {
             Some(index) if header.seq == next => {
                 self.bind(index, from, header.lane);
-                Found::Live(At::Transfer(index))
+                Found::Live(At::PointToPoint(index))
             }
             _ => Found::Later,
         }
     }
 
     fn bind(&mut self, index: usize, from: u32, tag: u32) {
-        let seq = self.next_transfer(from, tag, false);
-        let live = &mut self.transfers[index];
+        let seq = self.next_number(from, tag, false);
+        let live = &mut self.point_to_point[index];
         live.seq = seq;
-        live.transfer = Some(Between { peer: Some(from), tag, sends: false });
-        live.program = Box::new(Transfer { peer: from, sends: false, len: live.signature.count });
+        live.point_to_point = Some(PointToPoint { peer: Some(from), tag, sends: false });
+        live.program = Box::new(SendRecv { peer: from, sends: false, len: live.signature.count });
         live.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
     }
 
@@ -163,7 +163,7 @@ impl Group {
                 Some(live) => (live, part, lane),
                 None => return Ok(false),
             },
-            At::Transfer(index) => (&mut self.transfers[index], 0, 0),
+            At::PointToPoint(index) => (&mut self.point_to_point[index], 0, 0),
         };
         if live.signature != header.signature || part == usize::MAX {
             return Err(step::mismatch(live, header, &place));
@@ -191,9 +191,9 @@ impl Group {
                 }
                 self.settle(index, over);
             }
-            At::Transfer(index) => {
-                step::advance(&mut self.transfers[index], 0, 0, &place, wires, aside)?;
-                self.transfers[index].parts[0].shift();
+            At::PointToPoint(index) => {
+                step::advance(&mut self.point_to_point[index], 0, 0, &place, wires, aside)?;
+                self.point_to_point[index].parts[0].shift();
             }
         }
         Ok(())
@@ -239,8 +239,8 @@ impl Group {
             self.ops.pop_front();
             self.base = self.base.wrapping_add(1);
         }
-        if !self.transfers.is_empty() {
-            any |= self.run_transfers(wires, aside, over)?;
+        if !self.point_to_point.is_empty() {
+            any |= self.run_point_to_point(wires, aside, over)?;
         }
         Ok(any)
     }
@@ -291,17 +291,22 @@ impl Group {
         any
     }
 
-    fn run_transfers(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+    fn run_point_to_point(
+        &mut self,
+        wires: &mut Wires,
+        aside: &mut Aside,
+        over: &mut Vec<Over>,
+    ) -> Result<bool, RunError> {
         let mut any = false;
         let mut index = 0;
-        while index < self.transfers.len() {
-            if self.transfers[index].is_receive_from_anybody() {
-                let tag = self.transfers[index].lane_name(0);
+        while index < self.point_to_point.len() {
+            if self.point_to_point[index].is_receive_from_anybody() {
+                let tag = self.point_to_point[index].lane_name(0);
                 let counters = &self.counters;
                 let next = |t: &&FragmentHeader| {
                     t.seq == counters.get(&(u32::from(t.from), t.lane, false)).copied().unwrap_or(0) && t.offset == 0
                 };
-                let from = aside.transfers(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
+                let from = aside.point_to_point(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
                 match from {
                     Some(from) => self.bind(index, from, tag),
                     None => {
@@ -311,10 +316,10 @@ impl Group {
                 }
             }
             let place = Place { group: self.id, ranks: &self.ranks };
-            let live = &mut self.transfers[index];
+            let live = &mut self.point_to_point[index];
             any |= run_part(live, 0, &place, wires, aside)?;
             if live.over() {
-                let live = self.transfers.remove(index);
+                let live = self.point_to_point.remove(index);
                 conclude(live, self.id, None, over);
             } else {
                 index += 1;
@@ -347,7 +352,7 @@ impl Group {
     pub fn fail(&mut self, error: &RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) {
         self.broken.get_or_insert_with(|| error.clone());
         let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
-        for (seq, mut live) in ops.chain(self.transfers.drain(..).map(|live| (None, live))) {
+        for (seq, mut live) in ops.chain(self.point_to_point.drain(..).map(|live| (None, live))) {
             underneath::give_up(&mut live, wires);
             // The memory is its owner's again.
             live.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));

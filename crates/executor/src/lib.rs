@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limits::Limits;
-pub use live::{Begin, Between, Finish, InStep};
+pub use live::{Begin, Finish, InStep, PointToPoint};
 pub use wires::Wires;
 
 use crate::handle::Handle;
@@ -58,7 +58,7 @@ pub struct Over {
     pub handle: Arc<Handle>,
     /// The communicator.
     pub group: u32,
-    /// Its number; none for a transfer.
+    /// Its number; none for a send or receive.
     pub seq: Option<u32>,
     /// The owner of the memory.
     pub keep: Option<Box<dyn Any + Send>>,

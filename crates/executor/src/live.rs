@@ -49,9 +49,9 @@ pub struct Finish {
     pub factor: f64,
 }
 
-/// Between whom a transfer goes.
+/// The two ends of a send or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Between {
+pub struct PointToPoint {
     /// The other rank in the group; none: a receive from anybody.
     pub peer: Option<u32>,
     /// The user's tag.
@@ -80,8 +80,8 @@ pub struct Begin {
     pub roles: Vec<(u32, Space)>,
     /// Whether large pieces are lent rather than copied.
     pub lends: bool,
-    /// Of a transfer.
-    pub transfer: Option<Between>,
+    /// Of a send or receive.
+    pub point_to_point: Option<PointToPoint>,
     /// Its place in a step.
     pub step: Option<InStep>,
     /// What results are multiplied by where the program completes them.
@@ -147,7 +147,7 @@ pub(super) struct Live {
     pub kernel: Kernel,
     pub parts: Vec<Part>,
     pub lends: bool,
-    pub transfer: Option<Between>,
+    pub point_to_point: Option<PointToPoint>,
     pub step: Option<InStep>,
     pub factor: Option<f64>,
     finish: Option<Finish>,
@@ -170,7 +170,8 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(seq: u32, begin: Begin, depth: Depth) -> Live {
-        let Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep } = begin;
+        let Begin { signature, program, roles, lends, point_to_point, step, factor, finish, label, handle, keep } =
+            begin;
         let total = program.lanes();
         let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
@@ -202,7 +203,7 @@ impl Live {
             kernel,
             parts,
             lends,
-            transfer,
+            point_to_point,
             step,
             factor,
             finish,
@@ -236,12 +237,12 @@ impl Live {
     }
 
     pub fn is_receive_from_anybody(&self) -> bool {
-        self.transfer.is_some_and(|between| between.peer.is_none())
+        self.point_to_point.is_some_and(|to| to.peer.is_none())
     }
 
     /// The lane as a header names it.
     pub fn lane_name(&self, lane: u32) -> u32 {
-        self.transfer.map_or(lane, |between| between.tag)
+        self.point_to_point.map_or(lane, |to| to.tag)
     }
 
     /// After the last lane: scaling.

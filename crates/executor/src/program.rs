@@ -16,7 +16,7 @@ use paceline_schedule::{Bucket, Op, Schedule, Step};
 
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
-pub use exchange::{Exchange, Transfer};
+pub use exchange::{Exchange, SendRecv};
 pub use native::{Native, Underneath};
 pub use reduce::{Reduce, ReduceScatter};
 

@@ -287,7 +287,7 @@ pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside
     for kind in [Note::Arrived, Note::Release] {
         for from in 0..live.program.roles() as u16 {
             let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
-            while aside.pop(&Key { group, seq, lane, slot, from, to, transfer: false }, 0, 0).is_some() {
+            while aside.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
                 any |= note(live, part, lane);
             }
         }
@@ -421,7 +421,7 @@ fn take_aside(
             slot,
             from: sender as u16,
             to: role as u16,
-            transfer: live.transfer.is_some(),
+            point_to_point: live.point_to_point.is_some(),
         };
         while let Some(header) = aside.front(&key) {
             if header.signature != live.signature {
@@ -460,7 +460,7 @@ pub(super) fn mismatch(live: &Live, header: &FragmentHeader, place: &Place<'_>) 
     };
     let me = name(live.parts.first().map_or(0, |part| part.role));
     let them = name(u32::from(header.from));
-    if live.transfer.is_some() {
+    if live.point_to_point.is_some() {
         return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", header.lane));
     }
     RunError::mismatch(live.seq, &live.label, (&them, &theirs), (&me, &mine))

@@ -1,4 +1,4 @@
-//! The operations that are no all-reduce, and transfers, over every transport.
+//! The operations that are no all-reduce, and sends and receives, over every transport.
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
 mod world;
 
@@ -6,12 +6,12 @@ use std::io;
 use std::sync::Arc;
 
 use paceline_executor::handle::Handle;
-use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
-use paceline_executor::{Begin, Between, Executor, Wires};
+use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
+use paceline_executor::{Begin, Executor, PointToPoint, Wires};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::Piece;
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::header::{Call, FragmentHeader, Signature};
+use paceline_transport::header::{Collective, FragmentHeader, Signature};
 use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 
 const SIZES: [u32; 4] = [2, 3, 5, 8];
@@ -28,14 +28,14 @@ fn values(memory: &[u8]) -> Vec<i32> {
 fn run(
     size: u32,
     transport: Transport,
-    call: Call,
+    collective: Collective,
     fill: impl Fn(u32) -> Vec<i32> + Sync,
     program: impl Fn(u32) -> Box<dyn Program> + Sync,
 ) -> Vec<Vec<i32>> {
     let mut executors = executors(size, transport);
     on_all(&mut executors, |rank, executor| {
         let mut memory = bytes(fill(rank).into_iter());
-        let signature = signature(call, Dtype::Int32, ReduceOp::Sum, 0);
+        let signature = signature(collective, Dtype::Int32, ReduceOp::Sum, 0);
         let roles = vec![(rank, space(&mut memory, Dtype::Int32, 1000))];
         let handle = begin(executor, signature, program(rank), roles);
         drive(executor, &[handle]);
@@ -52,7 +52,7 @@ fn broadcast_from_every_root() {
                     let fill = |rank: u32| (0..len).map(|i| if rank == root { i } else { -1 }).collect();
                     let program =
                         |_| -> Box<dyn Program> { Box::new(Broadcast { size, root, len: len as u64, chunk: 700 }) };
-                    let results = run(size, transport, Call::Broadcast, fill, program);
+                    let results = run(size, transport, Collective::Broadcast, fill, program);
                     assert!(results.iter().all(|r| r.iter().copied().eq(0..len)), "{transport:?} {size} {root} {len}");
                 }
             }
@@ -67,7 +67,7 @@ fn reduce_and_reduce_scatter() {
             let (root, len) = (size / 2, 5003u64);
             let fill = |rank: u32| (0..len as i32).map(|i| i * (rank as i32 + 1)).collect();
             let program = |_| -> Box<dyn Program> { Box::new(Reduce { size, root, len, chunk: 512 }) };
-            let results = run(size, transport, Call::Reduce, fill, program);
+            let results = run(size, transport, Collective::Reduce, fill, program);
             let factor = (size * (size + 1) / 2) as i32;
             assert!(results[root as usize].iter().copied().eq((0..len as i32).map(|i| i * factor)));
             // The others' memory is as it was.
@@ -95,7 +95,7 @@ fn reduce_and_reduce_scatter() {
                 let parts = starts.iter().zip(&lengths).map(|(&off, &len)| Piece { off, len }).collect();
                 Box::new(ReduceScatter { parts, own: own(rank), chunk: 512 })
             };
-            let results = run(size, transport, Call::ReduceScatter, fill, program);
+            let results = run(size, transport, Collective::ReduceScatter, fill, program);
             let ranks = (0..size as i32).sum::<i32>();
             for (rank, result) in results.iter().enumerate() {
                 let expected = (0..lengths[rank] as i32).map(|i| (starts[rank] as i32 + i) * size as i32 + ranks);
@@ -130,7 +130,7 @@ fn everybody_sends_something_else_to_everybody() {
             };
             let program =
                 |me| -> Box<dyn Program> { Box::new(Exchange { me, sends: sends(me), recvs: recvs(me), chunk: 256 }) };
-            let results = run(size, transport, Call::AllToAll, fill, program);
+            let results = run(size, transport, Collective::AllToAll, fill, program);
             for (me, result) in (0u32..).zip(&results) {
                 for (a, piece) in (0u32..).zip(recvs(me)).filter(|(a, _)| *a != me) {
                     let got = &result[piece.off as usize..(piece.off + piece.len) as usize];
@@ -154,7 +154,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
                         std::thread::sleep(std::time::Duration::from_millis(1));
                     }
                     come.fetch_add(1, Ordering::SeqCst);
-                    let signature = signature(Call::Barrier, Dtype::Uint8, ReduceOp::Sum, 0);
+                    let signature = signature(Collective::Barrier, Dtype::Uint8, ReduceOp::Sum, 0);
                     let roles = vec![(rank, space(&mut [], Dtype::Uint8, 1))];
                     let handle = begin(executor, signature, Box::new(Barrier { size }), roles);
                     drive(executor, &[handle]);
@@ -167,11 +167,12 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 
 fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: u32, sends: bool) -> Arc<Handle> {
     let len = memory.len() as u64 / 4;
-    let signature: Signature = signature(Call::Transfer, Dtype::Int32, ReduceOp::Sum, len);
-    let program = Box::new(Transfer { peer: peer.unwrap_or(0), sends, len });
+    let signature: Signature = signature(Collective::SendRecv, Dtype::Int32, ReduceOp::Sum, len);
+    let program = Box::new(SendRecv { peer: peer.unwrap_or(0), sends, len });
     // The role of a receive from anybody is this rank's all the same.
     let roles = vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))];
-    let begin = Begin { transfer: Some(Between { peer, tag, sends }), ..operation(signature, program, roles) };
+    let begin =
+        Begin { point_to_point: Some(PointToPoint { peer, tag, sends }), ..operation(signature, program, roles) };
     let handle = begin.handle.clone();
     executor.begin(0, begin);
     handle
@@ -235,7 +236,7 @@ fn who_calls_something_else_is_told() {
     let texts = on_all(&mut executors, |rank, executor| {
         let mut memory = vec![0; 4 * (10 + rank as usize)];
         let len = 10 + u64::from(rank);
-        let signature = signature(Call::Broadcast, Dtype::Int32, ReduceOp::Sum, len);
+        let signature = signature(Collective::Broadcast, Dtype::Int32, ReduceOp::Sum, len);
         let roles = vec![(rank, space(&mut memory, Dtype::Int32, 100))];
         let handle = begin(executor, signature, Box::new(Broadcast { size: 2, root: 0, len, chunk: 64 }), roles);
         drive(executor, std::slice::from_ref(&handle));

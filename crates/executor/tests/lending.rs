@@ -2,17 +2,17 @@
 #![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
 mod world;
 
-use paceline_executor::program::Transfer;
+use paceline_executor::program::SendRecv;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::error::RunError;
-use paceline_transport::header::{Call, FragmentHeader};
+use paceline_transport::header::{Collective, FragmentHeader};
 use world::{Transport, begin, channels, drive, executors, on_all, signature, space};
 
 const BYTES: usize = 200_000;
 
 fn header() -> FragmentHeader {
-    let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
+    let signature = signature(Collective::AllReduce, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
     FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: BYTES as u32, offset: 0, signature }
 }
 
@@ -127,11 +127,11 @@ fn who_gives_up_takes_back_what_was_lent() {
     let mut both = executors(2, Transport::Shm);
     let (mut sent, mut got) = (vec![1u8; BYTES], vec![0u8; BYTES]);
     let begin = |executor: &mut _, role, memory: &mut [u8]| {
-        let program = Box::new(Transfer { peer: 1 - role, sends: role == 0, len: BYTES as u64 });
+        let program = Box::new(SendRecv { peer: 1 - role, sends: role == 0, len: BYTES as u64 });
         let space = space(memory, Dtype::Uint8, BYTES);
         begin(
             executor,
-            signature(Call::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64),
+            signature(Collective::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64),
             program,
             vec![(role, space)],
         )
@@ -168,9 +168,9 @@ fn a_rank_that_comes_late_reads_what_was_lent() {
             }
             let mut memory = vec![turn + rank as u8; BYTES];
             let sends = u32::from(turn) % 2 != rank;
-            let program = Box::new(Transfer { peer: 1 - rank, sends, len: BYTES as u64 });
+            let program = Box::new(SendRecv { peer: 1 - rank, sends, len: BYTES as u64 });
             let space = space(&mut memory, Dtype::Uint8, BYTES);
-            let all = signature(Call::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
+            let all = signature(Collective::Broadcast, Dtype::Uint8, ReduceOp::Sum, BYTES as u64);
             let handle = begin(executor, all, program, vec![(rank, space)]);
             drive(executor, &[handle]);
             let sender = turn + if sends { rank as u8 } else { 1 - rank as u8 };

@@ -13,7 +13,7 @@ use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{Bucket, Schedule, Topology, build};
 use paceline_transport::error::RunError;
-use paceline_transport::header::{Call, FragmentHeader};
+use paceline_transport::header::{Collective, FragmentHeader};
 use paceline_transport::multicast::{Counters, Disturbance, Head, Key, OVERHEAD};
 use paceline_transport::space::Space;
 use world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, operation, signature, space};
@@ -42,7 +42,7 @@ fn all_reduce(
         roles.push((role, scratch));
     }
     let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id, len, pull_only: false } };
-    begin(executor, signature(Call::AllReduce, dtype, ReduceOp::Sum, len), Box::new(program), roles)
+    begin(executor, signature(Collective::AllReduce, dtype, ReduceOp::Sum, len), Box::new(program), roles)
 }
 
 /// Bytes that are different on all ranks, any numbers.
@@ -238,7 +238,7 @@ fn disturb(address: SocketAddrV4, key: &[u8; 32], over: &AtomicBool) {
         to: u16::MAX,
         bytes,
         offset: 0,
-        signature: signature(Call::AllReduce, Dtype::Int32, ReduceOp::Sum, 400_000),
+        signature: signature(Collective::AllReduce, Dtype::Int32, ReduceOp::Sum, 400_000),
     };
     let (ours, other) = (Key::new(key), Key::new(&[9; 32]));
     let mut number = 0u64;
@@ -326,7 +326,7 @@ fn groups_of_some_ranks() {
             roles.push((role, scratch));
         }
         let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id: 0, len, pull_only: false } };
-        let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, len);
+        let signature = signature(Collective::AllReduce, Dtype::Uint8, ReduceOp::Sum, len);
         let begin = operation(signature, Box::new(program), roles);
         let handle = begin.handle.clone();
         executor.begin(group, begin);

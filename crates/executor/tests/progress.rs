@@ -14,7 +14,7 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{
     Bucket, Chunk, Distribution, Inside, Knobs, Placement, Schedule, Topology, build, find, registry,
 };
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 use proptest::prelude::*;
 use simulated::{Effort, Network, Task, World};
@@ -77,7 +77,7 @@ impl Case {
         let last = number + 1 == self.operations.len();
         let begin = Begin {
             step: self.step.then_some(InStep { last, priority: number as u32 % 3 }),
-            ..world::operation(signature(Call::AllReduce, Dtype::Int64, ReduceOp::Sum, len), program, roles)
+            ..world::operation(signature(Collective::AllReduce, Dtype::Int64, ReduceOp::Sum, len), program, roles)
         };
         Task {
             begin: Box::new(move |executor| {

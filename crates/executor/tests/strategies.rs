@@ -9,7 +9,7 @@ use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{Bucket, Chunk, Knobs, Schedule, Topology, build, registry};
 use paceline_transport::channel::LARGEST_FRAGMENT;
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
 
@@ -48,7 +48,7 @@ fn start(
     let len = (memory.len() / 8) as u64;
     let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id, len, pull_only: false } };
     let roles = roles(&**schedule, rank, space(memory, Dtype::Int64, cut), len);
-    let signature = signature(Call::AllReduce, Dtype::Int64, ReduceOp::Sum, len);
+    let signature = signature(Collective::AllReduce, Dtype::Int64, ReduceOp::Sum, len);
     begin_scaled(executor, signature, Box::new(program), roles, factor(&**schedule))
 }
 

@@ -3,7 +3,7 @@ use bytes::Bytes;
 
 use super::generated;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::header::{Call, FragmentHeader, Signature};
+use paceline_transport::header::{Collective, FragmentHeader, Signature};
 
 /// Payload of a fragment. As over TCP: system calls and headers do not count, and what is received is still in the cache
 /// when it is combined.
@@ -11,8 +11,8 @@ pub const FRAGMENT: usize = 128 << 10;
 
 /// The message for a fragment.
 pub fn message(header: &FragmentHeader, payload: Bytes) -> generated::Fragment {
-    let Signature { call, dtype, op, root, count, plan } = header.signature;
-    let (call, dtype, op) = (call as u32, dtype as u32, op as u32);
+    let Signature { collective, dtype, op, root, count, plan } = header.signature;
+    let (call, dtype, op) = (collective as u32, dtype as u32, op as u32);
     generated::Fragment {
         group: header.group,
         seq: header.seq,
@@ -30,10 +30,10 @@ pub fn message(header: &FragmentHeader, payload: Bytes) -> generated::Fragment {
 pub fn fragment(message: generated::Fragment) -> Result<(FragmentHeader, Bytes), &'static str> {
     let signature = message.signature.ok_or("a fragment without a signature")?;
     let code = |code: u32| u8::try_from(code).ok();
-    let call = code(signature.call).and_then(|code| Call::ALL.get(usize::from(code)).copied());
+    let collective = code(signature.call).and_then(|code| Collective::ALL.get(usize::from(code)).copied());
     let short = |number: u32| u16::try_from(number).map_err(|_| "a fragment with a slot, role or root beyond 16 bits");
     let signature = Signature {
-        call: call.ok_or("a fragment of an unknown call")?,
+        collective: collective.ok_or("a fragment of an unknown call")?,
         dtype: code(signature.dtype).and_then(Dtype::from_code).ok_or("a fragment of an unknown dtype")?,
         op: code(signature.op).and_then(ReduceOp::from_code).ok_or("a fragment of an unknown reduction")?,
         root: short(signature.root)?,
@@ -86,14 +86,14 @@ mod tests {
 
     fn any_header() -> impl Strategy<Value = (FragmentHeader, Vec<u8>)> {
         let numbers = (any::<[u32; 4]>(), any::<[u16; 4]>(), any::<[u64; 2]>());
-        let codes = (0..Call::ALL.len(), 0..16u8, 0..16u8);
+        let codes = (0..Collective::ALL.len(), 0..16u8, 0..16u8);
         (numbers, codes, vec(any::<u8>(), 0..200)).prop_filter_map(
             "no type has this code",
             |(numbers, codes, payload)| {
                 let ([group, seq, lane, plan], [slot, from, to, root], [offset, count]) = numbers;
                 let (dtype, op) = (Dtype::from_code(codes.1)?, ReduceOp::from_code(codes.2)?);
                 let payload = payload[..payload.len() / dtype.size() * dtype.size()].to_vec();
-                let signature = Signature { call: Call::ALL[codes.0], dtype, op, root, count, plan };
+                let signature = Signature { collective: Collective::ALL[codes.0], dtype, op, root, count, plan };
                 let bytes = payload.len() as u32;
                 Some((FragmentHeader { group, seq, lane, slot, from, to, bytes, offset, signature }, payload))
             },
@@ -137,8 +137,14 @@ mod tests {
 
     #[test]
     fn long_ones_and_parts_of_elements_are_refused() {
-        let signature =
-            Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 1, plan: 0 };
+        let signature = Signature {
+            collective: Collective::AllReduce,
+            dtype: Dtype::Float32,
+            op: ReduceOp::Sum,
+            root: 0,
+            count: 1,
+            plan: 0,
+        };
         let header =
             FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 0, to: 1, bytes: 0, offset: 0, signature };
         let with = |bytes: usize| fragment(message(&header, vec![0; bytes].into())).map(|(header, _)| header.bytes);

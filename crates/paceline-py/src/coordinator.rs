@@ -77,7 +77,7 @@ impl PyCoordinator {
     ) -> PyResult<NamedOperation> {
         drop(self.engine.engine().take_finished());
         let wanted = Wanted {
-            call: parse("call", call)?,
+            collective: parse("call", call)?,
             name,
             inputs: &inputs,
             dtype,

@@ -19,7 +19,7 @@ use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
 use paceline_transport::error::RunError;
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -249,14 +249,14 @@ impl PyCommunicator {
         bucket: Option<u32>,
     ) -> PyResult<Operation> {
         drop(self.engine.engine().take_finished());
-        let (call, sends) = match call {
-            "send" => (Call::Transfer, true),
-            "recv" => (Call::Transfer, false),
+        let (collective, sends) = match call {
+            "send" => (Collective::SendRecv, true),
+            "recv" => (Collective::SendRecv, false),
             name => (parse("call", name)?, false),
         };
-        let from_anybody = call == Call::Transfer && !sends && root == -1;
+        let from_anybody = collective == Collective::SendRecv && !sends && root == -1;
         let request = Request {
-            call,
+            collective,
             dtype: parse("dtype", dtype)?,
             op: parse("op", op)?,
             inputs: &inputs,
@@ -292,7 +292,7 @@ impl PyCommunicator {
         let dtype = parse("dtype", dtype)?;
         let op = parse("op", op)?;
         let inputs = [(address, elements)];
-        let request = Request { call: Call::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
+        let request = Request { collective: Collective::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
         // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
         let handle = handle.map_err(python_error)?;

@@ -6,10 +6,10 @@ use paceline_engine::Submission;
 use paceline_executor::timeline::now;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::error::Result;
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 const ASKED: usize = 16;
-/// Under which they talk; others' transfers between the same ranks have ended or not begun.
+/// Under which they talk; others' sends and receives between the same ranks have ended or not begun.
 const TAG: u32 = u32::MAX;
 
 /// All ranks call this together.
@@ -43,14 +43,20 @@ pub(crate) fn align(world: &Communicator) -> Result<()> {
 }
 
 fn transfer(world: &Communicator, other: u32, sends: bool, numbers: &mut [u64; 1]) -> Result<()> {
-    let request =
-        Request { call: Call::Transfer, dtype: Dtype::Int64, root: other, tag: TAG, sends, ..Request::default() };
+    let request = Request {
+        collective: Collective::SendRecv,
+        dtype: Dtype::Int64,
+        root: other,
+        tag: TAG,
+        sends,
+        ..Request::default()
+    };
     one(world, &request, numbers)
 }
 
 fn one(world: &Communicator, request: &Request<'_>, numbers: &mut [u64; 1]) -> Result<()> {
     let memory = [(numbers.as_mut_ptr() as usize, 1)];
-    let arrives = request.call == Call::Transfer && !request.sends;
+    let arrives = request.collective == Collective::SendRecv && !request.sends;
     let (inputs, outputs): (&[_], &[_]) = if arrives { (&[], &memory) } else { (&memory, &[]) };
     let request = Request { inputs, outputs, ..*request };
     // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.

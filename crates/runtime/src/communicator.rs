@@ -21,7 +21,7 @@ use paceline_executor::{Begin, Finish};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::{Call, Signature};
+use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
 
 /// Bytes that a switch holds of an operation: while one fragment comes another goes on.
@@ -34,7 +34,7 @@ const MOST_SERVED: u64 = 1 << 40;
 /// coordinators.
 const HEIRS: usize = 4;
 
-/// A group of ranks. Each of them calls the same operations in the same order; transfers are outside of that order.
+/// A group of ranks. Each of them calls the same operations in the same order; sends and receives are outside of that order.
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
     id: u32,
@@ -98,7 +98,7 @@ impl Communicator {
         let handle = Arc::new(Handle::new(None));
         let begin = Begin {
             signature: Signature {
-                call: Call::Barrier,
+                collective: Collective::Barrier,
                 dtype: Dtype::Uint8,
                 op: ReduceOp::Sum,
                 root: 0,
@@ -108,7 +108,7 @@ impl Communicator {
             program: Box::new(Native { barrier: Barrier { size: self.size() }, then }),
             roles: vec![(self.me, Space::new(1))],
             lends: false,
-            transfer: None,
+            point_to_point: None,
             step: None,
             factor: None,
             finish: None,
@@ -230,12 +230,12 @@ impl Communicator {
     ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
         let prepared = unsafe { lowering::prepare(request, self.me, self.size())? };
-        let Prepared { program, mut space, count, mut finish, transfer } = prepared;
+        let Prepared { program, mut space, count, mut finish, point_to_point } = prepared;
         let (mut factor, step, pull_only) = (None, request.step, request.pull_only);
         let mut roles = Vec::with_capacity(1);
         let mut signature =
-            Signature { call: request.call, dtype: request.dtype, op: request.op, root: 0, count, plan: 0 };
-        if request.call.rooted() {
+            Signature { collective: request.collective, dtype: request.dtype, op: request.op, root: 0, count, plan: 0 };
+        if request.collective.rooted() {
             signature.root = request.root as u16;
         }
         let lends = plan.as_ref().map_or_else(|| self.choice.lock().lends(), |planned| planned.plan.lends);
@@ -289,7 +289,8 @@ impl Communicator {
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
-        let begin = Begin { signature, program, roles, lends, transfer, step, factor, finish, label, handle, keep };
+        let begin =
+            Begin { signature, program, roles, lends, point_to_point, step, factor, finish, label, handle, keep };
         // Before the data, behind which it would wait in the card's queue.
         if let Some(plan) = ordered {
             self.order(request, &plan.plan, bucket, how.timeout);
@@ -329,7 +330,8 @@ impl Communicator {
             return Err(wrong());
         }
         let memory = [(0, order.count)];
-        let request = Request { call: Call::AllReduce, dtype, op, label: &order.label, ..Request::default() };
+        let request =
+            Request { collective: Collective::AllReduce, dtype, op, label: &order.label, ..Request::default() };
         let request = Request { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
         let request = Request { pull_only: order.pull_only, ..request };
         let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
@@ -380,7 +382,7 @@ impl Communicator {
     }
 
     fn plan(&self, request: &Request<'_>) -> Result<Option<Arc<Planned>>> {
-        if request.call != Call::AllReduce {
+        if request.collective != Collective::AllReduce {
             if let Some(name) = request.strategy {
                 return Err(RunError::Usage(format!("strategy '{name}': only an all_reduce has one")));
             }

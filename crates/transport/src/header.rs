@@ -8,7 +8,7 @@ use paceline_kernels::names::{UnknownName, find};
 /// The operations of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Call {
+pub enum Collective {
     /// Every rank ends with the combination of all.
     AllReduce,
     /// Every rank ends with the root's elements.
@@ -28,59 +28,59 @@ pub enum Call {
     /// Nobody goes on before all have come.
     Barrier,
     /// From one rank to another. Send and receive are one call: they match each other.
-    Transfer,
+    SendRecv,
 }
 
-impl Call {
+impl Collective {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Call; 10] = [
-        Call::AllReduce,
-        Call::Broadcast,
-        Call::Reduce,
-        Call::AllGather,
-        Call::Gather,
-        Call::Scatter,
-        Call::ReduceScatter,
-        Call::AllToAll,
-        Call::Barrier,
-        Call::Transfer,
+    pub const ALL: [Collective; 10] = [
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::AllGather,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::ReduceScatter,
+        Collective::AllToAll,
+        Collective::Barrier,
+        Collective::SendRecv,
     ];
 
     /// As users write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Call::AllReduce => "all_reduce",
-            Call::Broadcast => "broadcast",
-            Call::Reduce => "reduce",
-            Call::AllGather => "all_gather",
-            Call::Gather => "gather",
-            Call::Scatter => "scatter",
-            Call::ReduceScatter => "reduce_scatter",
-            Call::AllToAll => "all_to_all",
-            Call::Barrier => "barrier",
-            Call::Transfer => "send/recv",
+            Collective::AllReduce => "all_reduce",
+            Collective::Broadcast => "broadcast",
+            Collective::Reduce => "reduce",
+            Collective::AllGather => "all_gather",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::AllToAll => "all_to_all",
+            Collective::Barrier => "barrier",
+            Collective::SendRecv => "send/recv",
         }
     }
 
     /// Whether elements are combined, so that the operation matters.
     #[must_use]
     pub fn reduces(self) -> bool {
-        matches!(self, Call::AllReduce | Call::Reduce | Call::ReduceScatter)
+        matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter)
     }
 
     /// Whether there is a root.
     #[must_use]
     pub fn rooted(self) -> bool {
-        matches!(self, Call::Broadcast | Call::Reduce | Call::Gather | Call::Scatter)
+        matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
     }
 }
 
-impl FromStr for Call {
+impl FromStr for Collective {
     type Err = UnknownName;
-    /// A transfer is none of these: its name depends on which end one is.
-    fn from_str(name: &str) -> Result<Call, UnknownName> {
-        find(name, &Call::ALL[..9], Call::name)
+    /// `send/recv` has no single name to parse.
+    fn from_str(name: &str) -> Result<Collective, UnknownName> {
+        find(name, &Collective::ALL[..9], Collective::name)
     }
 }
 
@@ -88,7 +88,7 @@ impl FromStr for Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Which operation.
-    pub call: Call,
+    pub collective: Collective,
     /// Of the elements.
     pub dtype: Dtype,
     /// How they are combined.
@@ -106,19 +106,19 @@ impl Signature {
     #[must_use]
     pub fn describe(&self) -> String {
         let mut parts = Vec::new();
-        if self.call != Call::Barrier {
+        if self.collective != Collective::Barrier {
             parts.push(self.dtype.name().to_owned());
             if self.count > 0 {
                 parts.push(format!("{} element{}", self.count, if self.count == 1 { "" } else { "s" }));
             }
         }
-        if self.call.reduces() {
+        if self.collective.reduces() {
             parts.push(self.op.name().to_owned());
         }
-        if self.call.rooted() {
+        if self.collective.rooted() {
             parts.push(format!("root {}", self.root));
         }
-        format!("{}({})", self.call.name(), parts.join(", "))
+        format!("{}({})", self.collective.name(), parts.join(", "))
     }
 }
 
@@ -130,9 +130,9 @@ pub const EVERYBODY: u16 = u16::MAX;
 pub struct FragmentHeader {
     /// The communicator.
     pub group: u32,
-    /// Number of the operation in it; of a transfer, its number between the two ranks under its tag.
+    /// Number of the operation in it; of a send or receive, its number between the two ranks under its tag.
     pub seq: u32,
-    /// Of the program; of a transfer, the user's tag.
+    /// Of the program; of a send or receive, the user's tag.
     pub lane: u32,
     /// Of the lane.
     pub slot: u16,
@@ -168,7 +168,7 @@ impl FragmentHeader {
         out[38..40].copy_from_slice(&self.from.to_le_bytes());
         out[40..42].copy_from_slice(&self.to.to_le_bytes());
         out[42..44].copy_from_slice(&s.root.to_le_bytes());
-        out[44] = s.call as u8;
+        out[44] = s.collective as u8;
         out[45] = s.dtype as u8;
         out[46] = s.op as u8;
         out
@@ -193,7 +193,7 @@ impl FragmentHeader {
                 count: u64_at(24),
                 plan: u32_at(32),
                 root: u16_at(42),
-                call: *Call::ALL.get(usize::from(bytes[44]))?,
+                collective: *Collective::ALL.get(usize::from(bytes[44]))?,
                 dtype: Dtype::from_code(bytes[45])?,
                 op: ReduceOp::from_code(bytes[46])?,
             },

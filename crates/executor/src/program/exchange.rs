@@ -47,7 +47,7 @@ impl Program for Exchange {
 }
 
 /// One message from one rank to another.
-pub struct Transfer {
+pub struct SendRecv {
     /// The other rank.
     pub peer: u32,
     /// Whether this rank sends.
@@ -56,7 +56,7 @@ pub struct Transfer {
     pub len: u64,
 }
 
-impl Program for Transfer {
+impl Program for SendRecv {
     fn lanes(&self) -> u32 {
         1
     }

@@ -234,7 +234,7 @@ pub fn operation(signature: Signature, program: Box<dyn Program>, roles: Vec<(u3
         program,
         roles,
         lends: true,
-        transfer: None,
+        point_to_point: None,
         step: None,
         factor: None,
         finish: None,

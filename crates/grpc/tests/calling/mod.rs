@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use paceline_grpc::{self as grpc, Connected, Door, Plan};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::header::{Call, Signature};
+use paceline_transport::header::{Collective, Signature};
 
 /// Ranks that call each other over gRPC; the last `servers` of them are parameter servers.
 pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
@@ -20,6 +20,6 @@ pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
 }
 
 /// Of an operation without a root.
-pub fn signature(call: Call, dtype: Dtype, op: ReduceOp, count: u64) -> Signature {
-    Signature { call, dtype, op, root: 0, count, plan: 0 }
+pub fn signature(collective: Collective, dtype: Dtype, op: ReduceOp, count: u64) -> Signature {
+    Signature { collective, dtype, op, root: 0, count, plan: 0 }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use paceline_grpc::{Connected, GrpcChannel};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
-use paceline_transport::header::{Call, FragmentHeader};
+use paceline_transport::header::{Collective, FragmentHeader};
 use rustix::event::{Timespec, poll};
 
 use crate::calling::{calling, signature};
@@ -12,7 +12,7 @@ use crate::calling::{calling, signature};
 pub const LIMIT: Duration = Duration::from_secs(10);
 
 pub fn header(seq: u32) -> FragmentHeader {
-    let signature = signature(Call::AllReduce, Dtype::Uint8, ReduceOp::Sum, 7);
+    let signature = signature(Collective::AllReduce, Dtype::Uint8, ReduceOp::Sum, 7);
     FragmentHeader { group: 1, seq, lane: 2, slot: 3, from: 0, to: 1, bytes: 0, offset: 5, signature }
 }
 

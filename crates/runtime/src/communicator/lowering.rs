@@ -3,11 +3,11 @@
 use paceline_schedule::Piece;
 
 use super::{Memory, Request};
-use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, Transfer};
-use paceline_executor::{Between, Finish};
+use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
+use paceline_executor::{Finish, PointToPoint};
 use paceline_kernels::reduce::scale;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 
 /// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
@@ -24,7 +24,7 @@ pub(crate) struct Prepared {
     /// Elements that all ranks must agree on, or 0.
     pub count: u64,
     pub finish: Option<Finish>,
-    pub transfer: Option<Between>,
+    pub point_to_point: Option<PointToPoint>,
 }
 
 fn elements(memory: &[Memory]) -> u64 {
@@ -51,7 +51,7 @@ fn usage<T>(message: String) -> Result<T> {
 
 /// The counts of all ranks: as given, or equal shares of `total`.
 fn shares(request: &Request<'_>, given: Option<&[u64]>, total: u64, size: u32, what: &str) -> Result<Vec<u64>> {
-    let name = request.call.name();
+    let name = request.collective.name();
     match given {
         Some(counts) if counts.len() != size as usize => {
             usage(format!("{name}: {} counts for {size} ranks", counts.len()))
@@ -71,7 +71,7 @@ fn expect(request: &Request<'_>, what: &str, is: u64, wanted: u64) -> Result<()>
     if is == wanted {
         return Ok(());
     }
-    usage(format!("{}: the {what} has {is} elements, {wanted} are needed", request.call.name()))
+    usage(format!("{}: the {what} has {is} elements, {wanted} are needed", request.collective.name()))
 }
 
 /// Checks a request and lays out its memory. Elements that stay at this rank are copied here.
@@ -85,8 +85,10 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
     let (inputs, outputs) = (elements(request.inputs), elements(request.outputs));
     let root = request.root;
     let is_root = me == root;
-    if (request.call.rooted() || (request.call == Call::Transfer && !request.from_anybody)) && root >= size {
-        return usage(format!("{}: rank {root} of a group of {size}", request.call.name()));
+    if (request.collective.rooted() || (request.collective == Collective::SendRecv && !request.from_anybody))
+        && root >= size
+    {
+        return usage(format!("{}: rank {root} of a group of {size}", request.collective.name()));
     }
     let lay = |space: &mut Space, memory: &[Memory]| {
         for &(address, elements) in memory {
@@ -94,23 +96,23 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             unsafe { space.push(address as *mut u8, elements) };
         }
     };
-    let prepared = |program, space, count, finish| Ok(Prepared { program, space, count, finish, transfer: None });
+    let prepared = |program, space, count, finish| Ok(Prepared { program, space, count, finish, point_to_point: None });
     let scaled = |off: u64, len: u64| {
         #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
         let asked = request.postscale != 1.0;
         asked.then_some(Finish { scaled: (off, len), factor: request.postscale })
     };
-    match request.call {
-        Call::AllReduce => {
+    match request.collective {
+        Collective::AllReduce => {
             lay(&mut space, request.inputs);
             prepared(None, space, inputs, scaled(0, inputs))
         }
-        Call::Broadcast => {
+        Collective::Broadcast => {
             lay(&mut space, request.inputs);
             let program = Broadcast { size, root, len: inputs, chunk: passed };
             prepared(Some(Box::new(program) as Box<dyn Program>), space, inputs, None)
         }
-        Call::Reduce => {
+        Collective::Reduce => {
             lay(&mut space, request.inputs);
             if is_root {
                 prescale(&mut space, request);
@@ -120,9 +122,9 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             let program = Reduce { size, root, len: inputs, chunk: passed };
             prepared(Some(Box::new(program)), space, inputs, if is_root { scaled(0, inputs) } else { None })
         }
-        Call::AllGather | Call::Gather => {
-            let gathers = request.call == Call::AllGather || is_root;
-            let count = if request.call == Call::AllGather { outputs } else { 0 };
+        Collective::AllGather | Collective::Gather => {
+            let gathers = request.collective == Collective::AllGather || is_root;
+            let count = if request.collective == Collective::AllGather { outputs } else { 0 };
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
             lay(&mut space, request.outputs);
             lay(&mut space, request.inputs);
@@ -135,14 +137,14 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             } else {
                 expect(request, "output", outputs, 0)?;
             }
-            if request.call == Call::AllGather {
+            if request.collective == Collective::AllGather {
                 sends = vec![own; size as usize];
             } else if !is_root {
                 sends[root as usize] = own;
             }
             prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)
         }
-        Call::Scatter => {
+        Collective::Scatter => {
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
             lay(&mut space, request.inputs);
             lay(&mut space, request.outputs);
@@ -156,7 +158,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             }
             prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
         }
-        Call::ReduceScatter => {
+        Collective::ReduceScatter => {
             let counts = shares(request, request.counts, inputs, size, "input")?;
             expect(request, "output", outputs, counts[me as usize])?;
             lay(&mut space, request.inputs);
@@ -168,7 +170,7 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             let program = ReduceScatter { parts, own, chunk: exchanged };
             prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))
         }
-        Call::AllToAll => {
+        Collective::AllToAll => {
             let sent = shares(request, request.counts, inputs, size, "input")?;
             let received = shares(request, request.out_counts, outputs, size, "output")?;
             expect(request, "part for itself", sent[me as usize], received[me as usize])?;
@@ -178,17 +180,17 @@ pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Resul
             space.copy_within(sends[me as usize].off, recvs[me as usize].off, sent[me as usize]);
             prepared(exchange(me, size, sends, recvs, exchanged), space, 0, None)
         }
-        Call::Barrier => prepared(Some(Box::new(Barrier { size })), space, 0, None),
-        Call::Transfer => {
+        Collective::Barrier => prepared(Some(Box::new(Barrier { size })), space, 0, None),
+        Collective::SendRecv => {
             let (memory, len) = if request.sends { (request.inputs, inputs) } else { (request.outputs, outputs) };
             lay(&mut space, memory);
             let peer = (!request.from_anybody).then_some(root);
             if peer == Some(me) {
                 return usage(format!("send/recv: rank {me} with itself"));
             }
-            let program = Transfer { peer: root, sends: request.sends, len };
-            let transfer = Some(Between { peer, tag: request.tag, sends: request.sends });
-            Ok(Prepared { program: Some(Box::new(program)), space, count: len, finish: None, transfer })
+            let program = SendRecv { peer: root, sends: request.sends, len };
+            let point_to_point = Some(PointToPoint { peer, tag: request.tag, sends: request.sends });
+            Ok(Prepared { program: Some(Box::new(program)), space, count: len, finish: None, point_to_point })
         }
     }
 }

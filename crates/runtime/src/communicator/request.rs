@@ -1,7 +1,7 @@
 //! An operation as a caller asks for it.
 use paceline_executor::InStep;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);
@@ -9,7 +9,7 @@ pub type Memory = (usize, u64);
 /// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
 pub struct Request<'a> {
     /// Which.
-    pub call: Call,
+    pub collective: Collective,
     /// Of the elements.
     pub dtype: Dtype,
     /// How they are combined.
@@ -18,13 +18,13 @@ pub struct Request<'a> {
     pub inputs: &'a [Memory],
     /// What comes out.
     pub outputs: &'a [Memory],
-    /// The root; of a transfer the other rank.
+    /// The root; of a send or receive the other rank.
     pub root: u32,
-    /// Of a transfer.
+    /// Of a send or receive.
     pub tag: u32,
-    /// Of a transfer: this rank sends.
+    /// Of a send or receive: this rank sends.
     pub sends: bool,
-    /// Of a transfer: receives from whoever comes first.
+    /// Of a send or receive: receives from whoever comes first.
     pub from_anybody: bool,
     /// Elements of each rank; none: all alike.
     pub counts: Option<&'a [u64]>,
@@ -51,7 +51,7 @@ pub struct Request<'a> {
 impl Default for Request<'_> {
     fn default() -> Self {
         Request {
-            call: Call::Barrier,
+            collective: Collective::Barrier,
             dtype: Dtype::Uint8,
             op: ReduceOp::Sum,
             inputs: &[],

@@ -15,7 +15,7 @@ use paceline_executor::timeline::{self, TensorSpan, Timeline};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_kernels::names::UnknownName;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 /// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
 /// of those that it has not. `number`: by which servers share buckets out.
@@ -66,17 +66,17 @@ fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), 
 
 /// What ranks agreed on by name. What combines nothing has no reduction, and moves elements of types that have no
 /// arithmetic here (`int8`, `bool`, `complex64`) as bytes.
-fn understand(terms: &Terms) -> Result<(Call, ReduceOp, Dtype)> {
+fn understand(terms: &Terms) -> Result<(Collective, ReduceOp, Dtype)> {
     let unknown = |error: UnknownName| {
         RunError::Failed(format!(
             "ranks agreed on what this one does not know: {error}; install the same paceline everywhere"
         ))
     };
-    let call: Call = terms.call.parse().map_err(unknown)?;
-    if !call.reduces() {
-        return Ok((call, ReduceOp::Sum, terms.dtype.parse().unwrap_or(Dtype::Uint8)));
+    let collective: Collective = terms.call.parse().map_err(unknown)?;
+    if !collective.reduces() {
+        return Ok((collective, ReduceOp::Sum, terms.dtype.parse().unwrap_or(Dtype::Uint8)));
     }
-    Ok((call, terms.op.parse().map_err(unknown)?, terms.dtype.parse().map_err(unknown)?))
+    Ok((collective, terms.op.parse().map_err(unknown)?, terms.dtype.parse().map_err(unknown)?))
 }
 
 fn submit(
@@ -88,7 +88,7 @@ fn submit(
     marks: Option<&Arc<Marks>>,
 ) -> Result<Arc<Handle>> {
     let terms = &first.request.terms;
-    let (call, op, dtype) = understand(terms)?;
+    let (collective, op, dtype) = understand(terms)?;
     let (me, size) = (data.rank() as usize, data.size() as usize);
     let mut keeps: Vec<Keep> = Vec::new();
     let mut inputs: Vec<Memory> = Vec::new();
@@ -98,7 +98,7 @@ fn submit(
             keeps.extend(operation.take_keep());
         } else {
             // What is gathered or exchanged is nothing.
-            let whole = matches!(call, Call::AllReduce | Call::Broadcast | Call::ReduceScatter);
+            let whole = matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::ReduceScatter);
             let elements = if whole { tensor.request.terms.shape.iter().product() } else { 0 };
             let zeros = Output::new(bytes(elements, dtype)?);
             inputs.push((zeros.address(), elements));
@@ -111,19 +111,19 @@ fn submit(
     }
     let row: u64 = terms.shape.iter().product();
     let own = |from: usize, at: usize| first.own.get(from).and_then(|own| own.get(at)).copied().unwrap_or(0) * row;
-    let (counts, out_counts): (Option<Vec<u64>>, Option<Vec<u64>>) = match call {
-        Call::AllGather => (Some((0..size).map(|rank| own(rank, 0)).collect()), None),
-        Call::AllToAll => {
+    let (counts, out_counts): (Option<Vec<u64>>, Option<Vec<u64>>) = match collective {
+        Collective::AllGather => (Some((0..size).map(|rank| own(rank, 0)).collect()), None),
+        Collective::AllToAll => {
             let sent = (0..size).map(|to| own(me, to)).collect();
             (Some(sent), Some((0..size).map(|from| own(from, me)).collect()))
         }
-        Call::ReduceScatter => (Some(shares(terms, size)), None),
+        Collective::ReduceScatter => (Some(shares(terms, size)), None),
         _ => (None, None),
     };
-    let out = match call {
-        Call::AllGather => counts.as_ref().map(|counts| counts.iter().sum()),
-        Call::AllToAll => out_counts.as_ref().map(|counts| counts.iter().sum()),
-        Call::ReduceScatter => counts.as_ref().map(|counts| counts[me]),
+    let out = match collective {
+        Collective::AllGather => counts.as_ref().map(|counts| counts.iter().sum()),
+        Collective::AllToAll => out_counts.as_ref().map(|counts| counts.iter().sum()),
+        Collective::ReduceScatter => counts.as_ref().map(|counts| counts[me]),
         _ => None,
     };
     let mut outputs: Vec<Memory> = Vec::new();
@@ -141,7 +141,7 @@ fn submit(
         n => format!("{} and {} more", first.request.name, n - 1),
     };
     let request = Request {
-        call,
+        collective,
         dtype,
         op,
         inputs: &inputs,
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn an_unknown_name_is_an_error_and_no_sum() {
         let known = understand(&terms("all_reduce", "min", "float64")).unwrap();
-        assert_eq!(known, (Call::AllReduce, ReduceOp::Min, Dtype::Float64));
-        assert_eq!(understand(&terms("barrier", "", "")).unwrap().0, Call::Barrier);
+        assert_eq!(known, (Collective::AllReduce, ReduceOp::Min, Dtype::Float64));
+        assert_eq!(understand(&terms("barrier", "", "")).unwrap().0, Collective::Barrier);
         assert_eq!(understand(&terms("broadcast", "", "int32")).unwrap().2, Dtype::Int32);
         assert_eq!(understand(&terms("all_gather", "", "int8")).unwrap().2, Dtype::Uint8);
         for (call, op, dtype) in

@@ -14,7 +14,7 @@ use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 /// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
 const SLICE: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ impl Machine {
         let count = numbers.len() as u64 / 4;
         let ballots = [(memory.address(), count)];
         let request = Request {
-            call: Call::AllReduce,
+            collective: Collective::AllReduce,
             dtype: Dtype::Int32,
             op: ReduceOp::Min,
             inputs: &ballots,
@@ -70,7 +70,7 @@ impl Machine {
         let outputs: &[Memory] = &[(all.address(), all.len() as u64)];
         let both = Arc::new((own, all));
         let request = Request {
-            call: Call::Gather,
+            collective: Collective::Gather,
             inputs: &inputs,
             outputs: if first { outputs } else { &[] },
             counts: first.then_some(&lengths[..]),
@@ -99,7 +99,7 @@ impl Machine {
         let memory = Arc::new(if decided.is_some() { Output::with(&text) } else { Output::new(length as usize) });
         let inputs = [(memory.address(), length)];
         let label = "what begins";
-        let request = Request { call: Call::Broadcast, inputs: &inputs, label, ..Request::default() };
+        let request = Request { collective: Collective::Broadcast, inputs: &inputs, label, ..Request::default() };
         self.exchange(&request, &memory, closed, None)?;
         decode(&memory.copy())
     }
@@ -110,7 +110,7 @@ impl Machine {
         let memory = Arc::new((Output::with(&own.to_ne_bytes()), Output::new(8 * size)));
         let (inputs, outputs) = ([(memory.0.address(), 1)], [(memory.1.address(), size as u64)]);
         let request = Request {
-            call: Call::AllGather,
+            collective: Collective::AllGather,
             dtype: Dtype::Int64,
             inputs: &inputs,
             outputs: &outputs,

@@ -13,7 +13,7 @@ use crate::communicator::Memory;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 /// Owner of memory, to be held until the operation on it is over.
 pub(super) type Keep = Box<dyn Any + Send>;
@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_millis(500);
 /// What the caller asks for.
 pub struct Wanted<'a> {
     /// All-reduce, broadcast, all-gather, reduce-scatter, all-to-all or barrier.
-    pub call: Call,
+    pub collective: Collective,
     /// Of the tensor.
     pub name: &'a str,
     /// Taken one after the other; of a tensor that is not reduced, perhaps bytes.
@@ -81,18 +81,18 @@ impl Named {
     /// # Errors
     /// What does not fit together.
     pub fn new(wanted: &Wanted<'_>, size: u32, keep: Option<Keep>) -> Result<Named> {
-        let Wanted { call, name, inputs, dtype, shape, device, op, own, root, prescale, postscale } = *wanted;
-        let wrong = |what: String| Err(RunError::Usage(format!("{} of '{name}': {what}", call.name())));
+        let Wanted { collective, name, inputs, dtype, shape, device, op, own, root, prescale, postscale } = *wanted;
+        let wrong = |what: String| Err(RunError::Usage(format!("{} of '{name}': {what}", collective.name())));
         let known = dtype.parse::<Dtype>().ok();
         let given: u64 = inputs.iter().map(|memory| memory.1).sum();
         let product = shape.iter().try_fold(1u64, |all, &length| all.checked_mul(length));
         let Some(row) = product else { return wrong(format!("the shape {shape:?} has too many elements")) };
         let rows: u64 = own.iter().sum();
-        let (elements, parts) = match call {
-            Call::AllReduce | Call::Broadcast | Call::ReduceScatter => (Some(row), 0),
-            Call::AllGather => (row.checked_mul(rows), 1),
-            Call::AllToAll => (row.checked_mul(rows), size as usize),
-            Call::Barrier => (Some(0), 0),
+        let (elements, parts) = match collective {
+            Collective::AllReduce | Collective::Broadcast | Collective::ReduceScatter => (Some(row), 0),
+            Collective::AllGather => (row.checked_mul(rows), 1),
+            Collective::AllToAll => (row.checked_mul(rows), size as usize),
+            Collective::Barrier => (Some(0), 0),
             _ => return wrong("a coordinator has no such operation".into()),
         };
         if own.len() != parts {
@@ -103,27 +103,27 @@ impl Named {
                 "the memory has {given} elements, the shape {shape:?} with rows {own:?} another number"
             ));
         }
-        if call.reduces() && (op.is_none() || known.is_none()) {
+        if collective.reduces() && (op.is_none() || known.is_none()) {
             return wrong(format!("elements of {dtype} cannot be combined; give op, and one of the runtime's dtypes"));
         }
-        if call == Call::ReduceScatter && shape.is_empty() {
+        if collective == Collective::ReduceScatter && shape.is_empty() {
             return wrong("a tensor without dimensions cannot be scattered".into());
         }
-        if (call == Call::Broadcast) != root.is_some() || root.is_some_and(|root| root >= size) {
+        if (collective == Collective::Broadcast) != root.is_some() || root.is_some_and(|root| root >= size) {
             return wrong(format!("the root is {root:?} in a group of {size}"));
         }
-        let op = op.filter(|_| call.reduces());
+        let op = op.filter(|_| collective.reduces());
         let bytes = row.saturating_mul(known.unwrap_or(Dtype::Uint8).size() as u64);
         let terms = Terms {
-            call: call.name().into(),
+            call: collective.name().into(),
             op: op.map_or("", ReduceOp::name).into(),
-            dtype: if call == Call::Barrier { "" } else { dtype }.into(),
+            dtype: if collective == Collective::Barrier { "" } else { dtype }.into(),
             device: device.into(),
             shape: shape.to_vec(),
             root,
             scale: [prescale.to_bits(), postscale.to_bits()],
-            bytes: if call == Call::Barrier { 0 } else { bytes },
-            fusible: matches!(call, Call::AllReduce | Call::Broadcast),
+            bytes: if collective == Collective::Barrier { 0 } else { bytes },
+            fusible: matches!(collective, Collective::AllReduce | Collective::Broadcast),
             neutral: op.is_none_or(|op| op == ReduceOp::Sum),
         };
         let request = Request { name: name.into(), terms, own: own.to_vec(), together: None, patient: false };

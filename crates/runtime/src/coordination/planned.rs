@@ -13,7 +13,7 @@ use super::output::Output;
 use super::steps::{Ended, Planner};
 use super::thread::{Arrival, When};
 use paceline_transport::error::Result;
-use paceline_transport::header::Call;
+use paceline_transport::header::Collective;
 
 impl Coordinator {
     /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but
@@ -94,7 +94,7 @@ impl Coordinator {
         let memory = Arc::new(Output::with(&text));
         let length = text.len() as u64;
         let wanted = Wanted {
-            call: Call::AllGather,
+            collective: Collective::AllGather,
             name: &format!("plan of {of}"),
             inputs: &[(memory.address(), length)],
             dtype: "uint8",

@@ -128,12 +128,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::header::{Call, Signature};
+    use crate::header::{Collective, Signature};
     use paceline_kernels::dtype::{Dtype, ReduceOp};
 
     fn head(number: u64, bytes: usize) -> Head {
-        let signature =
-            Signature { call: Call::AllReduce, dtype: Dtype::Float32, op: ReduceOp::Sum, root: 0, count: 9, plan: 1 };
+        let signature = Signature {
+            collective: Collective::AllReduce,
+            dtype: Dtype::Float32,
+            op: ReduceOp::Sum,
+            root: 0,
+            count: 9,
+            plan: 1,
+        };
         let (seq, lane, slot, from, to, offset) = (2, 3, 4, 5, u16::MAX, 6);
         let header = FragmentHeader { group: 1, seq, lane, slot, from, to, bytes: bytes as u32, offset, signature };
         Head { sender: 300, number, last: number % 2 == 1, header }
