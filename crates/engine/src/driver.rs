@@ -27,7 +27,7 @@ struct Backoff {
     looks: u32,
     /// Looks after which fragments are put aside that nobody wants yet and that block others: mostly they are wanted a
     /// moment later, and the copy would have been for nothing.
-    aside: u32,
+    unexpected: u32,
 }
 
 /// A caller that has a core for itself.
@@ -36,17 +36,17 @@ struct Backoff {
 /// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1 ms
 /// took 340 us for 4 KiB instead of 7.
 const ALONE: Backoff =
-    Backoff { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, aside: 100 };
+    Backoff { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, unexpected: 100 };
 /// More ranks than cores: a peer that is waited for may need this very core.
-const CROWDED: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, aside: 30 };
+const CROWDED: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, unexpected: 30 };
 /// The progress thread, which shares its core with the training.
 const BACKGROUND: Backoff =
-    Backoff { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, aside: 20 };
+    Backoff { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, unexpected: 20 };
 /// Under a real-time policy, offering the core lets nobody run but threads of the same priority: not the kernel's, which
 /// deliver what is waited for. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
-const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, aside: 2 };
+const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, unexpected: 2 };
 /// After so long without progress, fragments are put aside whatever is held already.
-const FORCE_ASIDE: Duration = Duration::from_secs(1);
+const FORCE_UNEXPECTED: Duration = Duration::from_secs(1);
 /// How long whoever leaves waits until all that it sent is on its way.
 const LEAVING: Duration = Duration::from_secs(5);
 /// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
@@ -348,7 +348,7 @@ impl Driver {
                 continue;
             }
             idle = idle.saturating_add(1);
-            if idle == backoff.aside && core.put_aside(false) {
+            if idle == backoff.unexpected && core.queue_unexpected(false) {
                 idle = 0;
                 continue;
             }
@@ -373,18 +373,18 @@ impl Driver {
                 std::thread::yield_now();
             } else {
                 // The clock may come here before so many looks were made: where offering the core takes long.
-                if core.put_aside(false) {
+                if core.queue_unexpected(false) {
                     (idle, core.stuck_since) = (0, None);
                     continue;
                 }
                 let stuck = now - *core.stuck_since.get_or_insert(since);
-                if stuck > FORCE_ASIDE && core.put_aside(true) {
+                if stuck > FORCE_UNEXPECTED && core.queue_unexpected(true) {
                     // All that is in the way, not one fragment a second.
-                    while !self.turn_once(&mut core) && !over() && core.put_aside(true) {}
+                    while !self.turn_once(&mut core) && !over() && core.queue_unexpected(true) {}
                     idle = 0;
                     continue;
                 }
-                if stuck > FORCE_ASIDE && core.put_streams_aside() {
+                if stuck > FORCE_UNEXPECTED && core.queue_unexpected_streams() {
                     (idle, core.stuck_since) = (0, Some(now));
                     continue;
                 }

@@ -1,11 +1,11 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
-use super::aside::Aside;
 use super::lane::{Lent, State};
 use super::live::{Begin, Depth, Live, Part, PointToPoint};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::underneath::{self, Stage};
+use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
 use super::{Failure, Over};
 use crate::program::SendRecv;
@@ -176,23 +176,23 @@ impl Group {
         &mut self,
         at: At,
         wires: &mut Wires,
-        aside: &mut Aside,
+        unexpected: &mut UnexpectedQueue,
         over: &mut Vec<Over>,
     ) -> Result<(), RunError> {
         let place = Place { group: self.id, ranks: &self.ranks };
         match at {
             At::Op(index, part, lane) => {
                 if let Some(live) = &mut self.ops[index].live {
-                    step::advance(live, part, lane, &place, wires, aside)?;
+                    step::advance(live, part, lane, &place, wires, unexpected)?;
                     if live.parts[part].shift() {
                         let opened = live.parts[part].first + live.parts[part].lanes.len() as u32 - 1;
-                        step::advance(live, part, opened, &place, wires, aside)?;
+                        step::advance(live, part, opened, &place, wires, unexpected)?;
                     }
                 }
                 self.settle(index, over);
             }
             At::PointToPoint(index) => {
-                step::advance(&mut self.point_to_point[index], 0, 0, &place, wires, aside)?;
+                step::advance(&mut self.point_to_point[index], 0, 0, &place, wires, unexpected)?;
                 self.point_to_point[index].parts[0].shift();
             }
         }
@@ -200,7 +200,12 @@ impl Group {
     }
 
     /// Does what can be done; whether anything was.
-    pub fn run(&mut self, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Result<bool, RunError> {
+    pub fn run(
+        &mut self,
+        wires: &mut Wires,
+        unexpected: &mut UnexpectedQueue,
+        over: &mut Vec<Over>,
+    ) -> Result<bool, RunError> {
         if !self.busy() {
             return Ok(false);
         }
@@ -221,8 +226,8 @@ impl Group {
             *opened = true;
             let place = Place { group: self.id, ranks: &self.ranks };
             for part in 0..live.parts.len() {
-                any |= step::notes_aside(live, part, &place, aside);
-                any |= run_part(live, part, &place, wires, aside)?;
+                any |= step::take_unexpected_notes(live, part, &place, unexpected);
+                any |= run_part(live, part, &place, wires, unexpected)?;
                 lanes += live.parts[part].lanes.len();
             }
             if live.step.is_none() {
@@ -240,7 +245,7 @@ impl Group {
             self.base = self.base.wrapping_add(1);
         }
         if !self.point_to_point.is_empty() {
-            any |= self.run_point_to_point(wires, aside, over)?;
+            any |= self.run_point_to_point(wires, unexpected, over)?;
         }
         Ok(any)
     }
@@ -294,7 +299,7 @@ impl Group {
     fn run_point_to_point(
         &mut self,
         wires: &mut Wires,
-        aside: &mut Aside,
+        unexpected: &mut UnexpectedQueue,
         over: &mut Vec<Over>,
     ) -> Result<bool, RunError> {
         let mut any = false;
@@ -306,7 +311,8 @@ impl Group {
                 let next = |t: &&FragmentHeader| {
                     t.seq == counters.get(&(u32::from(t.from), t.lane, false)).copied().unwrap_or(0) && t.offset == 0
                 };
-                let from = aside.point_to_point(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
+                let from =
+                    unexpected.point_to_point(self.id, self.me as u16, tag).find(next).map(|t| u32::from(t.from));
                 match from {
                     Some(from) => self.bind(index, from, tag),
                     None => {
@@ -317,7 +323,7 @@ impl Group {
             }
             let place = Place { group: self.id, ranks: &self.ranks };
             let live = &mut self.point_to_point[index];
-            any |= run_part(live, 0, &place, wires, aside)?;
+            any |= run_part(live, 0, &place, wires, unexpected)?;
             if live.over() {
                 let live = self.point_to_point.remove(index);
                 conclude(live, self.id, None, over);
@@ -343,13 +349,25 @@ impl Group {
     }
 
     /// Ends everything because of an error found here, which others must hear of.
-    pub fn give_up(&mut self, error: RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) -> Failure {
-        self.fail(&error, wires, aside, over);
+    pub fn give_up(
+        &mut self,
+        error: RunError,
+        wires: &mut Wires,
+        unexpected: &mut UnexpectedQueue,
+        over: &mut Vec<Over>,
+    ) -> Failure {
+        self.fail(&error, wires, unexpected, over);
         Failure { group: self.id, error }
     }
 
     /// Ends everything.
-    pub fn fail(&mut self, error: &RunError, wires: &mut Wires, aside: &mut Aside, over: &mut Vec<Over>) {
+    pub fn fail(
+        &mut self,
+        error: &RunError,
+        wires: &mut Wires,
+        unexpected: &mut UnexpectedQueue,
+        over: &mut Vec<Over>,
+    ) {
         self.broken.get_or_insert_with(|| error.clone());
         let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
         for (seq, mut live) in ops.chain(self.point_to_point.drain(..).map(|live| (None, live))) {
@@ -359,7 +377,7 @@ impl Group {
             live.handle.fail(error.clone());
             over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
         }
-        aside.forget(self.id);
+        unexpected.forget(self.id);
         wires.forget(self.id, true);
     }
 }
@@ -375,22 +393,22 @@ fn run_part(
     part: usize,
     place: &Place<'_>,
     wires: &mut Wires,
-    aside: &mut Aside,
+    unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
     let mut any = false;
-    if live.parts[part].settled == Some(aside.puts) {
+    if live.parts[part].settled == Some(unexpected.puts) {
         return Ok(false);
     }
     loop {
         any |= live.parts[part].shift();
-        live.parts[part].settled = Some(aside.puts);
+        live.parts[part].settled = Some(unexpected.puts);
         let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
         for lane in first..first + count {
-            if aside.is_empty() && live.parts[part].lanes[(lane - first) as usize].stuck(wires) {
+            if unexpected.is_empty() && live.parts[part].lanes[(lane - first) as usize].stuck(wires) {
                 live.parts[part].settled = None;
                 continue;
             }
-            any |= step::advance(live, part, lane, place, wires, aside)?;
+            any |= step::advance(live, part, lane, place, wires, unexpected)?;
         }
         // Lanes in which this role has no part are over at once.
         if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {

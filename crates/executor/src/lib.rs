@@ -6,7 +6,7 @@
 //! | `lane` | how far a lane is in its step |
 //! | `step` | a lane's steps, and receiving their fragments |
 //! | `send` | sending the fragments of a step |
-//! | `aside` | fragments that came before anybody wants them |
+//! | `unexpected` | fragments that arrived before their receive was ready |
 //! | `limits` | how much is held and begun ahead |
 //! | `group` | the operations of a communicator in their order |
 //! | `underneath` | operations that the library of the transport does |
@@ -14,7 +14,6 @@
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`handle`] | the caller's view of an operation in flight |
 //! | [`timeline`] | what a rank did when |
-mod aside;
 mod group;
 pub mod handle;
 mod lane;
@@ -25,6 +24,7 @@ mod send;
 mod step;
 pub mod timeline;
 mod underneath;
+mod unexpected;
 mod wires;
 
 use std::any::Any;
@@ -37,11 +37,11 @@ pub use live::{Begin, Finish, InStep, PointToPoint};
 pub use wires::Wires;
 
 use crate::handle::Handle;
-use aside::Aside;
 use group::{Found, Group, Opened};
 use live::Depth;
 use paceline_transport::error::RunError;
 use paceline_transport::header::FragmentHeader;
+use unexpected::UnexpectedQueue;
 
 /// A group that cannot go on.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub struct Executor {
     groups: Vec<Group>,
     /// Communicators that were dropped.
     gone: HashSet<u32>,
-    aside: Aside,
+    unexpected: UnexpectedQueue,
     /// Since when whoever drives has slept and found nothing to do. Callers wait in short slices: it outlasts them.
     pub stuck_since: Option<Instant>,
     /// Operations that have ended since the caller last looked.
@@ -91,8 +91,8 @@ impl Executor {
     #[must_use]
     pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
         wires.limit(&limits);
-        let (groups, gone, aside) = (Vec::new(), HashSet::new(), Aside::new(limits));
-        Executor { wires, limits, groups, gone, aside, stuck_since: None, over: Vec::new(), failures: Vec::new() }
+        let (groups, gone, unexpected) = (Vec::new(), HashSet::new(), UnexpectedQueue::new(limits));
+        Executor { wires, limits, groups, gone, unexpected, stuck_since: None, over: Vec::new(), failures: Vec::new() }
     }
 
     /// The channels.
@@ -124,10 +124,10 @@ impl Executor {
             at += 1;
         }
         for group in &mut self.groups {
-            match group.run(&mut self.wires, &mut self.aside, &mut self.over) {
+            match group.run(&mut self.wires, &mut self.unexpected, &mut self.over) {
                 Ok(moved) => any |= moved,
                 Err(error) => {
-                    self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over))
+                    self.failures.push(group.give_up(error, &mut self.wires, &mut self.unexpected, &mut self.over))
                 }
             }
         }
@@ -150,12 +150,12 @@ impl Executor {
                         Ok(false) => break,
                         Ok(true) => {
                             any = true;
-                            group.advance(place, &mut self.wires, &mut self.aside, &mut self.over)
+                            group.advance(place, &mut self.wires, &mut self.unexpected, &mut self.over)
                         }
                         Err(error) => Err(error),
                     };
                     if let Err(error) = taken {
-                        self.failures.push(group.give_up(error, &mut self.wires, &mut self.aside, &mut self.over));
+                        self.failures.push(group.give_up(error, &mut self.wires, &mut self.unexpected, &mut self.over));
                     }
                 }
                 (Found::Past, _) => {
@@ -170,34 +170,34 @@ impl Executor {
         any
     }
 
-    /// Copies fragments aside that block others behind them; whether any was. Called when nothing else can be done: a
-    /// copy costs, and most fragments are wanted soon. `force` does so whatever is held already, but for sums that stream
-    /// through this process: those are wanted when others have sent theirs.
-    pub fn put_aside(&mut self, force: bool) -> bool {
+    /// Moves fragments that block others into the unexpected-message queue; returns whether any moved. Call it only when
+    /// nothing else can be done: the copy costs, and most fragments are wanted soon. `force` ignores the limit on queued
+    /// bytes, except for sums that stream through this process: those are wanted once the other ranks have sent theirs.
+    pub fn queue_unexpected(&mut self, force: bool) -> bool {
         let (mut any, mut at) = (false, 0);
         while let Some(wire) = self.wires.source(at) {
             at += 1;
             let Some(header) = self.wires.front(wire) else { continue };
             let streams = self.streams(&header);
             // What waits for an operation that may not begin here may block the end of those that have begun.
-            if self.aside.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
+            if self.unexpected.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
                 continue;
             }
-            any |= self.wires.take_aside(wire, &header, &mut self.aside);
+            any |= self.wires.queue_unexpected(wire, &header, &mut self.unexpected);
         }
         any
     }
 
-    /// Allows more of the sums that stream through this process to be put aside, if they are in the way, and does so;
-    /// whether any was. Called when forcing did not help: mostly a rank is late, and what was put aside is only memory.
-    /// But a rank may wait for what stands behind them, so that they would wait for it forever.
-    pub fn put_streams_aside(&mut self) -> bool {
+    /// Raises the limit for sums that stream through this process, if they block a wire, and queues them; returns whether
+    /// any moved. Call it when forcing did not help. Usually a rank is merely late, and queueing only costs memory. But a
+    /// rank may be waiting for a fragment behind these sums, which would be a deadlock.
+    pub fn queue_unexpected_streams(&mut self) -> bool {
         let mut at = 0;
         while let Some(wire) = self.wires.source(at) {
             at += 1;
             if self.wires.front(wire).is_some_and(|header| self.streams(&header) == Some(Opened::Yes)) {
-                self.aside.widen(wire);
-                return self.put_aside(true);
+                self.unexpected.widen(wire);
+                return self.queue_unexpected(true);
             }
         }
         false
@@ -211,14 +211,14 @@ impl Executor {
     /// Ends all operations of a group with an error; later ones fail at once.
     pub fn fail_group(&mut self, id: u32, error: &RunError) {
         if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
-            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.over);
         }
     }
 
     /// Ends everything.
     pub fn fail_all(&mut self, error: &RunError) {
         for group in &mut self.groups {
-            group.fail(error, &mut self.wires, &mut self.aside, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.over);
         }
     }
 

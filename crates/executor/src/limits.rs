@@ -1,24 +1,24 @@
-//! How much an executor holds and begins ahead.
+//! Limits on what an executor buffers and begins ahead.
 
-/// Bounds on what is under way in a process. The defaults suit training; tests take the least that must do.
+/// Bounds on what is in flight in a process. The defaults suit training; tests use the smallest values that must work.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Payload bytes of a fragment from one role of this process to another.
     pub loopback_fragment: usize,
-    /// Fragments from one role of this process to another that have not been taken.
+    /// Fragments in flight from one role of this process to another.
     pub loopback_fragments: usize,
     /// Least bytes that are lent: below, finding the pages costs more than copying once more.
     pub least_lent: usize,
-    /// Bytes put aside of a wire above which it is left alone unless nothing else helps.
-    pub aside: usize,
-    /// The same of what streams through this process, which need not come faster than it goes on; and by how much more
-    /// is put aside each time that nothing else helps.
-    pub aside_streams: usize,
-    /// Bytes of operations that may begin before the oldest is over: what peers put aside is bounded by it.
+    /// Queued unexpected bytes per wire above which no more are queued, unless nothing else helps.
+    pub unexpected: usize,
+    /// The same for sums that stream through this process, which need not arrive faster than they are forwarded. Also the
+    /// amount by which that limit grows each time nothing else helps.
+    pub unexpected_streams: usize,
+    /// Bytes of operations that may begin before the oldest has completed. This bounds the unexpected messages of peers.
     pub ahead: u64,
-    /// Lanes in flight of an operation's role, at most; a communicator may take fewer.
+    /// Most lanes in flight for a role of an operation; a communicator may use fewer.
     pub window: u32,
-    /// Lanes in flight of a communicator's operations, at most; likewise.
+    /// Most lanes in flight for all operations of a communicator; likewise.
     pub lanes: usize,
 }
 
@@ -28,8 +28,8 @@ impl Default for Limits {
             loopback_fragment: 64 << 10,
             loopback_fragments: 8,
             least_lent: 128 << 10,
-            aside: 64 << 20,
-            aside_streams: 4 << 20,
+            unexpected: 64 << 20,
+            unexpected_streams: 4 << 20,
             ahead: 16 << 20,
             window: u32::MAX,
             lanes: usize::MAX,

@@ -1,10 +1,10 @@
 //! Sending and receiving the fragments of a lane's step.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
-use super::aside::{Aside, Key};
 use super::lane::{ALL, Lane, Moved, State};
 use super::live::{Live, Part};
 use super::send::send;
+use super::unexpected::{Key, UnexpectedQueue};
 use super::wires::Wires;
 use crate::timeline::{self, Party, Timeline};
 use paceline_kernels::dtype::Dtype;
@@ -279,15 +279,20 @@ pub(super) fn deliver(
 }
 
 /// Takes the notes of the barrier that came before the operation began here.
-pub(super) fn notes_aside(live: &mut Live, part: usize, place: &Place<'_>, aside: &mut Aside) -> bool {
+pub(super) fn take_unexpected_notes(
+    live: &mut Live,
+    part: usize,
+    place: &Place<'_>,
+    unexpected: &mut UnexpectedQueue,
+) -> bool {
     let (mut any, to) = (false, live.parts[part].role as u16);
-    if aside.is_empty() || !live.meets(&live.parts[part]) {
+    if unexpected.is_empty() || !live.meets(&live.parts[part]) {
         return false;
     }
     for kind in [Note::Arrived, Note::Release] {
         for from in 0..live.program.roles() as u16 {
             let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
-            while aside.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
+            while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
                 any |= note(live, part, lane);
             }
         }
@@ -323,7 +328,7 @@ pub(super) fn advance(
     number: u32,
     place: &Place<'_>,
     wires: &mut Wires,
-    aside: &mut Aside,
+    unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
     let role = live.parts[part].role;
     let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
@@ -344,7 +349,7 @@ pub(super) fn advance(
                 return Ok(true);
             }
             Step::Send { to, multicast, slot, piece } => {
-                any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
+                any |= take_unexpected(live, part, number, at, place, unexpected, &wires.timeline)?;
                 let what = (to, multicast, slot, piece, piece.len);
                 let (moved, complete) = send(live, part, number, at, what, place, wires);
                 any |= moved;
@@ -358,7 +363,7 @@ pub(super) fn advance(
             }
             Step::Recv { from, .. } => {
                 if lane.got.complete() < from.count {
-                    any |= take_aside(live, part, number, at, place, aside, &wires.timeline)?;
+                    any |= take_unexpected(live, part, number, at, place, unexpected, &wires.timeline)?;
                 }
                 let streams = live.parts[part].space.window().is_some();
                 let passed = if streams { Some(pass_on(live, part, number, at, place, wires)) } else { None };
@@ -397,16 +402,16 @@ fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'
 }
 
 /// Combines what was put aside for the receive a lane is at.
-fn take_aside(
+fn take_unexpected(
     live: &mut Live,
     part: usize,
     number: u32,
     at: usize,
     place: &Place<'_>,
-    aside: &mut Aside,
+    unexpected: &mut UnexpectedQueue,
     timeline: &Timeline,
 ) -> Result<bool, RunError> {
-    if aside.is_empty() {
+    if unexpected.is_empty() {
         return Ok(false);
     }
     let role = live.parts[part].role;
@@ -423,7 +428,7 @@ fn take_aside(
             to: role as u16,
             point_to_point: live.point_to_point.is_some(),
         };
-        while let Some(header) = aside.front(&key) {
+        while let Some(header) = unexpected.front(&key) {
             if header.signature != live.signature {
                 return Err(mismatch(live, header, place));
             }
@@ -438,7 +443,7 @@ fn take_aside(
             let how = Combine::new(live, &wanted, header);
             let (shown, began) =
                 (received(header, wanted.piece, live.number, place), Shown::begins(timeline, header.offset));
-            let Some(payload) = aside.pop(&key, elements, live.signature.dtype.size()) else { break };
+            let Some(payload) = unexpected.pop(&key, elements, live.signature.dtype.size()) else { break };
             how.part(&mut live.parts[part].space, 0, &payload);
             let lane = &mut live.parts[part].lanes[at];
             count(lane, &wanted, elements);

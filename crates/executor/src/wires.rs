@@ -9,7 +9,7 @@ use std::time::Duration;
 use paceline_schedule::Peers;
 
 use super::Limits;
-use super::aside::Aside;
+use super::unexpected::UnexpectedQueue;
 use crate::timeline::Timeline;
 use paceline_transport::channel::{Channel, Sink, Ticket};
 use paceline_transport::header::FragmentHeader;
@@ -315,7 +315,12 @@ impl Wires {
         self.take(wire, 0, Sink::Drop)
     }
 
-    pub(super) fn take_aside(&mut self, wire: u32, header: &FragmentHeader, aside: &mut Aside) -> bool {
+    pub(super) fn queue_unexpected(
+        &mut self,
+        wire: u32,
+        header: &FragmentHeader,
+        unexpected: &mut UnexpectedQueue,
+    ) -> bool {
         if self.partial.get(wire as usize) == Some(&true) {
             return false;
         }
@@ -326,7 +331,7 @@ impl Wires {
             *partial = false;
         }
         if taken {
-            aside.put(wire, header, copy);
+            unexpected.put(wire, header, copy);
         }
         taken
     }

@@ -145,7 +145,7 @@ fn who_gives_up_takes_back_what_was_lent() {
     let ours = begin(&mut both[1], 1, &mut got);
     for _ in 0..100 {
         both[1].progress();
-        both[1].put_aside(true);
+        both[1].queue_unexpected(true);
     }
     assert!(!ours.done() && got.iter().all(|&byte| byte == 0));
     // When rank 1 hears of it, the slot is free for what comes later.

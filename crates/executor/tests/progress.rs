@@ -132,16 +132,19 @@ fn place(rank: u32, group: u32, workers: u32) -> u32 {
 
 fn network() -> impl Strategy<Value = Network> {
     let limits = (1usize..12, 1usize..4, 0usize..2000, 0usize..2000, 0u64..4000, 1u32..6, 1usize..12);
-    let limits = limits.prop_map(|(elements, loopback_fragments, aside, aside_streams, ahead, window, lanes)| Limits {
-        loopback_fragment: elements * ELEMENT,
-        loopback_fragments,
-        least_lent: 2 * ELEMENT,
-        aside,
-        aside_streams,
-        ahead,
-        window,
-        lanes,
-    });
+    let limits =
+        limits.prop_map(|(elements, loopback_fragments, unexpected, unexpected_streams, ahead, window, lanes)| {
+            Limits {
+                loopback_fragment: elements * ELEMENT,
+                loopback_fragments,
+                least_lent: 2 * ELEMENT,
+                unexpected,
+                unexpected_streams,
+                ahead,
+                window,
+                lanes,
+            }
+        });
     let sizes = (1usize..12, 1usize..4, prop_oneof![Just(0), 1usize..20]);
     (any::<u64>(), sizes, any::<bool>(), limits).prop_map(|(seed, (elements, fragments, lent), far, limits)| Network {
         seed,
@@ -224,7 +227,7 @@ proptest! {
 #[test]
 fn a_switch_passes_on_beside_a_worker_and_a_server() {
     for seed in 0..50 {
-        let limits = Limits { aside_streams: 1 << 10, loopback_fragment: 64, ..Limits::default() };
+        let limits = Limits { unexpected_streams: 1 << 10, loopback_fragment: 64, ..Limits::default() };
         let network = Network { seed, fragment: 128, fragments: 4, lends: 0, far: true, limits };
         let operation = Operation { elements: 4000, group: 0, late: vec![false, true], waits: vec![false; 2] };
         let case = Case {

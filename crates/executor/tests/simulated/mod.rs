@@ -310,7 +310,7 @@ impl World {
             _ => {
                 let moved = self.progress(rank);
                 // Whoever finds nothing to do looks some more times before it copies.
-                moved || (self.chance(3) && self.put_aside(rank))
+                moved || (self.chance(3) && self.queue_unexpected(rank))
             }
         }
     }
@@ -327,7 +327,7 @@ impl World {
         let ranks = 0..self.ranks.len();
         ranks.clone().any(|rank| self.begin(rank, false))
             || ranks.clone().any(|rank| self.progress(rank))
-            || ranks.clone().any(|rank| self.put_aside(rank))
+            || ranks.clone().any(|rank| self.queue_unexpected(rank))
     }
 
     /// What happens only after a time in which nothing did.
@@ -341,7 +341,7 @@ impl World {
         }
         // As whoever drives does: all that is in the way, and of sums more each time.
         for &rank in ranks.iter().filter(|&&rank| self.ranks[rank].busy()) {
-            if self.executors[rank].put_aside(true) {
+            if self.executors[rank].queue_unexpected(true) {
                 self.effort.forced += 1;
                 return true;
             }
@@ -351,7 +351,7 @@ impl World {
         }
         let mut widened = false;
         for &rank in ranks.iter().filter(|&&rank| self.ranks[rank].busy()) {
-            widened |= self.executors[rank].put_streams_aside();
+            widened |= self.executors[rank].queue_unexpected_streams();
         }
         self.effort.widened += u64::from(widened);
         widened
@@ -379,8 +379,8 @@ impl World {
         moved
     }
 
-    fn put_aside(&mut self, rank: usize) -> bool {
-        self.ranks[rank].busy() && self.executors[rank].put_aside(false)
+    fn queue_unexpected(&mut self, rank: usize) -> bool {
+        self.ranks[rank].busy() && self.executors[rank].queue_unexpected(false)
     }
 
     /// Where everything stands.

@@ -182,7 +182,7 @@ pub fn on_all<T: Send>(executors: &mut [Executor], f: impl Fn(u32, &mut Executor
 pub fn drive(executor: &mut Executor, handles: &[Arc<Handle>]) {
     let start = Instant::now();
     while !handles.iter().all(|handle| handle.done()) {
-        if !executor.progress() && !executor.put_aside(false) {
+        if !executor.progress() && !executor.queue_unexpected(false) {
             std::thread::yield_now();
         }
         assert!(start.elapsed() < Duration::from_secs(20), "an operation hangs");

@@ -1,10 +1,11 @@
-//! Fragments that came before anybody wants them, copied out of their channel so that they block none behind them.
+//! The unexpected-message queue: fragments that arrived before their receive was ready, copied out of their channel so
+//! that they do not block those behind them.
 use std::collections::{HashMap, VecDeque};
 
 use super::Limits;
 use paceline_transport::header::{Collective, FragmentHeader};
 
-/// Where a message belongs: group, operation, lane, slot, roles, and whether it is a send or receive.
+/// Identifies a message: group, operation, lane, slot, roles, and whether it is point-to-point.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Key {
     pub group: u32,
@@ -29,42 +30,42 @@ struct Fragment {
     payload: Vec<u8>,
 }
 
-/// All of them.
-pub(super) struct Aside {
+/// All fragments that have been copied out.
+pub(super) struct UnexpectedQueue {
     limits: Limits,
-    /// Bytes of a wire's streams above which it is left alone, at the moment.
+    /// Current limit on the queued bytes of streaming sums, per wire.
     streams: usize,
     messages: HashMap<Key, VecDeque<Fragment>>,
-    /// Bytes by wire.
+    /// Queued bytes by wire.
     held: HashMap<u32, usize>,
-    /// Fragments so far.
+    /// Fragments queued so far.
     pub puts: u64,
 }
 
-impl Aside {
-    pub fn new(limits: Limits) -> Aside {
+impl UnexpectedQueue {
+    pub fn new(limits: Limits) -> UnexpectedQueue {
         let (messages, held) = Default::default();
-        Aside { limits, streams: limits.aside_streams, messages, held, puts: 0 }
+        UnexpectedQueue { limits, streams: limits.unexpected_streams, messages, held, puts: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Whether so much of this wire is held that it should wait.
+    /// Whether this wire has reached its limit of queued bytes.
     pub fn full(&self, wire: u32, streams: bool, force: bool) -> bool {
         let limit = match (force, streams) {
             (true, _) => usize::MAX,
             (false, true) => self.streams,
-            (false, false) => self.limits.aside,
+            (false, false) => self.limits.unexpected,
         };
         self.held.get(&wire).is_some_and(|&bytes| bytes > limit)
     }
 
-    /// More of what streams is put aside from now on than is held of this wire, until nothing is held.
+    /// Raises the limit for streaming sums above what this wire has queued. It falls back when the queue is empty.
     pub fn widen(&mut self, wire: u32) {
         let held = self.held.get(&wire).copied().unwrap_or(0);
-        self.streams = self.streams.max(held).saturating_add(self.limits.aside_streams);
+        self.streams = self.streams.max(held).saturating_add(self.limits.unexpected_streams);
     }
 
     pub fn put(&mut self, wire: u32, header: &FragmentHeader, payload: Vec<u8>) {
@@ -73,13 +74,13 @@ impl Aside {
         self.messages.entry(Key::of(header)).or_default().push_back(Fragment { header: *header, wire, payload });
     }
 
-    /// The first fragment of a message.
+    /// The header of the first queued fragment of a message.
     pub fn front(&self, key: &Key) -> Option<&FragmentHeader> {
         self.messages.get(key)?.front().map(|fragment| &fragment.header)
     }
 
-    /// The payload of a message's first fragment, or as much of it as these elements, of so many bytes each; the rest of
-    /// it is then the first.
+    /// Takes at most `elements` elements, of `element` bytes each, from the first fragment of a message. What is left of the
+    /// fragment becomes the first.
     pub fn pop(&mut self, key: &Key, elements: u64, element: usize) -> Option<Vec<u8>> {
         let queue = self.messages.get_mut(key)?;
         let mut fragment = queue.pop_front()?;
@@ -102,13 +103,13 @@ impl Aside {
         Some(fragment.payload)
     }
 
-    /// Sends and receives of a group that begin: who could satisfy a receive from anybody.
+    /// First fragments of the messages that could match a receive from any rank.
     pub fn point_to_point(&self, group: u32, to: u16, lane: u32) -> impl Iterator<Item = &FragmentHeader> {
         let wanted = move |key: &&Key| key.point_to_point && key.group == group && key.to == to && key.lane == lane;
         self.messages.keys().filter(wanted).filter_map(|key| self.front(key))
     }
 
-    /// Forgets a group.
+    /// Drops all fragments of a group.
     pub fn forget(&mut self, group: u32) {
         let held = &mut self.held;
         self.messages.retain(|key, fragments| {
@@ -126,7 +127,7 @@ impl Aside {
 
     fn narrow(&mut self) {
         if self.is_empty() {
-            self.streams = self.limits.aside_streams;
+            self.streams = self.limits.unexpected_streams;
         }
     }
 }
