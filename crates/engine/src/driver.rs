@@ -240,7 +240,7 @@ impl Driver {
     /// other way to make a communicator): what has failed, fails here.
     fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
         let book = self.ledger.operations();
-        let has = |group: &&GroupOperations| group.live.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
+        let has = |group: &&GroupOperations| group.in_flight.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
         if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
             handle.fail(error);
         }
@@ -412,7 +412,7 @@ impl Driver {
             core.stuck_since = None;
         }
         self.unflushed.store(core.wires().unflushed(), Ordering::SeqCst);
-        if !core.over.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
+        if !core.completions.is_empty() || !core.failures.is_empty() || !core.wires().lost.is_empty() {
             self.settle(core);
         }
         moved
@@ -425,7 +425,7 @@ impl Driver {
         };
         for command in inbox {
             match command {
-                Command::Begin(group, begin) => core.begin(group, begin),
+                Command::Begin(group, spec) => core.begin(group, spec),
                 Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
                 Command::Inherit { from, to } => core.inherit(from, to),
                 Command::Remove(id) => core.remove_group(id),

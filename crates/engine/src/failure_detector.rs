@@ -240,7 +240,7 @@ impl FailureDetector {
                 let (answer, failed) = self.ledger.operations().answer(group, seq, rank);
                 // Who asks has not been told, perhaps because it made the group after it had failed here.
                 let reply = match (answer, failed) {
-                    (Answer::Later(..) | Answer::Live(..), Some(error)) => {
+                    (Answer::Later(..) | Answer::InFlight(..), Some(error)) => {
                         Message::Abort { group, why: error.to_string() }
                     }
                     (answer, _) => Message::Tell { group, seq, answer },
@@ -249,7 +249,7 @@ impl FailureDetector {
             }
             Message::Tell { group, seq, answer } => {
                 if let Some(group) = self.ledger.operations().groups.get_mut(&group)
-                    && let Some(waiting) = group.live.iter_mut().find(|w| w.seq == Some(seq))
+                    && let Some(waiting) = group.in_flight.iter_mut().find(|w| w.seq == Some(seq))
                 {
                     waiting.answers.insert(rank, answer);
                 }
@@ -305,7 +305,7 @@ impl FailureDetector {
                 let ranks = group.ranks.clone();
                 // Later ones wait for the oldest; sends and receives are independent of each other.
                 let mut first = true;
-                for waiting in &mut group.live {
+                for waiting in &mut group.in_flight {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {
                         continue;
                     }
@@ -385,7 +385,7 @@ impl FailureDetector {
         }
         let mine = waiting.signature.describe();
         for (&rank, answer) in &waiting.answers {
-            if let Answer::Live(theirs, plan) | Answer::Past(theirs, plan) = answer
+            if let Answer::InFlight(theirs, plan) | Answer::Past(theirs, plan) = answer
                 && !theirs.is_empty()
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {

@@ -14,7 +14,7 @@ use super::listeners::{Listeners, News};
 use super::{Notice, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
-use paceline_executor::{Begin, Executor, Failure};
+use paceline_executor::{Executor, Failure, OperationSpec};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Signature;
 
@@ -23,7 +23,7 @@ const REMEMBERED: usize = 512;
 
 /// For the executor, in the order of the calls.
 pub(super) enum Command {
-    Begin(u32, Begin),
+    Begin(u32, OperationSpec),
     Group {
         id: u32,
         ranks: Vec<u32>,
@@ -77,7 +77,7 @@ pub enum Answer {
     /// It has not called it; it has called so many of the communicator's, and this is what it waits in elsewhere.
     Later(u32, Option<String>),
     /// It waits, too; how it describes it, and the digest of its plan.
-    Live(String, u32),
+    InFlight(String, u32),
     /// It is over there; likewise.
     Past(String, u32),
 }
@@ -87,14 +87,14 @@ pub(super) struct GroupOperations {
     pub ranks: Vec<u32>,
     pub name: String,
     pub next: u32,
-    pub live: VecDeque<InFlight>,
+    pub in_flight: VecDeque<InFlight>,
     pub recent: VecDeque<(u32, Signature)>,
     pub failed: Option<RunError>,
 }
 
 impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
-        GroupOperations { ranks, name, next: 0, live: VecDeque::new(), recent: VecDeque::new(), failed: None }
+        GroupOperations { ranks, name, next: 0, in_flight: VecDeque::new(), recent: VecDeque::new(), failed: None }
     }
 
     /// What this rank knows of an operation.
@@ -102,8 +102,8 @@ impl GroupOperations {
         if seq >= self.next {
             return Answer::Later(self.next, None);
         }
-        if let Some(live) = self.live.iter().find(|w| w.seq == Some(seq)) {
-            return Answer::Live(live.signature.describe(), live.signature.plan);
+        if let Some(operation) = self.in_flight.iter().find(|w| w.seq == Some(seq)) {
+            return Answer::InFlight(operation.signature.describe(), operation.signature.plan);
         }
         match self.recent.iter().find(|(s, _)| *s == seq) {
             Some((_, signature)) => Answer::Past(signature.describe(), signature.plan),
@@ -114,8 +114,8 @@ impl GroupOperations {
     /// An operation is over.
     pub fn complete(&mut self, seq: Option<u32>, handle: &Arc<Handle>) {
         let same = |w: &InFlight| Arc::ptr_eq(&w.handle, handle);
-        let Some(index) = self.live.iter().position(same) else { return };
-        let Some(waiting) = self.live.remove(index) else { return };
+        let Some(index) = self.in_flight.iter().position(same) else { return };
+        let Some(waiting) = self.in_flight.remove(index) else { return };
         if let Some(seq) = seq {
             if self.recent.len() == REMEMBERED {
                 self.recent.pop_front();
@@ -126,7 +126,7 @@ impl GroupOperations {
 
     /// The oldest operation in flight, for a message.
     pub fn oldest(&self) -> Option<&InFlight> {
-        self.live.front()
+        self.in_flight.front()
     }
 }
 
@@ -168,7 +168,7 @@ impl Operations {
     }
 
     pub fn in_flight(&self) -> bool {
-        self.groups.values().any(|group| !group.live.is_empty())
+        self.groups.values().any(|group| !group.in_flight.is_empty())
     }
 }
 
@@ -226,7 +226,7 @@ impl Ledger {
         let mut operations = self.operations();
         let mut broken = None;
         if let Some(group) = operations.groups.get_mut(&id) {
-            if group.failed.is_none() && !group.live.is_empty() {
+            if group.failed.is_none() && !group.in_flight.is_empty() {
                 broken = Some(group.ranks.clone());
             }
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
@@ -241,12 +241,12 @@ impl Ledger {
     pub fn enter(
         &self,
         group: u32,
-        begin: Begin,
+        spec: OperationSpec,
         how: &Submission,
         timeout: Duration,
         timeline: &Timeline,
     ) -> Result<Arc<Handle>> {
-        let handle = begin.handle.clone();
+        let handle = spec.handle.clone();
         let mut operations = self.operations();
         let Some(entry) = operations.groups.get_mut(&group) else {
             return Err(RunError::Usage("the communicator was destroyed".into()));
@@ -254,18 +254,18 @@ impl Ledger {
         if let Some(error) = &entry.failed {
             return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
         }
-        let seq = begin.point_to_point.is_none().then(|| {
+        let seq = spec.point_to_point.is_none().then(|| {
             entry.next = entry.next.wrapping_add(1);
             entry.next.wrapping_sub(1)
         });
-        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
-        let number = timeline.begin(&begin.label, begin.signature.collective.name(), bytes);
+        let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
+        let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
         handle.number.store(number, Ordering::Relaxed);
-        let peer = begin.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
-        entry.live.push_back(InFlight {
+        let peer = spec.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
+        entry.in_flight.push_back(InFlight {
             seq,
-            signature: begin.signature,
-            label: begin.label.clone(),
+            signature: spec.signature,
+            label: spec.label.clone(),
             peer,
             timeout: how.timeout.unwrap_or(timeout),
             handle: handle.clone(),
@@ -274,7 +274,7 @@ impl Ledger {
             reported: None,
             answers: HashMap::new(),
         });
-        operations.inbox.push(Command::Begin(group, begin));
+        operations.inbox.push(Command::Begin(group, spec));
         Ok(handle)
     }
 
@@ -297,15 +297,15 @@ impl Ledger {
         let (mut notices, mut failed) = (Vec::new(), Vec::new());
         {
             let mut operations = self.operations();
-            for over in core.over.drain(..) {
-                timeline.end(over.handle.number.load(Ordering::Relaxed));
-                if let Some(group) = operations.groups.get_mut(&over.group) {
-                    group.complete(over.seq, &over.handle);
+            for completion in core.completions.drain(..) {
+                timeline.end(completion.handle.number.load(Ordering::Relaxed));
+                if let Some(group) = operations.groups.get_mut(&completion.group) {
+                    group.complete(completion.seq, &completion.handle);
                 }
-                if let Some(number) = over.handle.notify {
-                    notices.push(Notice { number, error: over.handle.result().err() });
+                if let Some(number) = completion.handle.notify {
+                    notices.push(Notice { number, error: completion.handle.result().err() });
                 }
-                if let Some(keep) = over.keep {
+                if let Some(keep) = completion.keep {
                     self.deferred_drops.lock().push(keep);
                 }
             }

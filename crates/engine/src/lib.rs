@@ -57,7 +57,7 @@ use driver::Driver;
 use failure_detector::Monitor;
 use ledger::{Command, InFlight, Ledger};
 use orders::Orders;
-use paceline_executor::Begin;
+use paceline_executor::OperationSpec;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
 use paceline_grpc as grpc;
@@ -183,7 +183,7 @@ impl Engine {
         };
         let operations = self.shared.ledger.operations();
         let in_flight: Vec<_> =
-            operations.groups.values().flat_map(|g| g.live.iter().map(InFlight::describe)).collect();
+            operations.groups.values().flat_map(|g| g.in_flight.iter().map(InFlight::describe)).collect();
         serde_json::json!({
             "rank": self.shared.rank,
             "size": self.size(),
@@ -354,9 +354,9 @@ impl Shared {
     ///
     /// # Errors
     /// The engine is closed, or the communicator has failed or was destroyed.
-    pub fn submit(&self, group: u32, begin: Begin, how: &Submission) -> Result<Arc<Handle>> {
+    pub fn submit(&self, group: u32, spec: OperationSpec, how: &Submission) -> Result<Arc<Handle>> {
         self.usable()?;
-        let handle = self.ledger.enter(group, begin, how, self.settings.timeout(), &self.timeline)?;
+        let handle = self.ledger.enter(group, spec, how, self.settings.timeout(), &self.timeline)?;
         self.driver.announce();
         if how.background {
             self.driver.wake_progress_thread();

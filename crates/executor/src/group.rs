@@ -2,12 +2,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::lane::{Lent, State};
-use super::live::{Begin, Depth, Live, Part, PointToPoint};
+use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
 use super::step::{self, BARRIER_SLOT, Note, Place};
 use super::underneath::{self, Stage};
 use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
-use super::{Failure, Over};
+use super::{Completion, Failure};
 use crate::program::SendRecv;
 use paceline_transport::error::RunError;
 use paceline_transport::header::{Collective, FragmentHeader};
@@ -19,7 +19,7 @@ pub(super) enum Found {
     /// It has not begun here.
     Later,
     /// This one.
-    Live(At),
+    InFlight(At),
 }
 
 /// Where an operation in flight is.
@@ -39,7 +39,7 @@ pub(super) enum Opened {
 }
 
 struct Slot {
-    live: Option<Live>,
+    operation: Option<Operation>,
     bytes: u64,
     opened: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct Group {
     /// Number of the first of `ops`.
     base: u32,
     ops: VecDeque<Slot>,
-    point_to_point: Vec<Live>,
+    point_to_point: Vec<Operation>,
     /// Sends and receives so far: by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
@@ -77,21 +77,21 @@ impl Group {
         !self.busy() && self.broken.is_none()
     }
 
-    pub fn begin(&mut self, begin: Begin, over: &mut Vec<Over>) {
+    pub fn begin(&mut self, spec: OperationSpec, completions: &mut Vec<Completion>) {
         if let Some(error) = &self.broken {
-            begin.handle.fail(error.clone());
-            over.push(Over { handle: begin.handle, group: self.id, seq: None, keep: begin.keep });
+            spec.handle.fail(error.clone());
+            completions.push(Completion { handle: spec.handle, group: self.id, seq: None, keep: spec.keep });
             return;
         }
-        if let Some(PointToPoint { peer, tag, sends }) = begin.point_to_point {
+        if let Some(PointToPoint { peer, tag, sends }) = spec.point_to_point {
             let seq = peer.map_or(0, |peer| self.next_number(peer, tag, sends));
-            self.point_to_point.push(Live::new(seq, begin, self.depth));
+            self.point_to_point.push(Operation::new(seq, spec, self.depth));
             return;
         }
-        let bytes = begin.signature.count * begin.signature.dtype.size() as u64;
+        let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
         let seq = self.base.wrapping_add(self.ops.len() as u32);
-        self.steps |= begin.step.is_some();
-        self.ops.push_back(Slot { live: Some(Live::new(seq, begin, self.depth)), bytes, opened: false });
+        self.steps |= spec.step.is_some();
+        self.ops.push_back(Slot { operation: Some(Operation::new(seq, spec, self.depth)), bytes, opened: false });
     }
 
     fn next_number(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
@@ -113,17 +113,17 @@ impl Group {
             return Found::Past;
         }
         let Some(slot) = self.ops.get(index as usize) else { return Found::Later };
-        let Some(live) = &slot.live else { return Found::Past };
-        match live.parts.iter().position(|part| part.role == u32::from(header.to)) {
-            Some(part) => Found::Live(At::Op(index as usize, part, header.lane)),
-            None => Found::Live(At::Op(index as usize, usize::MAX, header.lane)),
+        let Some(operation) = &slot.operation else { return Found::Past };
+        match operation.parts.iter().position(|part| part.role == u32::from(header.to)) {
+            Some(part) => Found::InFlight(At::Op(index as usize, part, header.lane)),
+            None => Found::InFlight(At::Op(index as usize, usize::MAX, header.lane)),
         }
     }
 
     /// If the fragment is for a role through which sums stream: whether its operation goes on already.
     pub fn streams(&self, header: &FragmentHeader) -> Option<Opened> {
         let slot = self.ops.get(header.seq.wrapping_sub(self.base) as usize)?;
-        let part = slot.live.as_ref()?.parts.iter().find(|part| part.role == u32::from(header.to))?;
+        let part = slot.operation.as_ref()?.parts.iter().find(|part| part.role == u32::from(header.to))?;
         let opened = if slot.opened { Opened::Yes } else { Opened::NotYet };
         part.space.window().map(|_| opened)
     }
@@ -131,16 +131,16 @@ impl Group {
     fn find_point_to_point(&mut self, header: &FragmentHeader) -> Found {
         let from = u32::from(header.from);
         let exactly = Some(PointToPoint { peer: Some(from), tag: header.lane, sends: false });
-        let bound = |live: &Live| live.point_to_point == exactly && live.seq == header.seq;
+        let bound = |operation: &Operation| operation.point_to_point == exactly && operation.seq == header.seq;
         if let Some(index) = self.point_to_point.iter().position(bound) {
-            return Found::Live(At::PointToPoint(index));
+            return Found::InFlight(At::PointToPoint(index));
         }
         let next = self.counters.get(&(from, header.lane, false)).copied().unwrap_or(0);
-        let open = |live: &Live| live.is_receive_from_anybody() && live.lane_name(0) == header.lane;
+        let open = |operation: &Operation| operation.is_receive_from_anybody() && operation.lane_name(0) == header.lane;
         match self.point_to_point.iter().position(open) {
             Some(index) if header.seq == next => {
                 self.bind(index, from, header.lane);
-                Found::Live(At::PointToPoint(index))
+                Found::InFlight(At::PointToPoint(index))
             }
             _ => Found::Later,
         }
@@ -148,27 +148,27 @@ impl Group {
 
     fn bind(&mut self, index: usize, from: u32, tag: u32) {
         let seq = self.next_number(from, tag, false);
-        let live = &mut self.point_to_point[index];
-        live.seq = seq;
-        live.point_to_point = Some(PointToPoint { peer: Some(from), tag, sends: false });
-        live.program = Box::new(SendRecv { peer: from, sends: false, len: live.signature.count });
-        live.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
+        let operation = &mut self.point_to_point[index];
+        operation.seq = seq;
+        operation.point_to_point = Some(PointToPoint { peer: Some(from), tag, sends: false });
+        operation.program = Box::new(SendRecv { peer: from, sends: false, len: operation.signature.count });
+        operation.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Takes the front fragment of a rank if it is wanted now.
     pub fn deliver(&mut self, at: At, header: &FragmentHeader, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
         let place = Place { group: self.id, ranks: &self.ranks };
-        let (live, part, lane) = match at {
-            At::Op(index, part, lane) => match &mut self.ops[index].live {
-                Some(live) => (live, part, lane),
+        let (operation, part, lane) = match at {
+            At::Op(index, part, lane) => match &mut self.ops[index].operation {
+                Some(operation) => (operation, part, lane),
                 None => return Ok(false),
             },
             At::PointToPoint(index) => (&mut self.point_to_point[index], 0, 0),
         };
-        if live.signature != header.signature || part == usize::MAX {
-            return Err(step::mismatch(live, header, &place));
+        if operation.signature != header.signature || part == usize::MAX {
+            return Err(step::mismatch(operation, header, &place));
         }
-        step::deliver(live, part, header, lane, (rank, &place), wires)
+        step::deliver(operation, part, header, lane, (rank, &place), wires)
     }
 
     /// Goes on with the lane that has just received something.
@@ -177,19 +177,19 @@ impl Group {
         at: At,
         wires: &mut Wires,
         unexpected: &mut UnexpectedQueue,
-        over: &mut Vec<Over>,
+        completions: &mut Vec<Completion>,
     ) -> Result<(), RunError> {
         let place = Place { group: self.id, ranks: &self.ranks };
         match at {
             At::Op(index, part, lane) => {
-                if let Some(live) = &mut self.ops[index].live {
-                    step::advance(live, part, lane, &place, wires, unexpected)?;
-                    if live.parts[part].shift() {
-                        let opened = live.parts[part].first + live.parts[part].lanes.len() as u32 - 1;
-                        step::advance(live, part, opened, &place, wires, unexpected)?;
+                if let Some(operation) = &mut self.ops[index].operation {
+                    step::advance(operation, part, lane, &place, wires, unexpected)?;
+                    if operation.parts[part].shift() {
+                        let opened = operation.parts[part].first + operation.parts[part].lanes.len() as u32 - 1;
+                        step::advance(operation, part, opened, &place, wires, unexpected)?;
                     }
                 }
-                self.settle(index, over);
+                self.settle(index, completions);
             }
             At::PointToPoint(index) => {
                 step::advance(&mut self.point_to_point[index], 0, 0, &place, wires, unexpected)?;
@@ -204,7 +204,7 @@ impl Group {
         &mut self,
         wires: &mut Wires,
         unexpected: &mut UnexpectedQueue,
-        over: &mut Vec<Over>,
+        completions: &mut Vec<Completion>,
     ) -> Result<bool, RunError> {
         if !self.busy() {
             return Ok(false);
@@ -214,51 +214,55 @@ impl Group {
         let order = if self.steps { self.order() } else { None };
         for at in 0..self.ops.len() {
             let index = order.as_ref().map_or(at, |order| order[at]);
-            let Slot { live, bytes, opened } = &mut self.ops[index];
+            let Slot { operation, bytes, opened } = &mut self.ops[index];
             if index > 0 {
                 ahead += if *opened { *bytes } else { 0 };
             }
-            let Some(live) = live else { continue };
+            let Some(operation) = operation else { continue };
             // What waits for a step's other operations must not keep them from beginning.
-            if !*opened && live.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
+            if !*opened && operation.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
                 break;
             }
             *opened = true;
             let place = Place { group: self.id, ranks: &self.ranks };
-            for part in 0..live.parts.len() {
-                any |= step::take_unexpected_notes(live, part, &place, unexpected);
-                any |= run_part(live, part, &place, wires, unexpected)?;
-                lanes += live.parts[part].lanes.len();
+            for part in 0..operation.parts.len() {
+                any |= step::take_unexpected_notes(operation, part, &place, unexpected);
+                any |= run_part(operation, part, &place, wires, unexpected)?;
+                lanes += operation.parts[part].lanes.len();
             }
-            if live.step.is_none() {
-                any |= meet(live, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
+            if operation.step.is_none() {
+                any |= meet(operation, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
             }
-            if !matches!(live.underneath, Stage::Over) {
-                any |= underneath::advance(live, self.id, &self.ranks, earlier, wires)?;
-                earlier |= matches!(live.underneath, Stage::Waits(_));
+            if !matches!(operation.underneath, Stage::Done) {
+                any |= underneath::advance(operation, self.id, &self.ranks, earlier, wires)?;
+                earlier |= matches!(operation.underneath, Stage::Waits(_));
             }
-            any |= self.settle(index, over);
+            any |= self.settle(index, completions);
         }
         any |= self.steps && self.meet_steps(wires);
-        while self.ops.front().is_some_and(|slot| slot.live.is_none()) {
+        while self.ops.front().is_some_and(|slot| slot.operation.is_none()) {
             self.ops.pop_front();
             self.base = self.base.wrapping_add(1);
         }
         if !self.point_to_point.is_empty() {
-            any |= self.run_point_to_point(wires, unexpected, over)?;
+            any |= self.run_point_to_point(wires, unexpected, completions)?;
         }
         Ok(any)
     }
 
     /// In which order operations are worked on, if not in their own: of steps whose servers have met, by priority.
     fn order(&self) -> Option<Vec<usize>> {
-        let released = |live: &Live| live.step.is_some() && live.parts.iter().any(|part| part.released);
-        let lives = || self.ops.iter().map(|slot| slot.live.as_ref());
-        if !lives().flatten().any(released) {
+        let released =
+            |operation: &Operation| operation.step.is_some() && operation.parts.iter().any(|part| part.released);
+        let operations = || self.ops.iter().map(|slot| slot.operation.as_ref());
+        if !operations().flatten().any(released) {
             return None;
         }
-        let key = |live: Option<&Live>| live.filter(|live| released(live)).and_then(|live| live.step);
-        let keys: Vec<u32> = lives().map(|live| key(live).map_or(u32::MAX, |step| step.priority)).collect();
+        let key = |operation: Option<&Operation>| {
+            operation.filter(|operation| released(operation)).and_then(|operation| operation.step)
+        };
+        let keys: Vec<u32> =
+            operations().map(|operation| key(operation).map_or(u32::MAX, |step| step.priority)).collect();
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&index| keys[index]);
         Some(order)
@@ -266,30 +270,38 @@ impl Group {
 
     /// Where a step's last operation has come: servers whose gradients have all come say so, and all go on when all have.
     fn meet_steps(&mut self, wires: &mut Wires) -> bool {
-        let ends = |slot: &Slot| slot.live.as_ref().is_some_and(|live| live.step.is_some_and(|step| step.last));
+        let ends =
+            |slot: &Slot| slot.operation.as_ref().is_some_and(|operation| operation.step.is_some_and(|step| step.last));
         let (mut any, mut first) = (false, 0);
         while let Some(last) = (first..self.ops.len()).find(|&index| ends(&self.ops[index])) {
             let of_step = first..last + 1;
-            let parts = of_step.clone().filter_map(|index| self.ops[index].live.as_ref()).flat_map(|live| &live.parts);
+            let parts = of_step
+                .clone()
+                .filter_map(|index| self.ops[index].operation.as_ref())
+                .flat_map(|operation| &operation.parts);
             let busy: Vec<u32> = parts.filter(|part| part.parked < part.barriers).map(|part| part.role).collect();
             let place = Place { group: self.id, ranks: &self.ranks };
             let mut released = Vec::new();
-            if let Some(live) = &mut self.ops[last].live {
-                let servers = live.program.servers();
-                any |= meet(live, &place, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
-                released.extend(live.parts.iter().filter(|part| part.released).map(|part| part.role));
+            if let Some(operation) = &mut self.ops[last].operation {
+                let servers = operation.program.servers();
+                any |=
+                    meet(operation, &place, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
+                released.extend(operation.parts.iter().filter(|part| part.released).map(|part| part.role));
             }
-            let lives = self.ops.range_mut(of_step).filter_map(|slot| slot.live.as_mut());
-            for part in lives.filter(|live| live.step.is_some()).flat_map(|live| &mut live.parts) {
+            let operations = self.ops.range_mut(of_step).filter_map(|slot| slot.operation.as_mut());
+            for part in
+                operations.filter(|operation| operation.step.is_some()).flat_map(|operation| &mut operation.parts)
+            {
                 if released.contains(&part.role) && part.lanes.iter().any(|lane| lane.state == State::Parked) {
                     step::release(part);
                     any = true;
                 }
             }
-            if let Some(live) = &mut self.ops[last].live {
+            if let Some(operation) = &mut self.ops[last].operation {
                 // Workers of this process do not meet anybody.
-                let meeting = &live.meeting;
-                live.step_released = live.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
+                let meeting = &operation.meeting;
+                operation.step_released =
+                    operation.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
             }
             first = last + 1;
         }
@@ -300,7 +312,7 @@ impl Group {
         &mut self,
         wires: &mut Wires,
         unexpected: &mut UnexpectedQueue,
-        over: &mut Vec<Over>,
+        completions: &mut Vec<Completion>,
     ) -> Result<bool, RunError> {
         let mut any = false;
         let mut index = 0;
@@ -322,11 +334,11 @@ impl Group {
                 }
             }
             let place = Place { group: self.id, ranks: &self.ranks };
-            let live = &mut self.point_to_point[index];
-            any |= run_part(live, 0, &place, wires, unexpected)?;
-            if live.over() {
-                let live = self.point_to_point.remove(index);
-                conclude(live, self.id, None, over);
+            let operation = &mut self.point_to_point[index];
+            any |= run_part(operation, 0, &place, wires, unexpected)?;
+            if operation.is_done() {
+                let operation = self.point_to_point.remove(index);
+                conclude(operation, self.id, None, completions);
             } else {
                 index += 1;
             }
@@ -335,16 +347,16 @@ impl Group {
     }
 
     /// Ends an operation whose lanes are over.
-    fn settle(&mut self, index: usize, over: &mut Vec<Over>) -> bool {
-        if !self.ops[index].live.as_ref().is_some_and(Live::over) {
-            if let Some(live) = &self.ops[index].live {
-                live.handle.moved.store(live.moved, std::sync::atomic::Ordering::Relaxed);
+    fn settle(&mut self, index: usize, completions: &mut Vec<Completion>) -> bool {
+        if !self.ops[index].operation.as_ref().is_some_and(Operation::is_done) {
+            if let Some(operation) = &self.ops[index].operation {
+                operation.handle.moved.store(operation.moved, std::sync::atomic::Ordering::Relaxed);
             }
             return false;
         }
-        let Some(live) = self.ops[index].live.take() else { return false };
-        let seq = live.seq;
-        conclude(live, self.id, Some(seq), over);
+        let Some(operation) = self.ops[index].operation.take() else { return false };
+        let seq = operation.seq;
+        conclude(operation, self.id, Some(seq), completions);
         true
     }
 
@@ -354,9 +366,9 @@ impl Group {
         error: RunError,
         wires: &mut Wires,
         unexpected: &mut UnexpectedQueue,
-        over: &mut Vec<Over>,
+        completions: &mut Vec<Completion>,
     ) -> Failure {
-        self.fail(&error, wires, unexpected, over);
+        self.fail(&error, wires, unexpected, completions);
         Failure { group: self.id, error }
     }
 
@@ -366,92 +378,93 @@ impl Group {
         error: &RunError,
         wires: &mut Wires,
         unexpected: &mut UnexpectedQueue,
-        over: &mut Vec<Over>,
+        completions: &mut Vec<Completion>,
     ) {
         self.broken.get_or_insert_with(|| error.clone());
-        let ops = self.ops.drain(..).filter_map(|slot| slot.live).map(|live| (Some(live.seq), live));
-        for (seq, mut live) in ops.chain(self.point_to_point.drain(..).map(|live| (None, live))) {
-            underneath::give_up(&mut live, wires);
+        let ops =
+            self.ops.drain(..).filter_map(|slot| slot.operation).map(|operation| (Some(operation.seq), operation));
+        for (seq, mut operation) in ops.chain(self.point_to_point.drain(..).map(|operation| (None, operation))) {
+            underneath::give_up(&mut operation, wires);
             // The memory is its owner's again.
-            live.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
-            live.handle.fail(error.clone());
-            over.push(Over { handle: live.handle, group: self.id, seq, keep: live.keep });
+            operation.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
+            operation.handle.fail(error.clone());
+            completions.push(Completion { handle: operation.handle, group: self.id, seq, keep: operation.keep });
         }
         unexpected.forget(self.id);
         wires.forget(self.id, true);
     }
 }
 
-fn conclude(mut live: Live, group: u32, seq: Option<u32>, over: &mut Vec<Over>) {
-    live.conclude();
-    live.handle.finish();
-    over.push(Over { handle: live.handle, group, seq, keep: live.keep });
+fn conclude(mut operation: Operation, group: u32, seq: Option<u32>, completions: &mut Vec<Completion>) {
+    operation.conclude();
+    operation.handle.finish();
+    completions.push(Completion { handle: operation.handle, group, seq, keep: operation.keep });
 }
 
 fn run_part(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     place: &Place<'_>,
     wires: &mut Wires,
     unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
     let mut any = false;
-    if live.parts[part].settled == Some(unexpected.puts) {
+    if operation.parts[part].settled == Some(unexpected.puts) {
         return Ok(false);
     }
     loop {
-        any |= live.parts[part].shift();
-        live.parts[part].settled = Some(unexpected.puts);
-        let (first, count) = (live.parts[part].first, live.parts[part].lanes.len() as u32);
+        any |= operation.parts[part].shift();
+        operation.parts[part].settled = Some(unexpected.puts);
+        let (first, count) = (operation.parts[part].first, operation.parts[part].lanes.len() as u32);
         for lane in first..first + count {
-            if unexpected.is_empty() && live.parts[part].lanes[(lane - first) as usize].stuck(wires) {
-                live.parts[part].settled = None;
+            if unexpected.is_empty() && operation.parts[part].lanes[(lane - first) as usize].stuck(wires) {
+                operation.parts[part].settled = None;
                 continue;
             }
-            any |= step::advance(live, part, lane, place, wires, unexpected)?;
+            any |= step::advance(operation, part, lane, place, wires, unexpected)?;
         }
         // Lanes in which this role has no part are over at once.
-        if !live.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
+        if !operation.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
             return Ok(any);
         }
     }
 }
 
 /// The barrier: the first role that has one counts, and releases all. `stands`: whether a role of this process has come.
-fn meet(live: &mut Live, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
-    let Some(&counts) = live.meeting.first() else { return false };
+fn meet(operation: &mut Operation, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
+    let Some(&counts) = operation.meeting.first() else { return false };
     let mut any = false;
-    for index in 0..live.parts.len() {
-        let part = &mut live.parts[index];
+    for index in 0..operation.parts.len() {
+        let part = &mut operation.parts[index];
         if !part.announced && stands(part) {
             part.announced = true;
-            live.notes.push((counts, Note::Arrived));
+            operation.notes.push((counts, Note::Arrived));
             any = true;
         }
     }
-    if live.arrived == live.meeting.len() as u32 {
-        live.arrived += 1;
-        live.notes.extend(live.meeting.iter().map(|&role| (role, Note::Release)));
+    if operation.arrived == operation.meeting.len() as u32 {
+        operation.arrived += 1;
+        operation.notes.extend(operation.meeting.iter().map(|&role| (role, Note::Release)));
         any = true;
     }
-    let from = live.parts.iter().find(|part| live.meeting.contains(&part.role)).map_or(0, |part| part.role);
-    let notes = std::mem::take(&mut live.notes);
+    let from = operation.parts.iter().find(|part| operation.meeting.contains(&part.role)).map_or(0, |part| part.role);
+    let notes = std::mem::take(&mut operation.notes);
     for (role, note) in notes {
         let header = FragmentHeader {
             group: place.group,
-            seq: live.seq,
+            seq: operation.seq,
             lane: note as u32,
             slot: BARRIER_SLOT,
             from: from as u16,
             to: role as u16,
             bytes: 0,
             offset: 0,
-            signature: live.signature,
+            signature: operation.signature,
         };
         if wires.send(place.host(role), &header, &[], true) {
             any = true;
         } else {
-            live.notes.push((role, note));
+            operation.notes.push((role, note));
         }
     }
     any

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `live` | an operation in flight: its parts (one a role), their lanes |
+//! | `operation` | an operation in flight: its parts (one a role), their lanes |
 //! | `lane` | how far a lane is in its step |
 //! | `step` | a lane's steps, and receiving their fragments |
 //! | `send` | sending the fragments of a step |
@@ -18,7 +18,7 @@ mod group;
 pub mod handle;
 mod lane;
 mod limits;
-mod live;
+mod operation;
 pub mod program;
 mod send;
 mod step;
@@ -33,12 +33,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limits::Limits;
-pub use live::{Begin, Finish, InStep, PointToPoint};
+pub use operation::{Finish, InStep, OperationSpec, PointToPoint};
 pub use wires::Wires;
 
 use crate::handle::Handle;
 use group::{Found, Group, Opened};
-use live::Depth;
+use operation::Depth;
 use paceline_transport::error::RunError;
 use paceline_transport::header::FragmentHeader;
 use unexpected::UnexpectedQueue;
@@ -53,7 +53,7 @@ pub struct Failure {
 }
 
 /// An operation that is over.
-pub struct Over {
+pub struct Completion {
     /// The caller's handle.
     pub handle: Arc<Handle>,
     /// The communicator.
@@ -75,13 +75,13 @@ pub struct Executor {
     /// Since when whoever drives has slept and found nothing to do. Callers wait in short slices: it outlasts them.
     pub stuck_since: Option<Instant>,
     /// Operations that have ended since the caller last looked.
-    pub over: Vec<Over>,
+    pub completions: Vec<Completion>,
     /// Groups that have failed since.
     pub failures: Vec<Failure>,
 }
 
 impl Executor {
-    /// Over these channels.
+    /// An executor over these channels.
     #[must_use]
     pub fn new(wires: Wires) -> Executor {
         Executor::with_limits(wires, Limits::default())
@@ -92,7 +92,16 @@ impl Executor {
     pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
         wires.limit(&limits);
         let (groups, gone, unexpected) = (Vec::new(), HashSet::new(), UnexpectedQueue::new(limits));
-        Executor { wires, limits, groups, gone, unexpected, stuck_since: None, over: Vec::new(), failures: Vec::new() }
+        Executor {
+            wires,
+            limits,
+            groups,
+            gone,
+            unexpected,
+            stuck_since: None,
+            completions: Vec::new(),
+            failures: Vec::new(),
+        }
     }
 
     /// The channels.
@@ -107,12 +116,12 @@ impl Executor {
     }
 
     /// Begins an operation.
-    pub fn begin(&mut self, group: u32, begin: Begin) {
+    pub fn begin(&mut self, group: u32, spec: OperationSpec) {
         let Some(group) = self.groups.iter_mut().find(|g| g.id == group) else {
-            begin.handle.fail(RunError::Failed(format!("there is no communicator {group}")));
+            spec.handle.fail(RunError::Failed(format!("there is no communicator {group}")));
             return;
         };
-        group.begin(begin, &mut self.over);
+        group.begin(spec, &mut self.completions);
     }
 
     /// Does what can be done now; whether anything was.
@@ -124,11 +133,14 @@ impl Executor {
             at += 1;
         }
         for group in &mut self.groups {
-            match group.run(&mut self.wires, &mut self.unexpected, &mut self.over) {
+            match group.run(&mut self.wires, &mut self.unexpected, &mut self.completions) {
                 Ok(moved) => any |= moved,
-                Err(error) => {
-                    self.failures.push(group.give_up(error, &mut self.wires, &mut self.unexpected, &mut self.over))
-                }
+                Err(error) => self.failures.push(group.give_up(
+                    error,
+                    &mut self.wires,
+                    &mut self.unexpected,
+                    &mut self.completions,
+                )),
             }
         }
         any | self.wires.flush()
@@ -145,17 +157,22 @@ impl Executor {
                 None => Found::Later,
             };
             match (found, group) {
-                (Found::Live(place), Some(group)) => {
+                (Found::InFlight(place), Some(group)) => {
                     let taken = match group.deliver(place, &header, wire, &mut self.wires) {
                         Ok(false) => break,
                         Ok(true) => {
                             any = true;
-                            group.advance(place, &mut self.wires, &mut self.unexpected, &mut self.over)
+                            group.advance(place, &mut self.wires, &mut self.unexpected, &mut self.completions)
                         }
                         Err(error) => Err(error),
                     };
                     if let Err(error) = taken {
-                        self.failures.push(group.give_up(error, &mut self.wires, &mut self.unexpected, &mut self.over));
+                        self.failures.push(group.give_up(
+                            error,
+                            &mut self.wires,
+                            &mut self.unexpected,
+                            &mut self.completions,
+                        ));
                     }
                 }
                 (Found::Past, _) => {
@@ -211,14 +228,14 @@ impl Executor {
     /// Ends all operations of a group with an error; later ones fail at once.
     pub fn fail_group(&mut self, id: u32, error: &RunError) {
         if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
-            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.completions);
         }
     }
 
     /// Ends everything.
     pub fn fail_all(&mut self, error: &RunError) {
         for group in &mut self.groups {
-            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.over);
+            group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.completions);
         }
     }
 

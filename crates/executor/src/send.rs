@@ -2,16 +2,16 @@
 use paceline_schedule::{Peers, Piece, Step};
 
 use super::lane::{ALL, Lent, Refused};
-use super::live::{Live, Part};
+use super::operation::{Operation, Part};
 use super::step::{Place, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
 
 /// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
 /// itself, two ranks that lend each other theirs would both wait.
-fn may_lend(live: &Live, part: usize, number: u32, at: usize, piece: Piece) -> bool {
-    let Part { role, lanes, .. } = &live.parts[part];
-    match live.program.step(*role, number, lanes[at].pc + 1) {
+fn may_lend(operation: &Operation, part: usize, number: u32, at: usize, piece: Piece) -> bool {
+    let Part { role, lanes, .. } = &operation.parts[part];
+    match operation.program.step(*role, number, lanes[at].pc + 1) {
         Step::Recv { piece: into, .. } => into.apart(piece),
         _ => true,
     }
@@ -51,7 +51,7 @@ impl Copies {
 /// Sends what the channels take of the first `upto` elements of a step's piece; whether anything moved, and whether all
 /// of it has gone to all.
 pub(super) fn send(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     number: u32,
     at: usize,
@@ -59,17 +59,17 @@ pub(super) fn send(
     place: &Place<'_>,
     wires: &mut Wires,
 ) -> (bool, bool) {
-    let (seq, signature, lane_name) = (live.seq, live.signature, live.lane_name(number));
+    let (seq, signature, lane_name) = (operation.seq, operation.signature, operation.lane_name(number));
     let element = signature.dtype.size();
-    let (shown_as, bytes) = (live.number, piece.len * element as u64);
-    let own = live.parts[part].role;
-    let stream = (to.count == 1 && live.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
+    let (shown_as, bytes) = (operation.number, piece.len * element as u64);
+    let own = operation.parts[part].role;
+    let stream = (to.count == 1 && operation.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
     if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
         return (false, false);
     }
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
     let mut any = false;
-    let lane = &mut live.parts[part].lanes[at];
+    let lane = &mut operation.parts[part].lanes[at];
     lane.refused = Refused::Not;
     if let Some(Lent { rank, ticket, upto }) = lane.lent {
         if !wires.returned(rank, ticket) {
@@ -78,14 +78,14 @@ pub(super) fn send(
         lane.lent = None;
         lane.sent.set(0, upto);
         shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
-        live.moved += 1;
+        operation.moved += 1;
         any = true;
     }
     let copies = Copies::new(to, multicast, place, wires);
     let alone = matches!(copies, Copies::Each(Peers { count: 1, .. }));
-    let whole = live.parts[part].space.window().is_none();
-    let lends = live.lends && alone && whole && may_lend(live, part, number, at, piece);
-    let Part { role, space, lanes, .. } = &mut live.parts[part];
+    let whole = operation.parts[part].space.window().is_none();
+    let lends = operation.lends && alone && whole && may_lend(operation, part, number, at, piece);
+    let Part { role, space, lanes, .. } = &mut operation.parts[part];
     let lane = &mut lanes[at];
     for k in 0..copies.count() {
         let (receiver, rank) = copies.get(k, place);
@@ -124,7 +124,7 @@ pub(super) fn send(
                 break;
             }
             any = true;
-            live.moved += 1;
+            operation.moved += 1;
             lane.sent.set(k, sent);
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }

@@ -2,7 +2,7 @@
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::lane::{ALL, Lane, Moved, State};
-use super::live::{Live, Part};
+use super::operation::{Operation, Part};
 use super::send::send;
 use super::unexpected::{Key, UnexpectedQueue};
 use super::wires::Wires;
@@ -27,7 +27,7 @@ pub(super) enum Note {
     Release = 1,
 }
 
-/// What does not change while a group lives.
+/// What does not change during the lifetime of a group.
 pub(super) struct Place<'a> {
     pub group: u32,
     /// Ranks of the job, by worker role.
@@ -106,12 +106,12 @@ struct Receive {
 
 /// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
 /// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
-fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receive> {
+fn receive_at(operation: &Operation, role: u32, number: u32, lane: &Lane) -> Option<Receive> {
     let found = |from, slot, op, piece, limit, pc| Some(Receive { from, slot, op, piece, limit, pc });
-    match live.program.step(role, number, lane.pc) {
+    match operation.program.step(role, number, lane.pc) {
         Step::Recv { from, slot, op, piece } => found(from, slot, op, piece, u64::MAX, lane.pc),
         Step::Send { to, piece: outgoing, .. } if to.count == 1 => {
-            let Step::Recv { from, slot, op, piece } = live.program.step(role, number, lane.pc + 1) else {
+            let Step::Recv { from, slot, op, piece } = operation.program.step(role, number, lane.pc + 1) else {
                 return None;
             };
             let limit = match (piece.apart(outgoing), piece == outgoing) {
@@ -125,9 +125,9 @@ fn receive_at(live: &Live, role: u32, number: u32, lane: &Lane) -> Option<Receiv
     }
 }
 
-fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, header: &FragmentHeader) -> Option<Wanted> {
+fn wanted(operation: &Operation, part: &Part, number: u32, lane: &Lane, header: &FragmentHeader) -> Option<Wanted> {
     let role = part.role;
-    let Receive { from, slot, op, piece, limit, pc } = receive_at(live, role, number, lane)?;
+    let Receive { from, slot, op, piece, limit, pc } = receive_at(operation, role, number, lane)?;
     if slot != header.slot {
         return None;
     }
@@ -150,7 +150,7 @@ fn wanted(live: &Live, part: &Part, number: u32, lane: &Lane, header: &FragmentH
     let room = if ahead == ALL { ALL } else { ahead.saturating_sub(got) };
     let assign = op == Op::Assign || (op == Op::AssignThenReduce && peer == 0);
     let last = peer + 1 == from.count;
-    let factor = live.factor.filter(|_| last && live.program.completes(role, number, pc));
+    let factor = operation.factor.filter(|_| last && operation.program.completes(role, number, pc));
     Some(Wanted { peer, piece, assign, factor, got, room, limit: piece.len })
 }
 
@@ -170,13 +170,13 @@ struct Combine {
 }
 
 impl Combine {
-    fn new(live: &Live, wanted: &Wanted, header: &FragmentHeader) -> Combine {
+    fn new(operation: &Operation, wanted: &Wanted, header: &FragmentHeader) -> Combine {
         let (assign, factor) = (wanted.assign, wanted.factor);
         Combine {
             off: wanted.piece.off + header.offset,
             assign,
             factor,
-            kernel: live.kernel,
+            kernel: operation.kernel,
             dtype: header.signature.dtype,
         }
     }
@@ -235,7 +235,7 @@ fn fits(wanted: &Wanted, header: &FragmentHeader, signature: &Signature) -> Resu
 
 /// Receives the fragment at the front of a rank's channel if its lane wants it now; whether it did.
 pub(super) fn deliver(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     header: &FragmentHeader,
     number: u32,
@@ -243,21 +243,21 @@ pub(super) fn deliver(
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
     if header.slot == BARRIER_SLOT {
-        return Ok(wires.discard(rank) && note(live, part, header.lane));
+        return Ok(wires.discard(rank) && note(operation, part, header.lane));
     }
-    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
-    let Some(lane) = live.parts[part].lanes.get(at) else { return Ok(false) };
+    let Some(at) = number.checked_sub(operation.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let Some(lane) = operation.parts[part].lanes.get(at) else { return Ok(false) };
     if lane.state != State::Running {
         return Ok(false);
     }
-    let Some(wanted) = wanted(live, &live.parts[part], number, lane, header) else { return Ok(false) };
-    let elements = fits(&wanted, header, &live.signature)?;
+    let Some(wanted) = wanted(operation, &operation.parts[part], number, lane, header) else { return Ok(false) };
+    let elements = fits(&wanted, header, &operation.signature)?;
     if elements > wanted.room {
         return Ok(false);
     }
-    let how = Combine::new(live, &wanted, header);
+    let how = Combine::new(operation, &wanted, header);
     let began = Shown::begins(&wires.timeline, header.offset);
-    let space = &mut live.parts[part].space;
+    let space = &mut operation.parts[part].space;
     let mut taken = false;
     let run = if wanted.assign { space.run(how.off, elements) } else { &mut [] };
     if wanted.assign && run.len() == header.bytes as usize {
@@ -269,10 +269,10 @@ pub(super) fn deliver(
         taken |= wires.take(rank, header.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
     }
     if taken {
-        live.moved += 1;
-        let lane = &mut live.parts[part].lanes[at];
+        operation.moved += 1;
+        let lane = &mut operation.parts[part].lanes[at];
         count(lane, &wanted, elements);
-        let shown = received(header, wanted.piece, live.number, place);
+        let shown = received(header, wanted.piece, operation.number, place);
         shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
     }
     Ok(taken)
@@ -280,20 +280,20 @@ pub(super) fn deliver(
 
 /// Takes the notes of the barrier that came before the operation began here.
 pub(super) fn take_unexpected_notes(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     place: &Place<'_>,
     unexpected: &mut UnexpectedQueue,
 ) -> bool {
-    let (mut any, to) = (false, live.parts[part].role as u16);
-    if unexpected.is_empty() || !live.meets(&live.parts[part]) {
+    let (mut any, to) = (false, operation.parts[part].role as u16);
+    if unexpected.is_empty() || !operation.meets(&operation.parts[part]) {
         return false;
     }
     for kind in [Note::Arrived, Note::Release] {
-        for from in 0..live.program.roles() as u16 {
-            let (group, seq, lane, slot) = (place.group, live.seq, kind as u32, BARRIER_SLOT);
+        for from in 0..operation.program.roles() as u16 {
+            let (group, seq, lane, slot) = (place.group, operation.seq, kind as u32, BARRIER_SLOT);
             while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
-                any |= note(live, part, lane);
+                any |= note(operation, part, lane);
             }
         }
     }
@@ -301,13 +301,13 @@ pub(super) fn take_unexpected_notes(
 }
 
 /// A note of the barrier has come.
-fn note(live: &mut Live, part: usize, kind: u32) -> bool {
+fn note(operation: &mut Operation, part: usize, kind: u32) -> bool {
     if kind == Note::Arrived as u32 {
-        live.arrived += 1;
-    } else if live.step.is_some() {
-        live.parts[part].released = true; // and the step's operations are released together
+        operation.arrived += 1;
+    } else if operation.step.is_some() {
+        operation.parts[part].released = true; // and the step's operations are released together
     } else {
-        release(&mut live.parts[part]);
+        release(&mut operation.parts[part]);
     }
     true
 }
@@ -323,55 +323,55 @@ pub(super) fn release(part: &mut Part) {
 
 /// Goes on with a lane as far as it can; whether anything moved.
 pub(super) fn advance(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     number: u32,
     place: &Place<'_>,
     wires: &mut Wires,
     unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
-    let role = live.parts[part].role;
-    let Some(at) = number.checked_sub(live.parts[part].first).map(|at| at as usize) else { return Ok(false) };
+    let role = operation.parts[part].role;
+    let Some(at) = number.checked_sub(operation.parts[part].first).map(|at| at as usize) else { return Ok(false) };
     let mut any = false;
     loop {
-        let Some(lane) = live.parts[part].lanes.get_mut(at) else { return Ok(any) };
+        let Some(lane) = operation.parts[part].lanes.get_mut(at) else { return Ok(any) };
         if lane.state != State::Running {
             return Ok(any);
         }
-        match live.program.step(role, number, lane.pc) {
+        match operation.program.step(role, number, lane.pc) {
             Step::Done => {
                 lane.state = State::Done;
                 return Ok(true);
             }
             Step::Barrier => {
                 lane.state = State::Parked;
-                live.parts[part].parked += 1;
+                operation.parts[part].parked += 1;
                 return Ok(true);
             }
             Step::Send { to, multicast, slot, piece } => {
-                any |= take_unexpected(live, part, number, at, place, unexpected, &wires.timeline)?;
+                any |= take_unexpected(operation, part, number, at, place, unexpected, &wires.timeline)?;
                 let what = (to, multicast, slot, piece, piece.len);
-                let (moved, complete) = send(live, part, number, at, what, place, wires);
+                let (moved, complete) = send(operation, part, number, at, what, place, wires);
                 any |= moved;
                 if !complete {
-                    live.parts[part].settled = None;
+                    operation.parts[part].settled = None;
                     return Ok(any);
                 }
-                let lane = &mut live.parts[part].lanes[at];
+                let lane = &mut operation.parts[part].lanes[at];
                 lane.pc += 1;
                 lane.sent.clear();
             }
             Step::Recv { from, .. } => {
                 if lane.got.complete() < from.count {
-                    any |= take_unexpected(live, part, number, at, place, unexpected, &wires.timeline)?;
+                    any |= take_unexpected(operation, part, number, at, place, unexpected, &wires.timeline)?;
                 }
-                let streams = live.parts[part].space.window().is_some();
-                let passed = if streams { Some(pass_on(live, part, number, at, place, wires)) } else { None };
+                let streams = operation.parts[part].space.window().is_some();
+                let passed = if streams { Some(pass_on(operation, part, number, at, place, wires)) } else { None };
                 any |= passed.is_some_and(|(moved, _)| moved);
                 if streams {
-                    live.parts[part].settled = None;
+                    operation.parts[part].settled = None;
                 }
-                let lane = &mut live.parts[part].lanes[at];
+                let lane = &mut operation.parts[part].lanes[at];
                 if lane.got.complete() < from.count || passed.is_some_and(|(_, complete)| !complete) {
                     return Ok(any);
                 }
@@ -386,11 +386,18 @@ pub(super) fn advance(
 
 /// Sends of the receive that a lane is at what has been combined: the step behind it sends the same piece on. Whether
 /// anything moved, and whether all has gone.
-fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'_>, wires: &mut Wires) -> (bool, bool) {
-    let Part { role, lanes, .. } = &live.parts[part];
+fn pass_on(
+    operation: &mut Operation,
+    part: usize,
+    number: u32,
+    at: usize,
+    place: &Place<'_>,
+    wires: &mut Wires,
+) -> (bool, bool) {
+    let Part { role, lanes, .. } = &operation.parts[part];
     let lane = &lanes[at];
     let (Step::Recv { from, .. }, Step::Send { to, multicast, slot, piece }) =
-        (live.program.step(*role, number, lane.pc), live.program.step(*role, number, lane.pc + 1))
+        (operation.program.step(*role, number, lane.pc), operation.program.step(*role, number, lane.pc + 1))
     else {
         return (false, true);
     };
@@ -398,12 +405,12 @@ fn pass_on(live: &mut Live, part: usize, number: u32, at: usize, place: &Place<'
     if lane.sent.complete() == to.count || (combined == 0 && lane.got.complete() < from.count) {
         return (false, lane.sent.complete() == to.count);
     }
-    send(live, part, number, at, (to, multicast, slot, piece, combined), place, wires)
+    send(operation, part, number, at, (to, multicast, slot, piece, combined), place, wires)
 }
 
 /// Combines what was put aside for the receive a lane is at.
 fn take_unexpected(
-    live: &mut Live,
+    operation: &mut Operation,
     part: usize,
     number: u32,
     at: usize,
@@ -414,41 +421,41 @@ fn take_unexpected(
     if unexpected.is_empty() {
         return Ok(false);
     }
-    let role = live.parts[part].role;
-    let lane = &live.parts[part].lanes[at];
-    let Some(Receive { from, slot, .. }) = receive_at(live, role, number, lane) else { return Ok(false) };
+    let role = operation.parts[part].role;
+    let lane = &operation.parts[part].lanes[at];
+    let Some(Receive { from, slot, .. }) = receive_at(operation, role, number, lane) else { return Ok(false) };
     let mut any = false;
     for sender in from.iter() {
         let key = Key {
             group: place.group,
-            seq: live.seq,
-            lane: live.lane_name(number),
+            seq: operation.seq,
+            lane: operation.lane_name(number),
             slot,
             from: sender as u16,
             to: role as u16,
-            point_to_point: live.point_to_point.is_some(),
+            point_to_point: operation.point_to_point.is_some(),
         };
         while let Some(header) = unexpected.front(&key) {
-            if header.signature != live.signature {
-                return Err(mismatch(live, header, place));
+            if header.signature != operation.signature {
+                return Err(mismatch(operation, header, place));
             }
-            let (here, lane) = (&live.parts[part], &live.parts[part].lanes[at]);
-            let Some(wanted) = wanted(live, here, number, lane, header) else { break };
+            let (here, lane) = (&operation.parts[part], &operation.parts[part].lanes[at]);
+            let Some(wanted) = wanted(operation, here, number, lane, header) else { break };
             // Senders cut their messages in different places: a fragment may fit only in part until it has partly gone on.
-            let all = fits(&wanted, header, &live.signature)?;
+            let all = fits(&wanted, header, &operation.signature)?;
             let elements = all.min(wanted.room);
             if elements == 0 && all > 0 {
                 break;
             }
-            let how = Combine::new(live, &wanted, header);
+            let how = Combine::new(operation, &wanted, header);
             let (shown, began) =
-                (received(header, wanted.piece, live.number, place), Shown::begins(timeline, header.offset));
-            let Some(payload) = unexpected.pop(&key, elements, live.signature.dtype.size()) else { break };
-            how.part(&mut live.parts[part].space, 0, &payload);
-            let lane = &mut live.parts[part].lanes[at];
+                (received(header, wanted.piece, operation.number, place), Shown::begins(timeline, header.offset));
+            let Some(payload) = unexpected.pop(&key, elements, operation.signature.dtype.size()) else { break };
+            how.part(&mut operation.parts[part].space, 0, &payload);
+            let lane = &mut operation.parts[part].lanes[at];
             count(lane, &wanted, elements);
             shown.moved(&mut lane.got, wanted.peer, began, timeline);
-            live.moved += 1;
+            operation.moved += 1;
             any = true;
         }
     }
@@ -456,17 +463,17 @@ fn take_unexpected(
 }
 
 /// Two ranks called different things.
-pub(super) fn mismatch(live: &Live, header: &FragmentHeader, place: &Place<'_>) -> RunError {
-    let (theirs, mine) = (header.signature.describe(), live.signature.describe());
-    let servers = live.program.servers();
+pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, place: &Place<'_>) -> RunError {
+    let (theirs, mine) = (header.signature.describe(), operation.signature.describe());
+    let servers = operation.program.servers();
     let name = |role: u32| match (servers.contains(&role), place.host(role)) {
         (true, host) => format!("server {} (rank {host})", role - servers.start),
         (false, host) => format!("rank {host}"),
     };
-    let me = name(live.parts.first().map_or(0, |part| part.role));
+    let me = name(operation.parts.first().map_or(0, |part| part.role));
     let them = name(u32::from(header.from));
-    if live.point_to_point.is_some() {
+    if operation.point_to_point.is_some() {
         return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", header.lane));
     }
-    RunError::mismatch(live.seq, &live.label, (&them, &theirs), (&me, &mine))
+    RunError::mismatch(operation.seq, &operation.label, (&them, &theirs), (&me, &mine))
 }

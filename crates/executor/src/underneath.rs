@@ -1,5 +1,5 @@
 //! Operations that the library underneath does, once all ranks have met.
-use super::live::{Live, Part};
+use super::operation::{Operation, Part};
 use super::wires::Wires;
 use crate::program::Underneath;
 use paceline_transport::error::RunError;
@@ -12,12 +12,12 @@ pub(super) enum Stage {
     /// The library is at it.
     Runs(OffloadTicket),
     /// There is nothing to ask a library for, or it is done.
-    Over,
+    Done,
 }
 
 /// Goes on; whether anything was done. `earlier`: one before it in the group still waits.
 pub(super) fn advance(
-    live: &mut Live,
+    operation: &mut Operation,
     group: u32,
     ranks: &[u32],
     earlier: bool,
@@ -25,37 +25,37 @@ pub(super) fn advance(
 ) -> Result<bool, RunError> {
     let failed = |why: String| RunError::Failed(why);
     let missing = || RunError::Failed("there is no library underneath".into());
-    match &live.underneath {
-        Stage::Over => return Ok(false),
-        Stage::Waits(_) if earlier || !live.parts.iter().all(Part::over) => return Ok(false),
+    match &operation.underneath {
+        Stage::Done => return Ok(false),
+        Stage::Waits(_) if earlier || !operation.parts.iter().all(Part::is_done) => return Ok(false),
         Stage::Waits(Underneath::Join(heirs)) => {
             wires.offload().ok_or_else(missing)?.join(group, ranks, *heirs).map_err(failed)?;
-            live.underneath = Stage::Over;
+            operation.underneath = Stage::Done;
         }
         Stage::Waits(Underneath::AllReduce) => {
-            let kind = (live.signature.dtype, live.signature.op);
-            let Some(part) = live.parts.first_mut() else { return Ok(false) };
+            let kind = (operation.signature.dtype, operation.signature.op);
+            let Some(part) = operation.parts.first_mut() else { return Ok(false) };
             let library = wires.offload().ok_or_else(missing)?;
-            live.underneath = Stage::Runs(library.all_reduce(group, kind, &mut part.space).map_err(failed)?);
+            operation.underneath = Stage::Runs(library.all_reduce(group, kind, &mut part.space).map_err(failed)?);
         }
         Stage::Runs(ticket) => {
-            let Some(part) = live.parts.first_mut() else { return Ok(false) };
+            let Some(part) = operation.parts.first_mut() else { return Ok(false) };
             if !wires.offload().ok_or_else(missing)?.all_reduced(ticket, &mut part.space).map_err(failed)? {
                 return Ok(false);
             }
-            live.underneath = Stage::Over;
+            operation.underneath = Stage::Done;
         }
     }
-    live.moved += 1;
+    operation.moved += 1;
     Ok(true)
 }
 
 /// The operation has failed. If the library is at it, it may go on to touch the memory: then its owner is kept for ever.
-pub(super) fn give_up(live: &mut Live, wires: &mut Wires) {
-    if let Stage::Runs(ticket) = &live.underneath {
+pub(super) fn give_up(operation: &mut Operation, wires: &mut Wires) {
+    if let Stage::Runs(ticket) = &operation.underneath {
         if let Some(library) = wires.offload() {
             library.abandon(ticket);
         }
-        std::mem::forget(live.keep.take());
+        std::mem::forget(operation.keep.take());
     }
 }

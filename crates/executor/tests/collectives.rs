@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
-use paceline_executor::{Begin, Executor, PointToPoint, Wires};
+use paceline_executor::{Executor, OperationSpec, PointToPoint, Wires};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::Piece;
 use paceline_transport::channel::{Channel, Sink};
@@ -171,10 +171,12 @@ fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: 
     let program = Box::new(SendRecv { peer: peer.unwrap_or(0), sends, len });
     // The role of a receive from anybody is this rank's all the same.
     let roles = vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))];
-    let begin =
-        Begin { point_to_point: Some(PointToPoint { peer, tag, sends }), ..operation(signature, program, roles) };
-    let handle = begin.handle.clone();
-    executor.begin(0, begin);
+    let spec = OperationSpec {
+        point_to_point: Some(PointToPoint { peer, tag, sends }),
+        ..operation(signature, program, roles)
+    };
+    let handle = spec.handle.clone();
+    executor.begin(0, spec);
     handle
 }
 

@@ -327,9 +327,9 @@ fn groups_of_some_ranks() {
         }
         let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id: 0, len, pull_only: false } };
         let signature = signature(Collective::AllReduce, Dtype::Uint8, ReduceOp::Sum, len);
-        let begin = operation(signature, Box::new(program), roles);
-        let handle = begin.handle.clone();
-        executor.begin(group, begin);
+        let spec = operation(signature, Box::new(program), roles);
+        let handle = spec.handle.clone();
+        executor.begin(group, spec);
         handle
     };
     on_all(&mut all, |rank, executor| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
-use paceline_executor::{Begin, InStep, Limits};
+use paceline_executor::{InStep, Limits, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{
     Bucket, Chunk, Distribution, Inside, Knobs, Placement, Schedule, Topology, build, find, registry,
@@ -75,14 +75,14 @@ impl Case {
         let program = Box::new(Scheduled { schedule: schedule.clone(), bucket });
         let roles = self.roles(&**schedule, me, world::space(memory, Dtype::Int64, usize::MAX / ELEMENT), len);
         let last = number + 1 == self.operations.len();
-        let begin = Begin {
+        let spec = OperationSpec {
             step: self.step.then_some(InStep { last, priority: number as u32 % 3 }),
             ..world::operation(signature(Collective::AllReduce, Dtype::Int64, ReduceOp::Sum, len), program, roles)
         };
         Task {
             begin: Box::new(move |executor| {
-                let handle: Arc<Handle> = begin.handle.clone();
-                executor.begin(group, begin);
+                let handle: Arc<Handle> = spec.handle.clone();
+                executor.begin(group, spec);
                 handle
             }),
             late: operation.late[rank as usize],

@@ -17,7 +17,7 @@ use lowering::Prepared;
 use paceline_engine::{Order, Shared, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, Scheduled, Underneath};
-use paceline_executor::{Begin, Finish};
+use paceline_executor::{Finish, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
@@ -96,7 +96,7 @@ impl Communicator {
         let native = self.shared.settings.strategy.as_deref().is_some_and(is_a_librarys);
         let then = Underneath::Join(if native { HEIRS } else { 0 });
         let handle = Arc::new(Handle::new(None));
-        let begin = Begin {
+        let spec = OperationSpec {
             signature: Signature {
                 collective: Collective::Barrier,
                 dtype: Dtype::Uint8,
@@ -116,7 +116,7 @@ impl Communicator {
             handle,
             keep: None,
         };
-        let handle = self.shared.submit(self.id, begin, &Submission::default())?;
+        let handle = self.shared.submit(self.id, spec, &Submission::default())?;
         self.wait(&handle, None).map(drop)
     }
 
@@ -289,13 +289,24 @@ impl Communicator {
         };
         let handle = Arc::new(Handle::new(request.notify));
         let label = request.label.to_owned();
-        let begin =
-            Begin { signature, program, roles, lends, point_to_point, step, factor, finish, label, handle, keep };
+        let spec = OperationSpec {
+            signature,
+            program,
+            roles,
+            lends,
+            point_to_point,
+            step,
+            factor,
+            finish,
+            label,
+            handle,
+            keep,
+        };
         // Before the data, behind which it would wait in the card's queue.
         if let Some(plan) = ordered {
             self.order(request, &plan.plan, bucket, how.timeout);
         }
-        self.shared.submit(self.id, begin, &how)
+        self.shared.submit(self.id, spec, &how)
     }
 
     /// Tells the servers what the workers have begun.

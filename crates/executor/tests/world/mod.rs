@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Program;
-use paceline_executor::{Begin, Executor, Wires};
+use paceline_executor::{Executor, OperationSpec, Wires};
 use paceline_grpc::Connected;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::channel::Channel;
@@ -221,15 +221,15 @@ pub fn begin_scaled(
     roles: Vec<(u32, Space)>,
     factor: Option<f64>,
 ) -> Arc<Handle> {
-    let begin = Begin { factor, ..operation(signature, program, roles) };
-    let handle = begin.handle.clone();
-    executor.begin(0, begin);
+    let spec = OperationSpec { factor, ..operation(signature, program, roles) };
+    let handle = spec.handle.clone();
+    executor.begin(0, spec);
     handle
 }
 
 /// An operation of which nothing else is asked.
-pub fn operation(signature: Signature, program: Box<dyn Program>, roles: Vec<(u32, Space)>) -> Begin {
-    Begin {
+pub fn operation(signature: Signature, program: Box<dyn Program>, roles: Vec<(u32, Space)>) -> OperationSpec {
+    OperationSpec {
         signature,
         program,
         roles,

@@ -28,8 +28,8 @@ impl Depth {
     /// Ranks that share memory: few, so that what is received, combined and passed on stays in the cache.
     pub const NEAR: Depth = Depth { window: 8, lanes: 16 };
 
-    /// Over a network so many that its links are busy while pieces wait for others: a ring of W workers needs W, a tree
-    /// for every hop up and down one or more.
+    /// Over a network: enough to keep links busy while pieces wait for others. A ring of W workers needs W; a tree needs
+    /// at least one for every hop up and down.
     pub fn far(ranks: usize) -> Depth {
         Depth { window: (ranks as u32).max(64), lanes: (2 * ranks).max(256) }
     }
@@ -71,7 +71,7 @@ pub struct InStep {
 }
 
 /// An operation as the caller gives it to the executor.
-pub struct Begin {
+pub struct OperationSpec {
     /// What all ranks must agree on.
     pub signature: Signature,
     /// What this process's roles do.
@@ -118,7 +118,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn over(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.first == self.total
     }
 
@@ -140,7 +140,7 @@ impl Part {
     }
 }
 
-pub(super) struct Live {
+pub(super) struct Operation {
     pub seq: u32,
     pub signature: Signature,
     pub program: Box<dyn Program>,
@@ -168,10 +168,21 @@ pub(super) struct Live {
     pub underneath: Stage,
 }
 
-impl Live {
-    pub fn new(seq: u32, begin: Begin, depth: Depth) -> Live {
-        let Begin { signature, program, roles, lends, point_to_point, step, factor, finish, label, handle, keep } =
-            begin;
+impl Operation {
+    pub fn new(seq: u32, spec: OperationSpec, depth: Depth) -> Operation {
+        let OperationSpec {
+            signature,
+            program,
+            roles,
+            lends,
+            point_to_point,
+            step,
+            factor,
+            finish,
+            label,
+            handle,
+            keep,
+        } = spec;
         let total = program.lanes();
         let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
         // Where lanes wait for each other at a barrier, all must be in flight, at every role.
@@ -195,8 +206,8 @@ impl Live {
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
-        let underneath = program.underneath().map_or(Stage::Over, Stage::Waits);
-        Live {
+        let underneath = program.underneath().map_or(Stage::Done, Stage::Waits);
+        Operation {
             seq,
             signature,
             program,
@@ -220,10 +231,10 @@ impl Live {
         }
     }
 
-    pub fn over(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
-        let done = matches!(self.underneath, Stage::Over);
-        self.notes.is_empty() && met && done && self.parts.iter().all(Part::over)
+        let done = matches!(self.underneath, Stage::Done);
+        self.notes.is_empty() && met && done && self.parts.iter().all(Part::is_done)
     }
 
     /// Whether a role of this process is among those that meet at this operation.
