@@ -88,7 +88,7 @@ pub(super) struct Host {
     pub crowded: bool,
     /// This process was started under a real-time scheduling policy.
     pub real_time: bool,
-    /// The progress thread alone drives: it is the one that may call the library underneath.
+    /// Only the progress thread drives, because only it may call MPI (`MPI_THREAD_FUNNELED`).
     pub funneled: bool,
 }
 
@@ -144,8 +144,8 @@ impl Driver {
 
     /// Waits until nothing of a group that has failed is touched any more.
     pub fn let_go_of(&self, group: u32, error: &RunError) {
-        // Whoever drives sees the alarm within a moment, and goes on with other things; nobody drives: then here. A library
-        // underneath may be stuck.
+        // Whoever drives sees the alarm within a moment, and goes on with other things; if nobody drives, it is done here. The
+        // offload library may be stuck.
         let until = Instant::now() + STUCK;
         while !self.host.funneled || Instant::now() < until {
             if let Some(mut core) = self.core.try_lock() {

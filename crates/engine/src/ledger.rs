@@ -29,7 +29,7 @@ pub(super) enum Command {
         ranks: Vec<u32>,
         me: u32,
     },
-    /// A group of the same ranks takes over what the library underneath has for it.
+    /// Hands a duplicate communicator of the offload library to a group of the same ranks.
     Inherit {
         from: u32,
         to: u32,

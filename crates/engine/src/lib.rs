@@ -107,7 +107,7 @@ enum End {
     Work(std::sync::mpsc::Receiver<()>),
 }
 
-/// How long a library underneath may keep a job from ending.
+/// How long the offload library may delay the end of a job.
 const STUCK: Duration = Duration::from_secs(5);
 
 /// This process's part of a job; closed when dropped.
@@ -303,7 +303,7 @@ impl Shared {
         self.ledger.listeners.lock().remove(group);
     }
 
-    /// A group of the same ranks as another takes over what the library underneath has for it.
+    /// Hands a duplicate communicator of the offload library to `to`, a group of the same ranks as `from`.
     pub fn inherit(&self, from: u32, to: u32) {
         self.ledger.operations().inbox.push(Command::Inherit { from, to });
         self.driver.announce();

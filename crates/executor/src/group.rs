@@ -2,9 +2,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::lane::{Lent, State};
+use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
 use super::step::{self, BARRIER_SLOT, Note, Place};
-use super::underneath::{self, Stage};
 use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
 use super::{Completion, Failure};
@@ -233,9 +233,9 @@ impl Group {
             if operation.step.is_none() {
                 any |= meet(operation, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
             }
-            if !matches!(operation.underneath, Stage::Done) {
-                any |= underneath::advance(operation, self.id, &self.ranks, earlier, wires)?;
-                earlier |= matches!(operation.underneath, Stage::Waits(_));
+            if !matches!(operation.offload, Stage::Done) {
+                any |= offload::advance(operation, self.id, &self.ranks, earlier, wires)?;
+                earlier |= matches!(operation.offload, Stage::Waits(_));
             }
             any |= self.settle(index, completions);
         }
@@ -384,7 +384,7 @@ impl Group {
         let ops =
             self.ops.drain(..).filter_map(|slot| slot.operation).map(|operation| (Some(operation.seq), operation));
         for (seq, mut operation) in ops.chain(self.point_to_point.drain(..).map(|operation| (None, operation))) {
-            underneath::give_up(&mut operation, wires);
+            offload::give_up(&mut operation, wires);
             // The memory is its owner's again.
             operation.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
             operation.handle.fail(error.clone());

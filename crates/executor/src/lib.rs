@@ -9,7 +9,7 @@
 //! | `unexpected` | fragments that arrived before their receive was ready |
 //! | `limits` | how much is held and begun ahead |
 //! | `group` | the operations of a communicator in their order |
-//! | `underneath` | operations that the library of the transport does |
+//! | `offload` | operations that the offload library of the transport runs |
 //! | `wires` | the channels by rank, and which of them are lost |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`handle`] | the caller's view of an operation in flight |
@@ -18,12 +18,12 @@ mod group;
 pub mod handle;
 mod lane;
 mod limits;
+mod offload;
 mod operation;
 pub mod program;
 mod send;
 mod step;
 pub mod timeline;
-mod underneath;
 mod unexpected;
 mod wires;
 
@@ -239,7 +239,7 @@ impl Executor {
         }
     }
 
-    /// A group of the same ranks as another takes over what the library underneath has for it.
+    /// Hands the duplicate communicator that the offload library made for `from` to `to`, a group of the same ranks.
     pub fn inherit(&mut self, from: u32, to: u32) {
         if let Some(library) = self.wires.offload() {
             library.inherit(from, to);

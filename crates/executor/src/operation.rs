@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use super::lane::{Lane, Lent, State};
-use super::underneath::Stage;
+use super::offload::Stage;
 use crate::handle::Handle;
 use crate::program::Program;
 use paceline_kernels::dtype::Dtype;
@@ -165,7 +165,7 @@ pub(super) struct Operation {
     pub notes: Vec<(u32, super::step::Note)>,
     /// Of a step's last operation: what stood at the barrier has been released.
     pub step_released: bool,
-    pub underneath: Stage,
+    pub offload: Stage,
 }
 
 impl Operation {
@@ -206,7 +206,7 @@ impl Operation {
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, notes) = (0, 0, Vec::new());
-        let underneath = program.underneath().map_or(Stage::Done, Stage::Waits);
+        let offload = program.offload().map_or(Stage::Done, Stage::Waits);
         Operation {
             seq,
             signature,
@@ -227,13 +227,13 @@ impl Operation {
             arrived,
             notes,
             step_released: false,
-            underneath,
+            offload,
         }
     }
 
     pub fn is_done(&self) -> bool {
         let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
-        let done = matches!(self.underneath, Stage::Done);
+        let done = matches!(self.offload, Stage::Done);
         self.notes.is_empty() && met && done && self.parts.iter().all(Part::is_done)
     }
 

@@ -17,7 +17,7 @@ use paceline_schedule::{Bucket, Op, Schedule, Step};
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
 pub use exchange::{Exchange, SendRecv};
-pub use native::{Native, Underneath};
+pub use native::{Native, OffloadRequest};
 pub use reduce::{Reduce, ReduceScatter};
 
 /// The steps of a role, by lane and program counter, as in a [`Schedule`].
@@ -48,8 +48,8 @@ pub trait Program: Send {
         false
     }
 
-    /// What the library underneath is asked for when all lanes are over.
-    fn underneath(&self) -> Option<Underneath> {
+    /// What the offload library is asked to do once all lanes are done.
+    fn offload(&self) -> Option<OffloadRequest> {
         None
     }
 

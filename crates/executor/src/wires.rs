@@ -114,7 +114,7 @@ impl Wires {
         self.offload = Some(offload);
     }
 
-    /// The library underneath, if there is one.
+    /// The offload library, if there is one.
     pub(super) fn offload(&mut self) -> Option<&mut (dyn Offload + 'static)> {
         self.offload.as_deref_mut()
     }

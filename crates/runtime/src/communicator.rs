@@ -16,7 +16,7 @@ use crate::selection::{Choice, Plan, Planned, is_a_librarys};
 use lowering::Prepared;
 use paceline_engine::{Order, Shared, Submission};
 use paceline_executor::handle::Handle;
-use paceline_executor::program::{Barrier, Native, Scheduled, Underneath};
+use paceline_executor::program::{Barrier, Native, OffloadRequest, Scheduled};
 use paceline_executor::{Finish, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::LARGEST_FRAGMENT;
@@ -91,10 +91,10 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Has the library underneath make what it needs for this group. All of its ranks do this together.
+    /// Has the offload library create what it needs for this group. Collective over its ranks.
     fn join_library(&self) -> Result<()> {
         let native = self.shared.settings.strategy.as_deref().is_some_and(is_a_librarys);
-        let then = Underneath::Join(if native { HEIRS } else { 0 });
+        let then = OffloadRequest::Join(if native { HEIRS } else { 0 });
         let handle = Arc::new(Handle::new(None));
         let spec = OperationSpec {
             signature: Signature {
@@ -250,7 +250,7 @@ impl Communicator {
                 signature.plan = planned.digest ^ digest(request.postscale.to_bits().to_le_bytes());
                 lowering::prescale(&mut space, request);
                 roles.push((self.me, space));
-                Box::new(Native { barrier: Barrier { size: self.size() }, then: Underneath::AllReduce })
+                Box::new(Native { barrier: Barrier { size: self.size() }, then: OffloadRequest::AllReduce })
             }
             (None, None) => {
                 let plan = plan.ok_or_else(|| RunError::Failed("an all-reduce has a plan".into()))?;

@@ -56,8 +56,8 @@ impl Plan {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
             return Err(RunError::Usage(format!(
-                "strategy: {} is the all-reduce of a library underneath, and shared memory and TCP have none; choose ring \
-                 or tree, or transport mpi",
+                "strategy: {} runs in a communication library, which shared memory and TCP do not have; use ring or tree, \
+                 or transport mpi",
                 entry.name
             )));
         }
@@ -93,7 +93,7 @@ impl Plan {
         look_up(&self.strategy).is_ok_and(|entry| entry.uses(Knob::Servers))
     }
 
-    /// Whether the library underneath does it all.
+    /// Whether an offload library runs the whole operation.
     pub(crate) fn is_native(&self) -> bool {
         is_a_librarys(&self.strategy)
     }
@@ -114,7 +114,7 @@ impl Plan {
     }
 }
 
-/// Whether a strategy is the all-reduce of a library underneath.
+/// Whether a strategy is the all-reduce of an offload library.
 pub(crate) fn is_a_librarys(name: &str) -> bool {
     look_up(name).is_ok_and(|entry| entry.uses(Knob::Rates))
 }

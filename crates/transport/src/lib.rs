@@ -6,7 +6,7 @@
 //! | [`space`] | the memory of an operation |
 //! | [`channel`] | what a transport offers; [`shm`], [`tcp`] and [`loopback`] are transports |
 //! | [`multicast`] | one message to many ranks, copied by the network |
-//! | [`offload`] | collectives that the library underneath a transport does itself |
+//! | [`offload`] | collectives that a communication library runs itself |
 //! | [`error`] | why something cannot be done |
 pub mod channel;
 pub mod error;

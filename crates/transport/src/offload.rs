@@ -1,52 +1,51 @@
-//! Collectives that the library underneath a transport does itself: the all-reduce of MPI.
+//! Collectives that a communication library runs itself: the all-reduce of MPI.
 use std::time::Duration;
 
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 
 use crate::space::Space;
 
-/// An all-reduce under way in the library.
+/// An all-reduce in flight in the library.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OffloadTicket(pub u64);
 
-/// A library that must be called for anything to move, and has collectives of its own. Errors are what it says.
+/// A library that makes progress only when called, and has collectives of its own. Errors are the library's text.
 pub trait Offload: Send {
-    /// Has the library go on; whether anything moved.
+    /// Lets the library progress; returns whether anything moved.
     fn progress(&mut self) -> bool;
 
-    /// How long to sleep when nothing can be done: nothing wakes a sleeper when something comes.
+    /// How long to sleep when nothing can be done: the library does not wake sleepers.
     fn nap(&self) -> Duration;
 
-    /// Has the library make what it needs for a group, and for `duplicates` more groups of the same ranks. All ranks of the
-    /// group call this together; it waits for them.
+    /// Creates a communicator for a group, and `duplicates` more for later groups of the same ranks. Collective: it waits
+    /// for all ranks of the group.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     fn join(&mut self, group: u32, ranks: &[u32], duplicates: usize) -> Result<(), String>;
 
-    /// A group takes over one of the duplicates that were made for another of the same ranks. All of its ranks do so in one
-    /// order.
+    /// Hands one of the duplicates made for `from` to `to`. All ranks must do so in the same order.
     fn inherit(&mut self, from: u32, to: u32);
 
-    /// A group is not needed any more. All of its ranks come to this, at times of their own.
+    /// Frees what belongs to a group. All its ranks call this, each in its own time.
     fn part(&mut self, group: u32);
 
-    /// Begins the library's all-reduce of all elements of a space. The memory of the space must stay as it is until the
-    /// all-reduce is over or abandoned.
+    /// Begins an all-reduce of all elements of a space. The memory must not be touched until the all-reduce is done or
+    /// abandoned.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     fn all_reduce(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String>;
 
-    /// Whether an all-reduce is over; then the space holds the result.
+    /// Whether an all-reduce is done; the space then holds the result.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     fn all_reduced(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String>;
 
-    /// Gives up an all-reduce that may be under way; the library touches no memory of the caller's after this.
+    /// Abandons an all-reduce that may be in flight. The library does not touch the caller's memory afterwards.
     fn abandon(&mut self, ticket: &OffloadTicket);
 
-    /// Ends it; whether nothing of it is left.
+    /// Shuts the library down; returns whether nothing is left in flight.
     fn close(self: Box<Self>) -> bool;
 }

@@ -1,25 +1,25 @@
-//! What the library underneath does itself. Before it is asked, all ranks meet: a barrier whose messages carry what each
-//! takes the operation for, so that ranks that call different things are told, and one that is missing is waited for
-//! here, where an operation can be given up. MPI can do neither.
+//! Operations that the offload library runs. All ranks first meet at a barrier whose messages carry each rank's signature
+//! of the operation. That reports mismatched calls, and it keeps the wait for a missing rank where an operation can still be
+//! abandoned. MPI can do neither.
 use paceline_schedule::Step;
 
 use super::{Barrier, Program};
 
-/// What the library is asked for when all ranks have met.
+/// What the library is asked to do once all ranks have met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Underneath {
-    /// A communicator for the group, and so many for groups of the same ranks.
+pub enum OffloadRequest {
+    /// Create a communicator for the group, and this many duplicates for later groups of the same ranks.
     Join(usize),
-    /// An all-reduce of the operation's memory.
+    /// All-reduce the memory of the operation.
     AllReduce,
 }
 
-/// A barrier, then the library.
+/// A barrier, then a call of the library.
 pub struct Native {
-    /// In which all ranks meet.
+    /// Where all ranks meet.
     pub barrier: Barrier,
-    /// Afterwards.
-    pub then: Underneath,
+    /// What follows.
+    pub then: OffloadRequest,
 }
 
 impl Program for Native {
@@ -31,7 +31,7 @@ impl Program for Native {
         self.barrier.step(role, lane, pc)
     }
 
-    fn underneath(&self) -> Option<Underneath> {
+    fn offload(&self) -> Option<OffloadRequest> {
         Some(self.then)
     }
 }

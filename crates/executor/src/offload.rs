@@ -1,21 +1,21 @@
-//! Operations that the library underneath does, once all ranks have met.
+//! Operations that the offload library runs once all ranks have met.
 use super::operation::{Operation, Part};
 use super::wires::Wires;
-use crate::program::Underneath;
+use crate::program::OffloadRequest;
 use paceline_transport::error::RunError;
 use paceline_transport::offload::OffloadTicket;
 
-/// How far such an operation is.
+/// Progress of an offloaded operation.
 pub(super) enum Stage {
-    /// It waits for the other ranks, or for an earlier one: a library must be asked in the same order on all ranks.
-    Waits(Underneath),
-    /// The library is at it.
+    /// Waits for the other ranks, or for an earlier operation: the library must be called in the same order on all ranks.
+    Waits(OffloadRequest),
+    /// Running in the library.
     Runs(OffloadTicket),
-    /// There is nothing to ask a library for, or it is done.
+    /// Not offloaded, or done.
     Done,
 }
 
-/// Goes on; whether anything was done. `earlier`: one before it in the group still waits.
+/// Advances the operation; returns whether anything was done. `earlier`: one before it in the group still waits.
 pub(super) fn advance(
     operation: &mut Operation,
     group: u32,
@@ -24,35 +24,35 @@ pub(super) fn advance(
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
     let failed = |why: String| RunError::Failed(why);
-    let missing = || RunError::Failed("there is no library underneath".into());
-    match &operation.underneath {
+    let missing = || RunError::Failed("no offload library is loaded".into());
+    match &operation.offload {
         Stage::Done => return Ok(false),
         Stage::Waits(_) if earlier || !operation.parts.iter().all(Part::is_done) => return Ok(false),
-        Stage::Waits(Underneath::Join(heirs)) => {
+        Stage::Waits(OffloadRequest::Join(heirs)) => {
             wires.offload().ok_or_else(missing)?.join(group, ranks, *heirs).map_err(failed)?;
-            operation.underneath = Stage::Done;
+            operation.offload = Stage::Done;
         }
-        Stage::Waits(Underneath::AllReduce) => {
+        Stage::Waits(OffloadRequest::AllReduce) => {
             let kind = (operation.signature.dtype, operation.signature.op);
             let Some(part) = operation.parts.first_mut() else { return Ok(false) };
             let library = wires.offload().ok_or_else(missing)?;
-            operation.underneath = Stage::Runs(library.all_reduce(group, kind, &mut part.space).map_err(failed)?);
+            operation.offload = Stage::Runs(library.all_reduce(group, kind, &mut part.space).map_err(failed)?);
         }
         Stage::Runs(ticket) => {
             let Some(part) = operation.parts.first_mut() else { return Ok(false) };
             if !wires.offload().ok_or_else(missing)?.all_reduced(ticket, &mut part.space).map_err(failed)? {
                 return Ok(false);
             }
-            operation.underneath = Stage::Done;
+            operation.offload = Stage::Done;
         }
     }
     operation.moved += 1;
     Ok(true)
 }
 
-/// The operation has failed. If the library is at it, it may go on to touch the memory: then its owner is kept for ever.
+/// Gives up a failed operation. A library that is running it may still touch the memory, so its owner is leaked.
 pub(super) fn give_up(operation: &mut Operation, wires: &mut Wires) {
-    if let Stage::Runs(ticket) = &operation.underneath {
+    if let Stage::Runs(ticket) = &operation.offload {
         if let Some(library) = wires.offload() {
             library.abandon(ticket);
         }
