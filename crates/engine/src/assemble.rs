@@ -49,9 +49,10 @@ pub(super) fn assemble(
         peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
     };
     let placement = Placement::new(segment.clone(), neighbours(true), neighbours(false));
-    let lends = opened.iter().zip(&shared_with);
-    let lends = lends.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.lends()));
-    let lends = lends.collect();
+    let zero_copy = opened.iter().zip(&shared_with);
+    let zero_copy =
+        zero_copy.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.readable()));
+    let zero_copy = zero_copy.collect();
     let port = library.as_ref().map(|thread| thread.open_port(settings.start_timeout())).transpose()?;
     let mut sockets = Vec::new();
     let mut channels: Vec<Option<Box<dyn Channel>>> = Vec::new();
@@ -114,7 +115,7 @@ pub(super) fn assemble(
         settings,
         peers,
         hosts,
-        lends,
+        zero_copy,
         timeline,
         ledger,
         monitor,

@@ -75,7 +75,7 @@ pub struct Shared {
     /// By rank: what the host is called that it runs on; equal for ranks that share memory.
     pub hosts: Vec<u32>,
     /// By rank: whether its memory can be read from here.
-    pub lends: Vec<bool>,
+    pub zero_copy: Vec<bool>,
     /// What this rank did when.
     pub timeline: Arc<Timeline>,
     ledger: Arc<Ledger>,

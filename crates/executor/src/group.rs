@@ -1,7 +1,7 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
-use super::lane::{Lent, State};
+use super::lane::{State, ZeroCopySend};
 use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
 use super::step::{self, BARRIER_SLOT, Note, Place};
@@ -385,8 +385,8 @@ impl Group {
             self.ops.drain(..).filter_map(|slot| slot.operation).map(|operation| (Some(operation.seq), operation));
         for (seq, mut operation) in ops.chain(self.point_to_point.drain(..).map(|operation| (None, operation))) {
             offload::give_up(&mut operation, wires);
-            // The memory is its owner's again.
-            operation.lent().for_each(|Lent { rank, ticket, .. }| wires.revoke(rank, ticket));
+            // The owner may reuse its memory from here on.
+            operation.zero_copy_sends().for_each(|ZeroCopySend { rank, ticket, .. }| wires.cancel(rank, ticket));
             operation.handle.fail(error.clone());
             completions.push(Completion { handle: operation.handle, group: self.id, seq, keep: operation.keep });
         }

@@ -1,6 +1,6 @@
 //! How far a lane is.
 use super::wires::Wires;
-use paceline_transport::channel::Ticket;
+use paceline_transport::channel::SendTicket;
 
 /// All of a message has gone or come. (A message without payload is a fragment, too.)
 pub(super) const ALL: u64 = u64::MAX;
@@ -68,13 +68,13 @@ pub(super) enum State {
     Done,
 }
 
-/// A fragment that a peer has not returned.
+/// A zero-copy send that the peer has not read yet.
 #[derive(Clone, Copy)]
-pub(super) struct Lent {
+pub(super) struct ZeroCopySend {
     /// Of the job.
     pub rank: u32,
-    pub ticket: Ticket,
-    /// What will have been sent then.
+    pub ticket: SendTicket,
+    /// Elements sent once it has.
     pub upto: u64,
 }
 
@@ -101,8 +101,8 @@ pub(super) struct Lane {
     pub state: State,
     /// Of the step's send: what has gone, so that it may change.
     pub sent: Moved,
-    /// What is on its way.
-    pub lent: Option<Lent>,
+    /// The zero-copy send in flight.
+    pub zero_copy: Option<ZeroCopySend>,
     /// Whose fault it is that the step's send has not gone.
     pub refused: Refused,
     /// Of the step's receive, or of the receive behind the send it is at.

@@ -7,8 +7,8 @@ pub struct Limits {
     pub loopback_fragment: usize,
     /// Fragments in flight from one role of this process to another.
     pub loopback_fragments: usize,
-    /// Least bytes that are lent: below, finding the pages costs more than copying once more.
-    pub least_lent: usize,
+    /// Smallest zero-copy send in bytes: below, finding the pages costs more than a second copy.
+    pub zero_copy_min: usize,
     /// Queued unexpected bytes per wire above which no more are queued, unless nothing else helps.
     pub unexpected: usize,
     /// The same for sums that stream through this process, which need not arrive faster than they are forwarded. Also the
@@ -27,7 +27,7 @@ impl Default for Limits {
         Limits {
             loopback_fragment: 64 << 10,
             loopback_fragments: 8,
-            least_lent: 128 << 10,
+            zero_copy_min: 128 << 10,
             unexpected: 64 << 20,
             unexpected_streams: 4 << 20,
             ahead: 16 << 20,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
-use super::lane::{Lane, Lent, State};
+use super::lane::{Lane, State, ZeroCopySend};
 use super::offload::Stage;
 use crate::handle::Handle;
 use crate::program::Program;
@@ -78,8 +78,8 @@ pub struct OperationSpec {
     pub program: Box<dyn Program>,
     /// The roles this process plays, with their memory; the worker first.
     pub roles: Vec<(u32, Space)>,
-    /// Whether large pieces are lent rather than copied.
-    pub lends: bool,
+    /// Whether large pieces are sent without a copy.
+    pub zero_copy: bool,
     /// Of a send or receive.
     pub point_to_point: Option<PointToPoint>,
     /// Its place in a step.
@@ -146,7 +146,7 @@ pub(super) struct Operation {
     pub program: Box<dyn Program>,
     pub kernel: Kernel,
     pub parts: Vec<Part>,
-    pub lends: bool,
+    pub zero_copy: bool,
     pub point_to_point: Option<PointToPoint>,
     pub step: Option<InStep>,
     pub factor: Option<f64>,
@@ -174,7 +174,7 @@ impl Operation {
             signature,
             program,
             roles,
-            lends,
+            zero_copy,
             point_to_point,
             step,
             factor,
@@ -213,7 +213,7 @@ impl Operation {
             program,
             kernel,
             parts,
-            lends,
+            zero_copy,
             point_to_point,
             step,
             factor,
@@ -242,9 +242,9 @@ impl Operation {
         self.meeting.contains(&part.role)
     }
 
-    /// What peers have not returned.
-    pub fn lent(&self) -> impl Iterator<Item = Lent> {
-        self.parts.iter().flat_map(|part| &part.lanes).filter_map(|lane| lane.lent)
+    /// Zero-copy sends that peers have not read yet.
+    pub fn zero_copy_sends(&self) -> impl Iterator<Item = ZeroCopySend> {
+        self.parts.iter().flat_map(|part| &part.lanes).filter_map(|lane| lane.zero_copy)
     }
 
     pub fn is_receive_from_anybody(&self) -> bool {

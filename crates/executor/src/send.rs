@@ -1,15 +1,15 @@
 //! Sending the fragments of a lane's step: a copy to each receiver, or one that the network copies.
 use paceline_schedule::{Peers, Piece, Step};
 
-use super::lane::{ALL, Lent, Refused};
+use super::lane::{ALL, Refused, ZeroCopySend};
 use super::operation::{Operation, Part};
 use super::step::{Place, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
 
-/// Whether a piece stays as it is until the peer has it. Where the receive behind the send combines into the piece
-/// itself, two ranks that lend each other theirs would both wait.
-fn may_lend(operation: &Operation, part: usize, number: u32, at: usize, piece: Piece) -> bool {
+/// Whether a piece stays unchanged until the peer has read it. If the receive after the send combines into the same piece,
+/// two ranks that exchange zero-copy sends would wait for each other.
+fn may_send_zero_copy(operation: &Operation, part: usize, number: u32, at: usize, piece: Piece) -> bool {
     let Part { role, lanes, .. } = &operation.parts[part];
     match operation.program.step(*role, number, lanes[at].pc + 1) {
         Step::Recv { piece: into, .. } => into.apart(piece),
@@ -71,11 +71,11 @@ pub(super) fn send(
     let mut any = false;
     let lane = &mut operation.parts[part].lanes[at];
     lane.refused = Refused::Not;
-    if let Some(Lent { rank, ticket, upto }) = lane.lent {
-        if !wires.returned(rank, ticket) {
+    if let Some(ZeroCopySend { rank, ticket, upto }) = lane.zero_copy {
+        if !wires.is_complete(rank, ticket) {
             return (false, false);
         }
-        lane.lent = None;
+        lane.zero_copy = None;
         lane.sent.set(0, upto);
         shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
         operation.moved += 1;
@@ -84,7 +84,7 @@ pub(super) fn send(
     let copies = Copies::new(to, multicast, place, wires);
     let alone = matches!(copies, Copies::Each(Peers { count: 1, .. }));
     let whole = operation.parts[part].space.window().is_none();
-    let lends = operation.lends && alone && whole && may_lend(operation, part, number, at, piece);
+    let zero_copy = operation.zero_copy && alone && whole && may_send_zero_copy(operation, part, number, at, piece);
     let Part { role, space, lanes, .. } = &mut operation.parts[part];
     let lane = &mut lanes[at];
     for k in 0..copies.count() {
@@ -92,10 +92,10 @@ pub(super) fn send(
         let most = wires.fragment(rank);
         let mut sent = lane.sent.get(k);
         while sent < upto || (sent == 0 && piece.len == 0) {
-            let lent = if lends { wires.lends(rank) } else { 0 };
-            let run = space.run(piece.off + sent, (upto - sent).min((most.max(lent) / element) as u64));
-            let lent = lent > 0 && run.len() >= wires.least_lent();
-            let length = if lent { run.len() } else { run.len().min(most / element * element) };
+            let limit = if zero_copy { wires.zero_copy_limit(rank) } else { 0 };
+            let run = space.run(piece.off + sent, (upto - sent).min((most.max(limit) / element) as u64));
+            let zero_copy = limit > 0 && run.len() >= wires.zero_copy_min();
+            let length = if zero_copy { run.len() } else { run.len().min(most / element * element) };
             let run = &mut run[..length];
             let header = FragmentHeader {
                 group: place.group,
@@ -111,9 +111,9 @@ pub(super) fn send(
             let began = Shown::begins(&wires.timeline, sent);
             sent += (run.len() / element) as u64;
             sent = if sent == piece.len { ALL } else { sent };
-            if lent {
-                let Some(ticket) = wires.lend(rank, &header, run) else { break };
-                lane.lent = Some(Lent { rank, ticket, upto: sent });
+            if zero_copy {
+                let Some(ticket) = wires.send_zero_copy(rank, &header, run) else { break };
+                lane.zero_copy = Some(ZeroCopySend { rank, ticket, upto: sent });
                 if let Some(began) = began {
                     lane.sent.begin(k, began);
                 }

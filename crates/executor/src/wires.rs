@@ -11,7 +11,7 @@ use paceline_schedule::Peers;
 use super::Limits;
 use super::unexpected::UnexpectedQueue;
 use crate::timeline::Timeline;
-use paceline_transport::channel::{Channel, Sink, Ticket};
+use paceline_transport::channel::{Channel, SendTicket, Sink};
 use paceline_transport::header::FragmentHeader;
 use paceline_transport::loopback::Loopback;
 use paceline_transport::multicast::Multicast;
@@ -33,7 +33,7 @@ const LOOPBACK: u32 = 1 << 31;
 pub struct Wires {
     me: u32,
     loopback: Loopback,
-    least_lent: usize,
+    zero_copy_min: usize,
     /// By rank; none to itself.
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
@@ -67,7 +67,7 @@ impl Wires {
         let name = |channel: &Option<Box<dyn Channel>>| channel.as_ref().map_or("none", |channel| channel.name());
         let mut names: Vec<_> = channels.iter().map(name).collect();
         names[me as usize] = "self";
-        let Limits { loopback_fragment, loopback_fragments, least_lent, .. } = Limits::default();
+        let Limits { loopback_fragment, loopback_fragments, zero_copy_min, .. } = Limits::default();
         let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
@@ -76,7 +76,7 @@ impl Wires {
         Wires {
             me,
             loopback: Loopback::new(loopback_fragment, loopback_fragments),
-            least_lent,
+            zero_copy_min,
             channels,
             names,
             far,
@@ -95,7 +95,7 @@ impl Wires {
 
     pub(super) fn limit(&mut self, limits: &Limits) {
         self.loopback = Loopback::new(limits.loopback_fragment, limits.loopback_fragments);
-        self.least_lent = limits.least_lent;
+        self.zero_copy_min = limits.zero_copy_min;
     }
 
     /// Has multicasts go out as such from now on.
@@ -220,19 +220,19 @@ impl Wires {
         }
     }
 
-    /// Most bytes of a fragment that can be lent to this rank, or 0.
-    pub(super) fn lends(&self, rank: u32) -> usize {
-        self.channels[rank as usize].as_ref().map_or(0, |channel| channel.lends())
+    /// Largest zero-copy send to this rank in bytes, or 0.
+    pub(super) fn zero_copy_limit(&self, rank: u32) -> usize {
+        self.channels[rank as usize].as_ref().map_or(0, |channel| channel.zero_copy_limit())
     }
 
-    /// Least bytes that are lent.
-    pub(super) fn least_lent(&self) -> usize {
-        self.least_lent
+    /// Smallest zero-copy send, bytes.
+    pub(super) fn zero_copy_min(&self) -> usize {
+        self.zero_copy_min
     }
 
-    /// As [`Wires::send`]; the payload must not change until it has been returned.
-    pub(super) fn lend(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8]) -> Option<Ticket> {
-        match self.channels[rank as usize].as_mut()?.lend(header, payload) {
+    /// As [`Wires::send`]; the payload must not change until the send [is complete](Wires::is_complete).
+    pub(super) fn send_zero_copy(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8]) -> Option<SendTicket> {
+        match self.channels[rank as usize].as_mut()?.send_zero_copy(header, payload) {
             Ok(ticket) => {
                 self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
                 ticket
@@ -244,15 +244,15 @@ impl Wires {
         }
     }
 
-    /// Whether the rank has what was lent. One that was lost has it never: the operation waits until somebody fails it.
-    pub(super) fn returned(&mut self, rank: u32, ticket: Ticket) -> bool {
-        self.channels[rank as usize].as_mut().is_some_and(|channel| channel.returned(ticket))
+    /// Whether the rank has read a zero-copy send. A lost rank never has: the operation waits until it is failed.
+    pub(super) fn is_complete(&mut self, rank: u32, ticket: SendTicket) -> bool {
+        self.channels[rank as usize].as_mut().is_some_and(|channel| channel.is_complete(ticket))
     }
 
-    /// Takes back what was lent.
-    pub(super) fn revoke(&mut self, rank: u32, ticket: Ticket) {
+    /// Cancels a zero-copy send.
+    pub(super) fn cancel(&mut self, rank: u32, ticket: SendTicket) {
         if let Some(channel) = &mut self.channels[rank as usize] {
-            channel.revoke(ticket);
+            channel.cancel(ticket);
         }
     }
 

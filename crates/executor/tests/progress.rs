@@ -137,7 +137,7 @@ fn network() -> impl Strategy<Value = Network> {
             Limits {
                 loopback_fragment: elements * ELEMENT,
                 loopback_fragments,
-                least_lent: 2 * ELEMENT,
+                zero_copy_min: 2 * ELEMENT,
                 unexpected,
                 unexpected_streams,
                 ahead,
@@ -146,11 +146,11 @@ fn network() -> impl Strategy<Value = Network> {
             }
         });
     let sizes = (1usize..12, 1usize..4, prop_oneof![Just(0), 1usize..20]);
-    (any::<u64>(), sizes, any::<bool>(), limits).prop_map(|(seed, (elements, fragments, lent), far, limits)| Network {
+    (any::<u64>(), sizes, any::<bool>(), limits).prop_map(|(seed, (elements, fragments, extra), far, limits)| Network {
         seed,
         fragment: elements * ELEMENT,
         fragments,
-        lends: if lent > 0 { (elements + lent) * ELEMENT } else { 0 },
+        zero_copy: if extra > 0 { (elements + extra) * ELEMENT } else { 0 },
         far,
         limits,
     })
@@ -193,7 +193,7 @@ fn case(operations: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     });
     (strategy, operations, knobs(), network(), 0u64..40, any::<bool>()).prop_map(
         |(strategy, (topology, mut operations), knobs, network, more, step)| {
-            let largest = network.fragment.max(network.lends).max(network.limits.loopback_fragment) / ELEMENT;
+            let largest = network.fragment.max(network.zero_copy).max(network.limits.loopback_fragment) / ELEMENT;
             // Steps are of parameter servers that meet.
             let step = step && strategy.starts_with("ps") && knobs.barrier;
             if step {
@@ -228,7 +228,7 @@ proptest! {
 fn a_switch_passes_on_beside_a_worker_and_a_server() {
     for seed in 0..50 {
         let limits = Limits { unexpected_streams: 1 << 10, loopback_fragment: 64, ..Limits::default() };
-        let network = Network { seed, fragment: 128, fragments: 4, lends: 0, far: true, limits };
+        let network = Network { seed, fragment: 128, fragments: 4, zero_copy: 0, far: true, limits };
         let operation = Operation { elements: 4000, group: 0, late: vec![false, true], waits: vec![false; 2] };
         let case = Case {
             strategy: find("ps-aggregation").expect("a known strategy").name,

@@ -107,7 +107,7 @@ impl Communicator {
             },
             program: Box::new(Native { barrier: Barrier { size: self.size() }, then }),
             roles: vec![(self.me, Space::new(1))],
-            lends: false,
+            zero_copy: false,
             point_to_point: None,
             step: None,
             factor: None,
@@ -238,7 +238,7 @@ impl Communicator {
         if request.collective.rooted() {
             signature.root = request.root as u16;
         }
-        let lends = plan.as_ref().map_or_else(|| self.choice.lock().lends(), |planned| planned.plan.lends);
+        let zero_copy = plan.as_ref().map_or_else(|| self.choice.lock().zero_copy(), |planned| planned.plan.zero_copy);
         let ordered = plan.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
         let native = plan.as_ref().filter(|planned| planned.plan.is_native());
         let program = match (program, native) {
@@ -293,7 +293,7 @@ impl Communicator {
             signature,
             program,
             roles,
-            lends,
+            zero_copy,
             point_to_point,
             step,
             factor,

@@ -20,8 +20,8 @@ pub struct Plan {
     pub(crate) inside: Inside,
     pub(crate) placement: Placement,
     pub(crate) distribution: Distribution,
-    /// Whether large pieces are lent rather than copied; ranks need not agree on it.
-    pub lends: bool,
+    /// Whether large pieces are sent without a copy. Ranks need not agree on it.
+    pub zero_copy: bool,
     /// How the strategy's multicasts go out, if it has any.
     pub(crate) multicast: Option<Copied>,
 }
@@ -43,7 +43,7 @@ impl Plan {
             inside: Inside::default(),
             placement: Placement::default(),
             distribution: Distribution::default(),
-            lends: true,
+            zero_copy: true,
             multicast: None,
         }
     }
@@ -110,7 +110,7 @@ impl Plan {
             Some(Copied::Network(group)) => format!("{cut}, multicast to {group}"),
             Some(Copied::Sender) => format!("{cut}, its multicasts as unicasts"),
         };
-        if self.lends { cut } else { format!("{cut}, copied twice") }
+        if self.zero_copy { cut } else { format!("{cut}, copied twice") }
     }
 }
 
@@ -186,9 +186,9 @@ impl Choice {
         self.table[index.min(self.table.len() - 1)].1.clone()
     }
 
-    /// Whether operations that have no plan lend.
-    pub(crate) fn lends(&self) -> bool {
-        self.table.last().is_none_or(|(_, planned)| planned.plan.lends)
+    /// Whether operations without a plan send large pieces without a copy.
+    pub(crate) fn zero_copy(&self) -> bool {
+        self.table.last().is_none_or(|(_, planned)| planned.plan.zero_copy)
     }
 
     pub(crate) fn describe(&self) -> Vec<(u64, String)> {

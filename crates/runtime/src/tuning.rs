@@ -18,11 +18,11 @@ type Trial = (u64, u64, Vec<Plan>);
 /// Sizes at which candidates are measured.
 const TRIALS: usize = 4;
 
-fn trials(ranks: u32, lends: bool) -> [Trial; TRIALS] {
+fn trials(ranks: u32, zero_copy: bool) -> [Trial; TRIALS] {
     let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
     let halving = |cut| Plan::new("halving-doubling", Some(cut));
     let ring = |cut| Plan::new("ring", Some(cut));
-    let copied = |plan| Plan { lends: false, ..plan };
+    let copied = |plan| Plan { zero_copy: false, ..plan };
     let (whole, parts) = (ChunkBytes::Whole, |kib: u64| ChunkBytes::Size(kib * KIB));
     let tiny = vec![doubling(whole), copied(halving(whole))];
     let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(ChunkBytes::PerWorker)];
@@ -32,7 +32,7 @@ fn trials(ranks: u32, lends: bool) -> [Trial; TRIALS] {
         // Whole vectors are exchanged: of two ranks that moves no more than halves do.
         large.push(copied(doubling(parts(64))));
     }
-    if lends {
+    if zero_copy {
         large.extend([halving(parts(512)), ring(parts(512))]);
         huge.extend([halving(parts(512)), halving(parts(1024)), ring(parts(512))]);
     } else {
@@ -60,31 +60,31 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
     let simple = Planned::new(Plan::new("recursive-doubling", Some(ChunkBytes::Whole)), world.topology())?;
     let use_only = |planned: &Arc<Planned>| world.choice().lock().table = vec![(u64::MAX, planned.clone())];
     use_only(&simple);
-    // Whether any two can lend; and the first rank decides whether such a group has been measured before: ranks that did
-    // so in different groups have different results.
+    // Ranks agree on whether any two can send without a copy. The first rank decides whether such a group has been measured
+    // before, because ranks that did so in different groups have different results.
     let mut told = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS + 1];
-    told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.lends[rank as usize])));
+    told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.zero_copy[rank as usize])));
     if world.rank() == 0
         && let Some((_, known)) = tuned.0.lock().iter().find(|(shape, _)| shape == world.topology())
     {
         told[..TRIALS].copy_from_slice(&known.map(|index| index as f32));
     }
     all_reduce(world, &mut told, ReduceOp::Max)?;
-    let lends = told[TRIALS] > 0.0;
+    let zero_copy = told[TRIALS] > 0.0;
     let mut winners = [usize::MAX; TRIALS];
     for (winner, told) in winners.iter_mut().zip(told).filter(|(_, told)| *told >= 0.0) {
         *winner = told as usize;
     }
     let mut memory = Vec::new();
     let mut table = Vec::new();
-    for ((bytes, most, plans), winner) in trials(world.size(), lends).into_iter().zip(&mut winners) {
+    for ((bytes, most, plans), winner) in trials(world.size(), zero_copy).into_iter().zip(&mut winners) {
         let plans: Vec<_> =
             plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
         if *winner >= plans.len() {
             memory.resize((bytes / 4) as usize, 0f32);
             let times = measure(world, &mut memory, &plans, use_only)?;
-            // Lending gains more the larger the buffer is, and in huge pages: close to a tie it wins.
-            let cost = |index: &usize| times[*index] * if plans[*index].plan.lends { LENDING_BONUS } else { 1.0 };
+            // Zero-copy sends gain more in larger buffers and in huge pages, so they win a near tie.
+            let cost = |index: &usize| times[*index] * if plans[*index].plan.zero_copy { ZERO_COPY_BONUS } else { 1.0 };
             *winner = (0..plans.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
         }
         table.push((most, plans[*winner].clone()));
@@ -101,8 +101,8 @@ const LONG_ENOUGH_S: f32 = 0.010;
 const TURNS: usize = 5;
 /// What takes longer than this has its first time: the network is slow, and so would be the start.
 const SLOW_S: f32 = 0.02;
-/// By what the time of a plan that lends is multiplied.
-const LENDING_BONUS: f32 = 0.9;
+/// By what the time of a plan that zero_copy is multiplied.
+const ZERO_COPY_BONUS: f32 = 0.9;
 /// What took so many times as long as the fastest at first is not tried again.
 const HOPELESS: f32 = 3.0;
 

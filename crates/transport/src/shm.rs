@@ -5,8 +5,8 @@
 //! not matter, and nothing can be left behind, however a process ends. Its pages are reserved when it is made, so that
 //! a lack of memory is an error then and no signal later.
 //!
-//! A small fragment is copied into a slot and out of it. A large one can be lent: the slot says where it lies in the
-//! sender's memory, and the receiver copies it from there (`process_vm_readv`), where the system lets it.
+//! A small fragment is copied into a slot and out of it. A large one can be sent without that copy: the slot holds its
+//! address in the sender, and the receiver copies it from there (`process_vm_readv`), if the system permits.
 mod bell;
 mod mapping;
 mod peer;

@@ -7,7 +7,7 @@
 //! nothing can happen any more, ranks that are late begin; then executors force what is in the way aside, as they do after
 //! a time without progress; if that does not help either, the operation hangs.
 #![allow(dead_code, reason = "every test uses a part of it")]
-#![allow(unsafe_code, reason = "what is lent is an address")]
+#![allow(unsafe_code, reason = "a zero-copy send is an address")]
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::io;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use paceline_executor::handle::Handle;
 use paceline_executor::{Executor, Limits, Wires};
-use paceline_transport::channel::{Channel, Sink, Ticket};
+use paceline_transport::channel::{Channel, SendTicket, Sink};
 use paceline_transport::header::FragmentHeader;
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -23,15 +23,15 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 /// What a fragment holds: a copy, or an address and a length.
 enum Payload {
     Copied(Vec<u8>),
-    Lent(usize, usize),
+    Borrowed(usize, usize),
 }
 
 impl Payload {
     fn bytes(&self) -> &[u8] {
         match *self {
             Payload::Copied(ref bytes) => bytes,
-            // SAFETY: whoever lent it keeps it until it was taken, or revokes it before.
-            Payload::Lent(address, len) => unsafe { std::slice::from_raw_parts(address as *const u8, len) },
+            // SAFETY: the sender keeps the memory until the fragment was taken, or cancels before.
+            Payload::Borrowed(address, len) => unsafe { std::slice::from_raw_parts(address as *const u8, len) },
         }
     }
 }
@@ -109,20 +109,20 @@ impl Channel for Memory {
         Ok(self.put(header, || Payload::Copied(payload.to_vec())).is_some())
     }
 
-    fn lends(&self) -> usize {
-        self.network.lends
+    fn zero_copy_limit(&self) -> usize {
+        self.network.zero_copy
     }
 
-    fn lend(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<Ticket>> {
-        assert!(payload.len() <= self.network.lends && payload.len() == header.bytes as usize);
-        Ok(self.put(header, || Payload::Lent(payload.as_ptr() as usize, payload.len())).map(Ticket))
+    fn send_zero_copy(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<SendTicket>> {
+        assert!(payload.len() <= self.network.zero_copy && payload.len() == header.bytes as usize);
+        Ok(self.put(header, || Payload::Borrowed(payload.as_ptr() as usize, payload.len())).map(SendTicket))
     }
 
-    fn returned(&mut self, ticket: Ticket) -> bool {
+    fn is_complete(&mut self, ticket: SendTicket) -> bool {
         locked(&self.outgoing).taken > ticket.0
     }
 
-    fn revoke(&mut self, ticket: Ticket) {
+    fn cancel(&mut self, ticket: SendTicket) {
         let mut link = locked(&self.outgoing);
         let Some(at) = ticket.0.checked_sub(link.taken).map(|at| at as usize) else { return };
         let arrived = link.arrived.len();
@@ -177,8 +177,8 @@ pub struct Network {
     /// Bytes of a fragment, and fragments that a channel holds.
     pub fragment: usize,
     pub fragments: usize,
-    /// Bytes of a fragment that is lent, more than of others; 0: none is.
-    pub lends: usize,
+    /// Most bytes of a zero-copy send, more than of other fragments; 0: no zero-copy sends.
+    pub zero_copy: usize,
     /// Whether channels say that a network is between.
     pub far: bool,
     /// Of every executor.

@@ -27,7 +27,7 @@ pub use calling::{calling, signature};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transport {
     Shm,
-    /// Shared memory that lends nothing.
+    /// Shared memory without zero-copy sends.
     ShmCopied,
     Tcp,
     TwoStreams,
@@ -233,7 +233,7 @@ pub fn operation(signature: Signature, program: Box<dyn Program>, roles: Vec<(u3
         signature,
         program,
         roles,
-        lends: true,
+        zero_copy: true,
         point_to_point: None,
         step: None,
         factor: None,

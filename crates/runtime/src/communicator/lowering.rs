@@ -13,7 +13,7 @@ use paceline_transport::space::Space;
 /// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
 /// memory.
 const PASSED_BYTES: u64 = 64 << 10;
-/// Bytes of a piece of what goes both ways, where all are busy anyway: worth lending.
+/// Bytes of a piece of what goes both ways, where all ranks are busy anyway: large enough for zero-copy sends.
 const EXCHANGED_BYTES: u64 = 256 << 10;
 
 /// An operation ready to begin.

@@ -1,12 +1,12 @@
 //! The channel to a rank of the same host: a ring of slots in its segment, and one in ours.
 //!
-//! A slot has a state word: n + 1 once the n-th fragment stands in it. The reader counts what it has given back in the
-//! ring's head; the writer looks there only when it believes the ring to be full, or waits for what it has lent. So a
-//! fragment costs one transfer of the slot's cache lines, and nothing else is shared.
+//! A slot has a state word: n + 1 once it holds the n-th fragment. The reader counts released slots in the head of the ring;
+//! the writer reads that count only when the ring seems full or a zero-copy send is pending. So a fragment costs one transfer
+//! of the slot's cache lines, and nothing else is shared.
 //!
-//! The slot of a lent fragment holds an address instead of a payload. The writer may revoke it until the slot is given
-//! back; the reader looks after it has copied, and what it has copied from a revoked fragment does not count: its
-//! owner's operation has failed, and the memory may have been anybody's meanwhile.
+//! For a zero-copy send, the slot holds an address instead of a payload. The writer may cancel it until the slot is
+//! released. The reader checks for that after copying and discards what it copied from a cancelled fragment: the operation of
+//! the owner has failed, and the memory may have been reused.
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -14,18 +14,18 @@ use std::sync::atomic::{Ordering, fence};
 use super::bell::Ringer;
 use super::peer::PeerMemory;
 use super::segment::{RING_HEAD, RING_READS, SLOT_HEAD, SLOTS, Segment};
-use crate::channel::{Channel, Sink, Ticket};
+use crate::channel::{Channel, SendTicket, Sink};
 use crate::header::{FragmentHeader, HEADER_BYTES};
 
-/// In a slot's head: behind the state what the fragment is, then the header.
+/// Layout of a slot: the state, the kind of fragment, the header.
 const KIND_AT: usize = 4;
 const HEADER_AT: usize = 8;
 const INLINE: u32 = 0;
-const LENT: u32 = 1;
-const REVOKED: u32 = 2;
-/// Most bytes of a fragment that is lent: what the reader copies in one go, before it looks at others.
-const LARGEST_LENT: usize = crate::channel::LARGEST_FRAGMENT;
-/// What is combined is copied in parts of so many bytes, which stay in the cache between.
+const ZERO_COPY: u32 = 1;
+const CANCELLED: u32 = 2;
+/// Largest zero-copy send: what the reader copies in one go, before it looks at other channels.
+const LARGEST_ZERO_COPY: usize = crate::channel::LARGEST_FRAGMENT;
+/// Payloads to combine are copied in parts of this size, which stay in the cache in between.
 const PART: usize = 64 << 10;
 
 /// Both directions between this rank and a peer on the host.
@@ -36,16 +36,16 @@ pub struct ShmChannel {
     incoming_ring: usize,
     peer: Ringer,
     fragment: usize,
-    /// Fragments written, and how many of them are known to be given back.
+    /// Fragments written, and how many of them are known to be released.
     written: u32,
-    returned: u32,
+    released: u32,
     /// Fragments read.
     read: u32,
-    /// The front's header, decoded once.
+    /// Header of the front fragment, decoded once.
     front: Option<FragmentHeader>,
     /// The peer's memory, if it can be read.
     memory: Option<PeerMemory>,
-    /// A part of a lent fragment.
+    /// Buffer for a part of a zero-copy fragment.
     part: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl ShmChannel {
             peer: ringer,
             fragment,
             written: 0,
-            returned: 0,
+            released: 0,
             read: 0,
             front: None,
             memory,
@@ -78,15 +78,15 @@ impl ShmChannel {
 
     /// The next slot to write, if there is room.
     fn room(&mut self) -> Option<usize> {
-        if self.written.wrapping_sub(self.returned) == SLOTS {
-            self.look_for_returns();
+        if self.written.wrapping_sub(self.released) == SLOTS {
+            self.read_released();
         }
-        let room = self.written.wrapping_sub(self.returned) < SLOTS;
+        let room = self.written.wrapping_sub(self.released) < SLOTS;
         room.then(|| Self::slot(self.outgoing_ring, self.fragment, self.written))
     }
 
-    fn look_for_returns(&mut self) {
-        self.returned = self.outgoing.map.word(self.outgoing_ring).load(Ordering::Acquire);
+    fn read_released(&mut self) {
+        self.released = self.outgoing.map.word(self.outgoing_ring).load(Ordering::Acquire);
     }
 
     fn publish(&mut self, slot: usize, header: &FragmentHeader, kind: u32, payload: &[u8]) {
@@ -98,10 +98,10 @@ impl ShmChannel {
         self.peer.ring();
     }
 
-    /// The front's slot is the writer's again. `waited_for`: the writer may sleep until then.
-    fn give_back(&mut self, waited_for: bool) {
+    /// Releases the front slot to the writer. `waited_for`: the writer may be asleep until then.
+    fn release(&mut self, waited_for: bool) {
         self.front = None;
-        // A writer that sleeps for want of room has filled the last slot; one that has lent waits for its return.
+        // A writer that sleeps for lack of room has filled the last slot; one with a zero-copy send waits for its slot.
         let last = Self::slot(self.incoming_ring, self.fragment, self.read.wrapping_add(SLOTS - 1));
         let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS);
         self.read = self.read.wrapping_add(1);
@@ -111,7 +111,7 @@ impl ShmChannel {
         }
     }
 
-    /// Hands over the fragment that stands in the slot.
+    /// Delivers a fragment whose payload is in the slot.
     fn show(&self, slot: usize, bytes: usize, sink: Sink<'_>) -> bool {
         let payload = self.incoming.map.bytes(slot + SLOT_HEAD, bytes);
         match sink {
@@ -122,13 +122,13 @@ impl ShmChannel {
         true
     }
 
-    /// Copies a lent fragment; `false` if it was revoked.
+    /// Copies a zero-copy fragment from the peer; `false` if it was cancelled.
     fn fetch(&mut self, slot: usize, bytes: usize, sink: Sink<'_>) -> io::Result<bool> {
         let kind = self.incoming.map.word(slot + KIND_AT);
-        if kind.load(Ordering::Acquire) == REVOKED && !matches!(sink, Sink::Drop) {
+        if kind.load(Ordering::Acquire) == CANCELLED && !matches!(sink, Sink::Drop) {
             return Ok(false);
         }
-        let memory = self.memory.ok_or_else(|| io::Error::other("the peer lends memory that cannot be read"))?;
+        let memory = self.memory.ok_or_else(|| io::Error::other("the peer offers memory that cannot be read"))?;
         let address = self.incoming.map.bytes(slot + SLOT_HEAD, size_of::<u64>());
         let address = address.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte));
         let copied = match sink {
@@ -144,11 +144,11 @@ impl ShmChannel {
             }
             Sink::Drop => return Ok(true),
         };
-        // What was read is no newer than this: the owner revokes before it uses the memory again.
+        // The copy is older than this check, and the owner cancels before it reuses the memory.
         fence(Ordering::SeqCst);
-        let revoked = kind.load(Ordering::Acquire) == REVOKED;
+        let cancelled = kind.load(Ordering::Acquire) == CANCELLED;
         match copied {
-            _ if revoked => Ok(false),
+            _ if cancelled => Ok(false),
             Ok(()) => Ok(true),
             Err(error) => Err(error),
         }
@@ -156,14 +156,14 @@ impl ShmChannel {
 }
 
 impl Drop for ShmChannel {
-    /// However a connection ends: what the peer has not read yet it must not count.
+    /// The peer must not use fragments whose memory may be gone, however the connection ends.
     fn drop(&mut self) {
-        self.look_for_returns();
-        let out = self.written.wrapping_sub(self.returned).min(SLOTS);
+        self.read_released();
+        let out = self.written.wrapping_sub(self.released).min(SLOTS);
         for number in (0..out).map(|back| self.written.wrapping_sub(1 + back)) {
             let slot = Self::slot(self.outgoing_ring, self.fragment, number);
             let kind = self.outgoing.map.word(slot + KIND_AT);
-            let _ = kind.compare_exchange(LENT, REVOKED, Ordering::SeqCst, Ordering::Relaxed);
+            let _ = kind.compare_exchange(ZERO_COPY, CANCELLED, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 }
@@ -176,53 +176,53 @@ impl Channel for ShmChannel {
         Ok(true)
     }
 
-    fn lends(&self) -> usize {
+    fn zero_copy_limit(&self) -> usize {
         let reads = self.outgoing.map.word(self.outgoing_ring + RING_READS).load(Ordering::Acquire);
-        if reads == 1 { LARGEST_LENT } else { 0 }
+        if reads == 1 { LARGEST_ZERO_COPY } else { 0 }
     }
 
-    fn lend(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<Ticket>> {
-        assert!(payload.len() <= LARGEST_LENT);
+    fn send_zero_copy(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<Option<SendTicket>> {
+        assert!(payload.len() <= LARGEST_ZERO_COPY);
         let Some(slot) = self.room() else { return Ok(None) };
-        let ticket = Ticket(self.written);
-        self.publish(slot, header, LENT, &(payload.as_ptr() as u64).to_le_bytes());
+        let ticket = SendTicket(self.written);
+        self.publish(slot, header, ZERO_COPY, &(payload.as_ptr() as u64).to_le_bytes());
         Ok(Some(ticket))
     }
 
-    fn returned(&mut self, ticket: Ticket) -> bool {
-        // Fewer than `SLOTS` are not given back: what is not among those before `written` is.
-        let out = |returned: u32, written: u32| ticket.0.wrapping_sub(returned) < written.wrapping_sub(returned);
-        if out(self.returned, self.written) {
-            self.look_for_returns();
+    fn is_complete(&mut self, ticket: SendTicket) -> bool {
+        // At most `SLOTS` fragments are outstanding: those just before `written`. All others are complete.
+        let out = |released: u32, written: u32| ticket.0.wrapping_sub(released) < written.wrapping_sub(released);
+        if out(self.released, self.written) {
+            self.read_released();
         }
-        !out(self.returned, self.written)
+        !out(self.released, self.written)
     }
 
-    fn revoke(&mut self, ticket: Ticket) {
-        if !self.returned(ticket) {
+    fn cancel(&mut self, ticket: SendTicket) {
+        if !self.is_complete(ticket) {
             let slot = Self::slot(self.outgoing_ring, self.fragment, ticket.0);
-            self.outgoing.map.word(slot + KIND_AT).store(REVOKED, Ordering::SeqCst);
+            self.outgoing.map.word(slot + KIND_AT).store(CANCELLED, Ordering::SeqCst);
         }
     }
 
     fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
-        // What was revoked nobody gets, and it must not keep others from what stands behind it.
+        // Cancelled fragments are skipped, so that they do not block the ones behind them.
         let kind = |slot: usize| self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed);
         let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
         let here = |slot: usize| self.incoming.map.word(slot).load(Ordering::Acquire) == self.read.wrapping_add(1);
-        if here(slot) && kind(slot) == REVOKED {
-            self.give_back(true);
+        if here(slot) && kind(slot) == CANCELLED {
+            self.release(true);
             return self.front();
         }
         if self.front.is_none() {
             if !here(slot) {
                 return Ok(None);
             }
-            let most = if kind(slot) == INLINE { self.fragment } else { LARGEST_LENT };
+            let most = if kind(slot) == INLINE { self.fragment } else { LARGEST_ZERO_COPY };
             let mut bytes = [0; HEADER_BYTES];
             bytes.copy_from_slice(self.incoming.map.bytes(slot + HEADER_AT, HEADER_BYTES));
             let header = FragmentHeader::decode(&bytes).filter(|header| header.bytes as usize <= most);
-            self.front = Some(header.ok_or_else(|| io::Error::other("shared memory holds what is no fragment"))?);
+            self.front = Some(header.ok_or_else(|| io::Error::other("shared memory holds an invalid fragment"))?);
         }
         Ok(self.front)
     }
@@ -237,7 +237,7 @@ impl Channel for ShmChannel {
             self.fetch(slot, header.bytes as usize, sink)?
         };
         if taken {
-            self.give_back(!inline);
+            self.release(!inline);
         }
         Ok(taken)
     }

@@ -110,7 +110,7 @@ impl Segment {
 
     /// Whether its owner's memory can be read.
     #[must_use]
-    pub fn lends(&self) -> bool {
+    pub fn readable(&self) -> bool {
         self.memory.is_some()
     }
 

@@ -1,4 +1,4 @@
-//! Fragments that are lent: when they are the owner's again, and what becomes of them if the owner gives up.
+//! Zero-copy sends: when they complete, and what happens if the owner of the memory gives up.
 #![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
 mod world;
 
@@ -22,14 +22,14 @@ fn pair(transport: Transport) -> (Box<dyn Channel>, Box<dyn Channel>) {
 }
 
 #[test]
-fn what_is_lent_is_returned_when_it_has_been_read() {
+fn a_send_completes_when_it_has_been_read() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
-    assert!(ours.lends() >= BYTES);
+    assert!(ours.zero_copy_limit() >= BYTES);
     let payload: Vec<u8> = (0..BYTES).map(|i| (i * 7) as u8).collect();
-    // More than once around the ring, each read in another way.
+    // More than once around the ring, alternating the kind of read.
     for turn in 0..30 {
-        let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
-        assert!(!ours.returned(ticket));
+        let ticket = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
+        assert!(!ours.is_complete(ticket));
         assert_eq!(theirs.front().unwrap().unwrap().bytes as usize, BYTES);
         let mut copy = vec![0; BYTES];
         let taken = match turn % 3 {
@@ -38,75 +38,75 @@ fn what_is_lent_is_returned_when_it_has_been_read() {
             _ => theirs.take(Sink::Drop),
         };
         assert!(taken.unwrap());
-        assert!(ours.returned(ticket));
+        assert!(ours.is_complete(ticket));
         assert!(turn % 3 == 2 || copy == payload);
     }
 }
 
 #[test]
-fn no_more_is_lent_than_there_are_slots() {
+fn no_more_sends_are_in_flight_than_there_are_slots() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
     let mut tickets = Vec::new();
-    while let Some(ticket) = ours.lend(&header(), &payload).unwrap() {
+    while let Some(ticket) = ours.send_zero_copy(&header(), &payload).unwrap() {
         tickets.push(ticket);
     }
     assert!(!ours.send(&FragmentHeader { bytes: 1, ..header() }, &[1]).unwrap());
     for (index, &ticket) in tickets.iter().enumerate() {
         theirs.front().unwrap().unwrap();
         assert!(theirs.take(Sink::Drop).unwrap());
-        assert!(ours.returned(ticket));
-        assert!(tickets[index + 1..].iter().all(|&later| !ours.returned(later)));
+        assert!(ours.is_complete(ticket));
+        assert!(tickets[index + 1..].iter().all(|&later| !ours.is_complete(later)));
     }
 }
 
 #[test]
-fn what_was_revoked_is_not_received() {
+fn a_cancelled_send_is_not_received() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
-    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
-    ours.revoke(ticket);
-    // One that was already looked at, and one that was not: what stands behind them is the next.
+    let ticket = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
+    ours.cancel(ticket);
+    // One that the receiver had looked at, and one that it had not: the fragment behind them comes next.
     assert!(theirs.front().unwrap().is_none());
-    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
+    let ticket = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
-    ours.revoke(ticket);
+    ours.cancel(ticket);
     assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
     assert!(!theirs.take(Sink::Show(&mut |_, _| {})).unwrap());
     assert!(ours.send(&FragmentHeader { bytes: 1, ..header() }, &[5]).unwrap());
     assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
-    assert!(ours.returned(ticket) && theirs.take(Sink::Drop).unwrap());
-    // Too late: it has been read, and the slot belongs to another.
-    let ticket = ours.lend(&header(), &payload).unwrap().unwrap();
+    assert!(ours.is_complete(ticket) && theirs.take(Sink::Drop).unwrap());
+    // Too late: it has been read, and another fragment has the slot.
+    let ticket = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
-    ours.revoke(ticket);
+    ours.cancel(ticket);
     let mut copy = vec![0; BYTES];
-    let next = ours.lend(&header(), &payload).unwrap().unwrap();
+    let next = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
-    assert!(theirs.take(Sink::Into(&mut copy)).unwrap() && ours.returned(next) && copy == payload);
+    assert!(theirs.take(Sink::Into(&mut copy)).unwrap() && ours.is_complete(next) && copy == payload);
 }
 
 #[test]
-fn memory_that_is_gone_is_an_error_and_revoked_memory_none() {
+fn unreadable_memory_is_an_error_unless_cancelled() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     // SAFETY: never read here; the kernel is asked to, and refuses.
     let nowhere = unsafe { std::slice::from_raw_parts(std::ptr::without_provenance::<u8>(1 << 46), BYTES) };
-    let ticket = ours.lend(&header(), nowhere).unwrap().unwrap();
+    let ticket = ours.send_zero_copy(&header(), nowhere).unwrap().unwrap();
     theirs.front().unwrap().unwrap();
     assert!(theirs.take(Sink::Into(&mut vec![0; BYTES])).is_err());
-    ours.revoke(ticket);
+    ours.cancel(ticket);
     assert!(!theirs.take(Sink::Into(&mut vec![0; BYTES])).unwrap());
 }
 
 /// A connection that broke on one side only.
 #[test]
-fn who_drops_a_connection_takes_back_what_was_lent() {
+fn dropping_a_connection_cancels_its_sends() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
     assert!(ours.send(&FragmentHeader { bytes: 1, ..header() }, &[5]).unwrap());
-    ours.lend(&header(), &payload).unwrap().unwrap();
-    ours.lend(&header(), &payload).unwrap().unwrap();
+    ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
+    ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
     drop(ours);
     assert_eq!(theirs.front().unwrap().unwrap().bytes, 1);
     assert!(theirs.take(Sink::Drop).unwrap());
@@ -114,16 +114,16 @@ fn who_drops_a_connection_takes_back_what_was_lent() {
 }
 
 #[test]
-fn nothing_is_lent_to_who_cannot_read() {
+fn no_zero_copy_without_read_access() {
     for transport in [Transport::ShmCopied, Transport::Tcp] {
         let (ours, theirs) = pair(transport);
-        assert_eq!((ours.lends(), theirs.lends()), (0, 0), "{transport:?}");
+        assert_eq!((ours.zero_copy_limit(), theirs.zero_copy_limit()), (0, 0), "{transport:?}");
     }
 }
 
-/// Rank 0 lends, gives up and uses its memory for something else: rank 1 does not get that.
+/// Rank 0 sends, gives up and reuses its memory: rank 1 must not receive the new contents.
 #[test]
-fn who_gives_up_takes_back_what_was_lent() {
+fn failing_an_operation_cancels_its_sends() {
     let mut both = executors(2, Transport::Shm);
     let (mut sent, mut got) = (vec![1u8; BYTES], vec![0u8; BYTES]);
     let begin = |executor: &mut _, role, memory: &mut [u8]| {
@@ -138,7 +138,7 @@ fn who_gives_up_takes_back_what_was_lent() {
     };
     let theirs = begin(&mut both[0], 0, &mut sent);
     both[0].progress();
-    assert!(!theirs.done(), "it is lent, and nobody has read it");
+    assert!(!theirs.done(), "it is offered, and nobody has read it");
     both[0].fail_group(0, &RunError::Failed("given up".into()));
     assert!(theirs.done() && theirs.result().is_err());
     sent.fill(2);
@@ -148,7 +148,7 @@ fn who_gives_up_takes_back_what_was_lent() {
         both[1].queue_unexpected(true);
     }
     assert!(!ours.done() && got.iter().all(|&byte| byte == 0));
-    // When rank 1 hears of it, the slot is free for what comes later.
+    // Once rank 1 learns of the failure, the slot is free again.
     both[1].fail_group(0, &RunError::Failed("rank 0 gave up".into()));
     both[1].progress();
     for (rank, executor) in (0..).zip(&mut both) {
@@ -157,9 +157,9 @@ fn who_gives_up_takes_back_what_was_lent() {
     assert!(both[1].wires().lost.is_empty());
 }
 
-/// Both ranks lend what they exchange, late and early ones alike.
+/// Both ranks exchange without a copy, whoever is late.
 #[test]
-fn a_rank_that_comes_late_reads_what_was_lent() {
+fn a_late_rank_reads_what_was_sent() {
     let mut both = executors(2, Transport::Shm);
     on_all(&mut both, |rank, executor| {
         for turn in 0..20u8 {
