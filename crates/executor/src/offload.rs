@@ -28,8 +28,8 @@ pub(super) fn advance(
     match &operation.offload {
         Stage::Done => return Ok(false),
         Stage::Waits(_) if earlier || !operation.parts.iter().all(Part::is_done) => return Ok(false),
-        Stage::Waits(OffloadRequest::Join(heirs)) => {
-            wires.offload().ok_or_else(missing)?.join(group, ranks, *heirs).map_err(failed)?;
+        Stage::Waits(OffloadRequest::Join(duplicates)) => {
+            wires.offload().ok_or_else(missing)?.join(group, ranks, *duplicates).map_err(failed)?;
             operation.offload = Stage::Done;
         }
         Stage::Waits(OffloadRequest::AllReduce) => {

@@ -47,8 +47,8 @@ struct Running {
 /// A group's.
 struct Communicators {
     own: Handle,
-    /// For groups of the same ranks that are made when nobody waits for anybody.
-    heirs: VecDeque<Handle>,
+    /// Preallocated for groups of the same ranks, which are made without waiting for each other.
+    duplicates: VecDeque<Handle>,
 }
 
 pub(super) struct Collectives {
@@ -63,16 +63,16 @@ impl Collectives {
         Collectives { mpi: mpi.clone(), groups: HashMap::new(), running: HashMap::new(), next: 0 }
     }
 
-    pub fn join(&mut self, all: Handle, group: u32, ranks: &[u32], heirs: usize) -> Result<(), String> {
+    pub fn join(&mut self, all: Handle, group: u32, ranks: &[u32], duplicates: usize) -> Result<(), String> {
         let own = self.mpi.create(all, ranks, (group % TAGS) as c_int)?;
-        let heirs = (0..heirs).map(|_| self.mpi.duplicate(own)).collect::<Result<_, _>>()?;
-        self.groups.insert(group, Communicators { own, heirs });
+        let duplicates = (0..duplicates).map(|_| self.mpi.duplicate(own)).collect::<Result<_, _>>()?;
+        self.groups.insert(group, Communicators { own, duplicates });
         Ok(())
     }
 
     pub fn inherit(&mut self, from: u32, to: u32) {
-        if let Some(own) = self.groups.get_mut(&from).and_then(|group| group.heirs.pop_front()) {
-            self.groups.insert(to, Communicators { own, heirs: VecDeque::new() });
+        if let Some(own) = self.groups.get_mut(&from).and_then(|group| group.duplicates.pop_front()) {
+            self.groups.insert(to, Communicators { own, duplicates: VecDeque::new() });
         }
     }
 
@@ -86,7 +86,7 @@ impl Collectives {
     }
 
     fn free(&self, group: Communicators) {
-        group.heirs.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
+        group.duplicates.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
     }
 
     pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {

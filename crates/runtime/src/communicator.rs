@@ -30,9 +30,9 @@ const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;
 /// Most bytes of a bucket for which a server takes memory.
 const MOST_SERVED: u64 = 1 << 40;
 
-/// Groups of the same ranks that can be made of one without waiting and have the library's all-reduce: plans of
-/// coordinators.
-const HEIRS: usize = 4;
+/// Duplicate communicators that are made in advance, so that later groups of the same ranks need not wait for each other:
+/// the plans of coordinators.
+const DUPLICATES: usize = 4;
 
 /// A group of ranks. Each of them calls the same operations in the same order; sends and receives are outside of that order.
 pub struct Communicator {
@@ -94,7 +94,7 @@ impl Communicator {
     /// Has the offload library create what it needs for this group. Collective over its ranks.
     fn join_library(&self) -> Result<()> {
         let native = self.shared.settings.strategy.as_deref().is_some_and(is_a_librarys);
-        let then = OffloadRequest::Join(if native { HEIRS } else { 0 });
+        let then = OffloadRequest::Join(if native { DUPLICATES } else { 0 });
         let handle = Arc::new(Handle::new(None));
         let spec = OperationSpec {
             signature: Signature {

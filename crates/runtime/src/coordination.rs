@@ -12,15 +12,15 @@
 //! | `exchange` | what its actions mean between ranks |
 //! | `begin` | from tensors that were agreed on to an operation of the runtime |
 //! | `planned`, `steps` | the policy `graph`: tensors that are planned, and not agreed on |
-//! | `marks` | what travels with planned tensors |
+//! | `status_words` | words that travel with planned tensors: what was not as planned |
 //! | `output` | memory for results whose size is known late |
 mod begin;
 mod exchange;
 mod machine;
-mod marks;
 mod named;
 mod output;
 mod planned;
+mod status_words;
 mod steps;
 mod thread;
 

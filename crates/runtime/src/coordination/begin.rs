@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use paceline_coordinator::{Agreed, Bucket, Terms};
 
-use super::marks::Marks;
 use super::named::{Keep, Named};
 use super::output::Output;
+use super::status_words::StatusWords;
 use crate::communicator::{Communicator, Memory, Request};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
@@ -19,16 +19,16 @@ use paceline_transport::header::Collective;
 
 /// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
 /// of those that it has not. `number`: by which servers share buckets out.
-/// `marks` travel behind the tensors.
+/// `status` travels behind the tensors.
 pub(super) fn begin(
     data: &Communicator,
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
     (number, how): (u32, Submission),
-    marks: Option<&Arc<Marks>>,
+    status: Option<&Arc<StatusWords>>,
 ) -> Result<Arc<Handle>> {
     let agreed = if data.shared.timeline.on() { timeline::now() } else { 0 };
-    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, how), marks);
+    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, how), status);
     if let Ok(handle) = &begun
         && agreed > 0
     {
@@ -37,8 +37,8 @@ pub(super) fn begin(
     // Others have begun it: if it cannot be here, nothing goes on.
     for (place, operation) in named.iter().enumerate() {
         let Some(operation) = operation else { continue };
-        if let Some(marks) = marks {
-            let _ = operation.marks.set((marks.clone(), place));
+        if let Some(status) = status {
+            let _ = operation.status.set((status.clone(), place));
         }
         match &begun {
             Ok(handle) => operation.begin(handle.clone()),
@@ -85,7 +85,7 @@ fn submit(
     bucket: &Bucket,
     named: &[Option<Arc<Named>>],
     (number, how): (u32, Submission),
-    marks: Option<&Arc<Marks>>,
+    status: Option<&Arc<StatusWords>>,
 ) -> Result<Arc<Handle>> {
     let terms = &first.request.terms;
     let (collective, op, dtype) = understand(terms)?;
@@ -105,9 +105,9 @@ fn submit(
             keeps.push(Box::new(zeros));
         }
     }
-    if let Some(marks) = marks {
-        inputs.push(marks.memory());
-        keeps.push(Box::new(marks.clone()));
+    if let Some(status) = status {
+        inputs.push(status.memory());
+        keeps.push(Box::new(status.clone()));
     }
     let row: u64 = terms.shape.iter().product();
     let own = |from: usize, at: usize| first.own.get(from).and_then(|own| own.get(at)).copied().unwrap_or(0) * row;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use paceline_coordinator::{Request, Terms};
 use parking_lot::{Condvar, Mutex};
 
-use super::marks::Marks;
 use super::output::Output;
+use super::status_words::StatusWords;
 use crate::communicator::Memory;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
@@ -72,7 +72,7 @@ pub struct Named {
     /// Its number among all that was negotiated, and whether some rank had no more data then.
     order: OnceLock<(u64, bool)>,
     /// What travelled with it, and its place there, if it was planned.
-    pub(super) marks: OnceLock<(Arc<Marks>, usize)>,
+    pub(super) status: OnceLock<(Arc<StatusWords>, usize)>,
 }
 
 impl Named {
@@ -161,7 +161,7 @@ impl Named {
             output: OnceLock::new(),
             own: OnceLock::new(),
             order: OnceLock::new(),
-            marks: OnceLock::new(),
+            status: OnceLock::new(),
         }
     }
 
@@ -237,8 +237,8 @@ impl Named {
 
     /// Once it is over, and if it was planned: every rank had this tensor.
     pub(super) fn complete(&self) -> Result<()> {
-        match self.marks.get() {
-            Some((marks, place)) if marks.absent(*place) => Err(RunError::Failed(format!(
+        match self.status.get() {
+            Some((status, place)) if status.absent(*place) => Err(RunError::Failed(format!(
                 "tensor '{}': another rank did not have it in this step, or with another shape or dtype; have all ranks \
                  change their models together, or take --coordinator negotiate, which says which rank it is",
                 self.name()

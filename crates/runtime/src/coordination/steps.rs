@@ -10,8 +10,8 @@ use paceline_coordinator::{Agreed, Bucket, Graph, Issue, Limits, Place, Proposal
 use parking_lot::Mutex;
 
 use super::begin;
-use super::marks::Marks;
 use super::named::Named;
+use super::status_words::StatusWords;
 use crate::communicator::Communicator;
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
@@ -30,7 +30,7 @@ struct Steps {
     /// In slots, not begun.
     waiting: Vec<Option<Arc<Named>>>,
     /// Of this step.
-    begun: Vec<(Arc<Handle>, Arc<Marks>)>,
+    begun: Vec<(Arc<Handle>, Arc<StatusWords>)>,
     /// Of this step, negotiated.
     negotiated: Vec<Arc<Named>>,
     /// What ranks gather of each other's proposals.
@@ -173,7 +173,7 @@ impl Planner {
         }
         let begun = std::mem::take(&mut steps.begun);
         self.waited.fetch_add(begun.len() as u64, Ordering::Relaxed);
-        let irregular = begun.iter().any(|(_, marks)| marks.irregular());
+        let irregular = begun.iter().any(|(_, status)| status.irregular());
         // What was negotiated began in the same order on all ranks, and so did the gather of their proposals.
         let negotiated = std::mem::take(&mut steps.negotiated);
         let orders: Vec<(u64, bool)> = negotiated.iter().filter_map(|operation| operation.order()).collect();
@@ -234,10 +234,10 @@ impl Planner {
                 .parse()
                 .map_err(|error| RunError::Failed(format!("'{}': {error}", seen.terms.call)))?;
             let places = absent.iter().map(|slot| slot - slots.start);
-            let marks = Arc::new(Marks::new(dtype, slots.len(), irregular, places));
+            let status = Arc::new(StatusWords::new(dtype, slots.len(), irregular, places));
             let how = Submission { timeout: Some(self.patience), background: true };
-            let handle = begin::begin(&tensors, bucket, &named, (0, how), Some(&marks))?;
-            steps.begun.push((handle, marks));
+            let handle = begin::begin(&tensors, bucket, &named, (0, how), Some(&status))?;
+            steps.begun.push((handle, status));
             self.planned.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
