@@ -26,7 +26,7 @@ use paceline_rendezvous::Mesh;
 use paceline_transport::channel::Channel;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Key, Multicast, Port, Sizes};
-use paceline_transport::shm::{Bell, Segment, ShmChannel};
+use paceline_transport::shm::{Segment, ShmChannel, Waker};
 use paceline_transport::tcp::TcpChannel;
 
 /// The sockets of multicasts, their key and their sizes.
@@ -40,7 +40,7 @@ pub(super) fn assemble(
     rank: u32,
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
-    (segment, bell, opened, shared_with): (Arc<Segment>, Bell, Vec<Opened>, Vec<bool>),
+    (segment, waker, opened, shared_with): (Arc<Segment>, Waker, Vec<Opened>, Vec<bool>),
     (mesh, called, multicast, library): (Mesh, Option<grpc::Connected>, Option<Multicasting>, Option<Arc<mpi::Thread>>),
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
@@ -67,8 +67,8 @@ pub(super) fn assemble(
             _ if peer == rank => None,
             _ if port.is_some() => port.as_ref().map(|port| port.channel(peer)),
             (Some(channel), _) => Some(Box::new(channel)),
-            (None, Some((memory, ringer))) if shared_with[peer as usize] => {
-                let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), ringer);
+            (None, Some((memory, peer_waker))) if shared_with[peer as usize] => {
+                let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), peer_waker);
                 Some(Box::new(channel))
             }
             _ => Some(Box::new(TcpChannel::new(streams).map_err(system("a connection"))?)),
@@ -104,7 +104,7 @@ pub(super) fn assemble(
     let (ledger, orders) = (Arc::<Ledger>::default(), Arc::<Orders>::default());
     let monitor = Arc::new(Monitor::new().map_err(system("a pipe cannot be made"))?);
     let tells = (ledger.clone(), monitor.clone(), timeline.clone());
-    let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, bell, host)));
+    let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, waker, host)));
     let detector = FailureDetector::new(
         (rank, peers.clone(), &settings),
         controls,

@@ -14,7 +14,7 @@ use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
 use paceline_transport::error::RunError;
-use paceline_transport::shm::Bell;
+use paceline_transport::shm::Waker;
 
 /// How a thread waits that finds nothing to do.
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO
 const FORCE_UNEXPECTED: Duration = Duration::from_secs(1);
 /// How long whoever leaves waits until all that it sent is on its way.
 const LEAVING: Duration = Duration::from_secs(5);
-/// The longest sleep: the bell and the sockets end it earlier, and this bounds what a lost event would cost.
+/// The longest sleep: wakers and sockets end it earlier; this bounds the cost of a lost event.
 const NAP: Duration = Duration::from_millis(500);
 
 /// The executor, and who drives it: a caller that waits, or the progress thread. All others sleep.
@@ -59,8 +59,8 @@ pub(super) struct Driver {
     monitor: Arc<Monitor>,
     timeline: Arc<Timeline>,
     placement: Placement,
-    /// Peers on this host ring it.
-    bell: Bell,
+    /// Peers on this host use it to wake this rank.
+    waker: Waker,
     /// Callers that sleep because another thread drives.
     parked: AtomicUsize,
     turn: Mutex<()>,
@@ -96,7 +96,7 @@ impl Driver {
     pub fn new(
         core: Executor,
         (ledger, monitor, timeline): (Arc<Ledger>, Arc<Monitor>, Arc<Timeline>),
-        (placement, bell, host): (Placement, Bell, Host),
+        (placement, waker, host): (Placement, Waker, Host),
     ) -> Driver {
         Driver {
             core: Mutex::new(core),
@@ -104,7 +104,7 @@ impl Driver {
             monitor,
             timeline,
             placement,
-            bell,
+            waker,
             parked: AtomicUsize::new(0),
             turn: Mutex::new(()),
             changed: Condvar::new(),
@@ -133,7 +133,7 @@ impl Driver {
     /// Something new is in the ledger: whoever drives and sleeps is woken.
     pub fn announce(&self) {
         self.ledger.mark_news();
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// From now on the progress thread runs on this core alone.
@@ -449,21 +449,21 @@ impl Driver {
         }
     }
 
-    /// Sleeps until a peer rings, a socket has something or the time is over; whether `over` came true before.
+    /// Sleeps until a peer wakes this rank, a socket is ready or the time is up. Returns whether `over` became true before.
     fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
-        self.bell.about_to_sleep();
+        self.waker.about_to_sleep();
         if self.turn_once(core) || over() {
-            self.bell.awake();
+            self.waker.awake();
             return over();
         }
         {
             let nap = core.wires().nap().map_or(nap, |due| nap.min(due));
-            let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+            let mut fds = vec![PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN)];
             core.wires().watch(&mut fds);
             let time = Timespec { tv_sec: nap.as_secs().cast_signed(), tv_nsec: i64::from(nap.subsec_nanos()) };
             let _ = poll(&mut fds, Some(&time));
         }
-        self.bell.awake();
+        self.waker.awake();
         false
     }
 

@@ -37,7 +37,7 @@ const STALE: Duration = Duration::from_secs(3);
 /// What other threads use of it.
 pub(super) struct Monitor {
     outbox: Mutex<Vec<MonitorCommand>>,
-    bell: (OwnedFd, OwnedFd),
+    wake_pipe: (OwnedFd, OwnedFd),
 }
 
 enum MonitorCommand {
@@ -49,13 +49,13 @@ enum MonitorCommand {
 impl Monitor {
     pub fn new() -> std::io::Result<Monitor> {
         use rustix::pipe::{PipeFlags, pipe_with};
-        let bell = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Monitor { outbox: Mutex::new(Vec::new()), bell })
+        let wake_pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Monitor { outbox: Mutex::new(Vec::new()), wake_pipe })
     }
 
     fn post(&self, commands: impl IntoIterator<Item = MonitorCommand>) {
         self.outbox.lock().extend(commands);
-        let _ = rustix::io::write(&self.bell.1, &[1]);
+        let _ = rustix::io::write(&self.wake_pipe.1, &[1]);
     }
 
     /// Tells the others of a group that it has failed here.
@@ -105,7 +105,7 @@ pub(super) struct FailureDetector {
     orders: Arc<Orders>,
     controls: Vec<Option<Control>>,
     states: Vec<PeerState>,
-    heard: Vec<Option<Instant>>,
+    last_heard: Vec<Option<Instant>>,
     /// Data connections that broke while the control connection did not.
     lost: Vec<(u32, String, Instant)>,
     /// Who went first, and how: others go because of it, and their goodbyes may come before its own.
@@ -119,7 +119,7 @@ impl FailureDetector {
         (ledger, driver, monitor, orders): (Arc<Ledger>, Arc<Driver>, Arc<Monitor>, Arc<Orders>),
     ) -> FailureDetector {
         let states = controls.iter().map(|_| PeerState::Here).collect();
-        let heard = controls.iter().map(|_| None).collect();
+        let last_heard = controls.iter().map(|_| None).collect();
         FailureDetector {
             rank,
             workers: peers.len() as u32 - settings.helpers(),
@@ -131,7 +131,7 @@ impl FailureDetector {
             orders,
             controls,
             states,
-            heard,
+            last_heard,
             lost: Vec::new(),
             first: None,
         }
@@ -151,7 +151,7 @@ impl FailureDetector {
                 }
             }
             for rank in 0..self.controls.len() as u32 {
-                self.listen(rank);
+                self.receive(rank);
             }
             tick = if self.ledger.operations().in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
             self.inspect();
@@ -159,7 +159,7 @@ impl FailureDetector {
     }
 
     fn wait(&self, tick: Duration) {
-        let mut fds = vec![PollFd::new(&self.monitor.bell.0, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.monitor.wake_pipe.0, PollFlags::IN)];
         for control in self.controls.iter().flatten() {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, control.full());
@@ -167,8 +167,8 @@ impl FailureDetector {
         }
         let time = Timespec { tv_sec: tick.as_secs().cast_signed(), tv_nsec: i64::from(tick.subsec_nanos()) };
         let _ = poll(&mut fds, Some(&time));
-        let mut rings = [0u8; 64];
-        while rustix::io::read(&self.monitor.bell.0, &mut rings).is_ok_and(|n| n == rings.len()) {}
+        let mut drained = [0u8; 64];
+        while rustix::io::read(&self.monitor.wake_pipe.0, &mut drained).is_ok_and(|n| n == drained.len()) {}
     }
 
     fn send(&mut self, rank: u32, message: &Message) {
@@ -196,15 +196,15 @@ impl FailureDetector {
         }
     }
 
-    fn listen(&mut self, rank: u32) {
+    fn receive(&mut self, rank: u32) {
         let Some(control) = &mut self.controls[rank as usize] else { return };
         let _ = control.flush();
         let (messages, end) = control.receive();
         if !messages.is_empty() {
-            self.heard[rank as usize] = Some(Instant::now());
+            self.last_heard[rank as usize] = Some(Instant::now());
         }
         for message in messages {
-            self.hear(rank, message);
+            self.handle(rank, message);
         }
         if let Some(how) = end {
             self.controls[rank as usize] = None;
@@ -217,7 +217,7 @@ impl FailureDetector {
         }
     }
 
-    fn hear(&mut self, rank: u32, message: Message) {
+    fn handle(&mut self, rank: u32, message: Message) {
         match message {
             Message::Bye { called, after } => {
                 // What a peer says is looked at before it is used.
@@ -421,7 +421,7 @@ impl FailureDetector {
     /// gradient), does not for a rank that has not answered either: that is stopped.
     fn limit(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> Duration {
         let usual = self.timeout;
-        let mute = |rank: &&u32| self.heard[**rank as usize].is_none_or(|at| now - at >= usual);
+        let mute = |rank: &&u32| self.last_heard[**rank as usize].is_none_or(|at| now - at >= usual);
         let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|rank| mute(&rank));
         if stopped { usual } else { waiting.timeout }
     }
@@ -437,7 +437,7 @@ impl FailureDetector {
     fn blame(&self, waiting: &InFlight, others: &[u32], peers: &[Peer], now: Instant) -> String {
         let (mut silent, mut absent, mut here) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in others {
-            let fresh = self.heard[rank as usize].is_some_and(|at| now - at < STALE);
+            let fresh = self.last_heard[rank as usize].is_some_and(|at| now - at < STALE);
             match (fresh, waiting.answers.get(&rank)) {
                 (false, _) => silent.push(rank),
                 (true, Some(Answer::Later(..)) | None) => absent.push(rank),

@@ -31,10 +31,10 @@ pub(super) struct Introduction {
     pub(super) multicast: Option<(usize, usize)>,
 }
 
-/// The doors of a rank: where others connect to it, and what else is told of it.
-pub(super) struct Doors {
+/// Where other ranks connect to this one.
+pub(super) struct Endpoints {
     pub(super) listener: Listener,
-    pub(super) grpc: Option<grpc::Door>,
+    pub(super) grpc: Option<grpc::GrpcListener>,
     pub(super) multicast: Option<Port>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn introduce(
     rank: u32,
     size: u32,
     settings: &Settings,
-    doors: &Doors,
+    endpoints: &Endpoints,
     exchange: Exchange<'_>,
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
@@ -68,13 +68,13 @@ pub(super) fn introduce(
     let mine = Introduction {
         peer: Peer { rank, host, pid: std::process::id(), server, switch },
         machine: machine(),
-        address: doors.listener.address(),
+        address: endpoints.listener.address(),
         job,
         clock: timeline::now(),
         version: env!("CARGO_PKG_VERSION").into(),
         settings: told(settings),
-        grpc: doors.grpc.as_ref().map(|door| door.offer().clone()),
-        multicast: doors.multicast.as_ref().map(|port| (port.payload, port.buffer)),
+        grpc: endpoints.grpc.as_ref().map(|listener| listener.offer().clone()),
+        multicast: endpoints.multicast.as_ref().map(|port| (port.payload, port.buffer)),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {

@@ -17,7 +17,7 @@
 //! | `assemble` | channels and threads of a rank that has met the others |
 //! | `orders` | what a parameter server is told to take part in |
 //! | `peers` | who the other ranks are |
-//! | `listeners` | coordinators, which hear what befalls their group |
+//! | `listeners` | coordinators that listen for what happens to their group |
 //! | `placement` | two ranks that wait on one core |
 //! | [`settings`] | of a job |
 //! | `fork` | what a forked child must let go of |
@@ -288,17 +288,17 @@ impl Shared {
         self.driver.let_go_of(id, error);
     }
 
-    /// From now on the listener hears what befalls the group.
+    /// Registers a listener for what happens to the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
         self.ledger.listeners.lock().add(group, listener);
-        // What came before it listened.
+        // What happened before it listened.
         let failed = self.ledger.operations().groups.get(&group).and_then(|group| group.failed.clone());
         if let Some(error) = failed {
             self.ledger.listeners.lock().tell(group, &News::Failed(error));
         }
     }
 
-    /// The listener of the group hears no more.
+    /// Removes the listener of the group.
     pub fn listen_no_more(&self, group: u32) {
         self.ledger.listeners.lock().remove(group);
     }

@@ -1,4 +1,4 @@
-//! Coordinators, which hear what befalls their group.
+//! Coordinators listen for what happens to their group.
 use std::collections::HashMap;
 use std::sync::Weak;
 
@@ -15,10 +15,10 @@ pub enum News {
     Failed(RunError),
 }
 
-/// Who hears what befalls a group.
+/// Listens for what happens to a group.
 pub trait Listener: Send + Sync {
-    /// Something has.
-    fn hear(&self, news: News);
+    /// Something has happened.
+    fn notify(&self, news: News);
 }
 
 /// By group.
@@ -32,7 +32,7 @@ pub(super) struct Listeners {
 impl Listeners {
     pub fn add(&mut self, group: u32, listener: Weak<dyn Listener>) {
         if let (Some(cycle), Some(listener)) = (self.early.remove(&group), listener.upgrade()) {
-            listener.hear(News::Invited(cycle));
+            listener.notify(News::Invited(cycle));
         }
         self.known.insert(group, listener);
     }
@@ -51,11 +51,11 @@ impl Listeners {
 
     pub fn tell(&self, group: u32, news: &News) {
         if let Some(listener) = self.known.get(&group).and_then(Weak::upgrade) {
-            listener.hear(news.clone());
+            listener.notify(news.clone());
         }
     }
 
     pub fn tell_all(&self, news: &News) {
-        self.known.values().filter_map(Weak::upgrade).for_each(|listener| listener.hear(news.clone()));
+        self.known.values().filter_map(Weak::upgrade).for_each(|listener| listener.notify(news.clone()));
     }
 }

@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 use super::introduction::{Exchange, round};
 use crate::settings::Settings;
 use paceline_transport::error::Result;
-use paceline_transport::shm::{Ringer, Segment, SegmentAddress};
+use paceline_transport::shm::{PeerWaker, Segment, SegmentAddress};
 
 #[derive(Serialize, Deserialize)]
 struct Memory {
     segment: SegmentAddress,
-    bell: i32,
+    waker: i32,
 }
 
 /// The memory of a peer, opened.
-pub(super) type Opened = Option<(Arc<Segment>, Ringer)>;
+pub(super) type Opened = Option<(Arc<Segment>, PeerWaker)>;
 
 pub(super) fn open_memory(
     rank: u32,
     settings: &Settings,
     local: &[u32],
-    (segment, bell): (SegmentAddress, i32),
+    (segment, waker): (SegmentAddress, i32),
     exchange: Exchange<'_>,
     size: u32,
 ) -> Result<Vec<Opened>> {
     let token_at = if settings.single_copy { segment.token_at } else { 0 };
-    let memories = round(exchange, &Memory { segment: SegmentAddress { token_at, ..segment }, bell })?;
+    let memories = round(exchange, &Memory { segment: SegmentAddress { token_at, ..segment }, waker })?;
     let open = |peer: u32| -> Opened {
-        let Memory { segment: address, bell } = memories.get(peer as usize)?;
+        let Memory { segment: address, waker } = memories.get(peer as usize)?;
         if peer == rank || !local.contains(&peer) {
             return None;
         }
         let opened = Segment::open(address).ok()?;
-        let ringer = Ringer::open(opened.clone(), address.pid, *bell).ok()?;
-        Some((opened, ringer))
+        let peer_waker = PeerWaker::open(opened.clone(), address.pid, *waker).ok()?;
+        Some((opened, peer_waker))
     };
     Ok((0..size).map(open).collect())
 }

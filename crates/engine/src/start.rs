@@ -7,7 +7,7 @@ use paceline_schedule::{Knob, look_up};
 use super::Engine;
 use super::assemble::{assemble, system};
 use super::checks::{check_grpc, check_place, check_streams, check_transport};
-use super::introduction::{Doors, Exchange, Introduction, introduce};
+use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
 use crate::settings::{Settings, Transport};
@@ -18,7 +18,7 @@ use paceline_rendezvous::{
 };
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Port, Sizes};
-use paceline_transport::shm::{Bell, Segment};
+use paceline_transport::shm::{Segment, Waker};
 
 /// What authenticates a job on one machine for which nobody made a secret: nothing, but a stray connection.
 const NO_SECRET: &str = "paceline: a job on one machine without a secret";
@@ -83,9 +83,9 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let listener = Listener::bind(&settings.interface)?;
     let multicast = open_port(rank, size, &settings, &listener)?;
     let by_grpc = settings.transport.controls_by_grpc();
-    let door = by_grpc.then(|| grpc::Door::open(&settings.interface, settings.tls)).transpose()?;
-    let doors = Doors { listener, grpc: door, multicast };
-    let introductions = introduce(rank, size, &settings, &doors, exchange)?;
+    let grpc_listener = by_grpc.then(|| grpc::GrpcListener::open(&settings.interface, settings.tls)).transpose()?;
+    let endpoints = Endpoints { listener, grpc: grpc_listener, multicast };
+    let introductions = introduce(rank, size, &settings, &endpoints, exchange)?;
     let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
     let hosts: Vec<u32> = introductions
         .iter()
@@ -99,8 +99,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
             local.len()
         ))
     })?;
-    let bell = Bell::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
-    let opened = open_memory(rank, &settings, &local, (address, bell.address()), exchange, size)?;
+    let waker = Waker::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
+    let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;
     // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
     if settings.transport.shares_no_memory() {
@@ -111,7 +111,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
-    let Doors { listener, grpc: door, multicast: port } = doors;
+    let Endpoints { listener, grpc: grpc_listener, multicast: port } = endpoints;
     let job = introductions[0].job;
     let mesh = if by_grpc && !settings.transport.tensors_by_sockets() {
         drop(listener);
@@ -124,18 +124,18 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
         connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?
     };
-    let called = door.map(|door| {
+    let called = grpc_listener.map(|grpc_listener| {
         let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
         let offers =
             offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
         let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
         let plan = grpc::Plan { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
-        grpc::connect(door, plan)
+        grpc::connect(grpc_listener, plan)
             .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
     });
     let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
-    let memory = (segment, bell, opened, shared_with);
+    let memory = (segment, waker, opened, shared_with);
     let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library))?;
     engine.shared.timeline.begin_at(introductions[0].clock);
     Ok(engine)

@@ -13,7 +13,7 @@
 //! | `generated` | the code of `rank.proto` (`cargo run -p paceline-protobuf` writes it) |
 //! | `fragment` | fragments as messages |
 //! | `link`, `channel` | the queues, and the executor's side of them |
-//! | `door` | where a rank listens, and its certificate |
+//! | `listener` | where a rank listens, and its certificate |
 //! | `token` | what both ends of a call prove |
 //! | `socket` | connections, and what strangers may do with them |
 //! | `meeting` | who is to be connected, and what became of it |
@@ -22,12 +22,12 @@
 //! | `thread` | the thread of all of it |
 mod call;
 mod channel;
-mod door;
 mod fragment;
 #[allow(missing_docs, clippy::pedantic, reason = "written by a program")]
 #[rustfmt::skip]
 mod generated;
 mod link;
+mod listener;
 mod meeting;
 mod service;
 mod socket;
@@ -38,9 +38,9 @@ mod token;
 use std::time::Duration;
 
 pub use channel::{GrpcChannel, NAME};
-pub use door::{Door, Offer};
 #[doc(hidden)]
 pub use fragment::feed;
+pub use listener::{GrpcListener, Offer};
 pub use thread::{Connected, Plan, Thread, connect};
 #[doc(hidden)]
 pub use token::{Contract, Kind};

@@ -1,7 +1,7 @@
 //! What passes between the executor, which never waits, and the thread that speaks gRPC: two bounded queues to a peer.
 //!
 //! Nothing is lost between looking and sleeping: who is about to sleep first says so, then looks at the queues once more;
-//! the other side changes the queues first and then asks whether to ring.
+//! the other side changes the queues first and then asks whether to wake it.
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,9 +42,9 @@ pub struct Link {
     inbox: Mutex<Inbox>,
     /// Whether the inbox has something, for those who look often.
     arrived: AtomicUsize,
-    /// The executor sleeps until the bell rings.
+    /// The executor sleeps until the eventfd is written.
     asleep: AtomicBool,
-    bell: OwnedFd,
+    eventfd: OwnedFd,
 }
 
 fn wake(waker: &mut Option<Waker>) {
@@ -55,9 +55,9 @@ fn wake(waker: &mut Option<Waker>) {
 
 impl Link {
     pub fn new() -> std::io::Result<Link> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (outbox, inbox, arrived, asleep) = Default::default();
-        Ok(Link { outbox, inbox, arrived, asleep, bell })
+        Ok(Link { outbox, inbox, arrived, asleep, eventfd })
     }
 
     // The executor's side.
@@ -99,15 +99,15 @@ impl Link {
         self.asleep.store(true, Ordering::SeqCst);
         let room = refused && !self.outbox.lock().refused;
         if room || self.arrived.load(Ordering::SeqCst) > 0 {
-            self.ring();
+            self.wake_executor();
         }
-        &self.bell
+        &self.eventfd
     }
 
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        let _ = rustix::io::read(&self.eventfd, &mut count);
     }
 
     /// Nothing more is sent nor wanted.
@@ -123,9 +123,9 @@ impl Link {
 
     // The thread's side.
 
-    fn ring(&self) {
+    fn wake_executor(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
 
@@ -140,7 +140,7 @@ impl Link {
         if outbox.refused && outbox.queue.len() <= QUEUE / 2 {
             outbox.refused = false;
             drop(outbox);
-            self.ring();
+            self.wake_executor();
         }
         Poll::Ready(Some(fragment))
     }
@@ -163,7 +163,7 @@ impl Link {
         inbox.queue.push_back((header, payload));
         drop(inbox);
         self.arrived.store(1, Ordering::SeqCst);
-        self.ring();
+        self.wake_executor();
     }
 
     /// Nothing more will come, so that nobody needs what would be sent.
@@ -174,6 +174,6 @@ impl Link {
         (outbox.closed, outbox.queue) = (true, VecDeque::new());
         wake(&mut outbox.waker);
         drop(outbox);
-        self.ring();
+        self.wake_executor();
     }
 }

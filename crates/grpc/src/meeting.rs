@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::door::Offer;
+use super::listener::Offer;
 use super::token::{Contract, Kind};
 use paceline_rendezvous::{Notes, plain, text};
 use paceline_transport::error::RunError;

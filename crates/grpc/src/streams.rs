@@ -96,12 +96,12 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
         std::future::pending::<()>().await;
     };
     let arriving = async move {
-        let mut heard = true;
+        let mut open = true;
         while let Ok(Some(note)) = incoming.message().await {
             // Who does not listen any more may still have something to say: the stream is read to its end.
             let length = (note.json.len() as u32).to_le_bytes();
-            heard &= note.json.len() <= LONGEST_CONTROL_MESSAGE;
-            heard = heard && writer.write_all(&length).await.is_ok() && writer.write_all(&note.json).await.is_ok();
+            open &= note.json.len() <= LONGEST_CONTROL_MESSAGE;
+            open = open && writer.write_all(&length).await.is_ok() && writer.write_all(&note.json).await.is_ok();
         }
         // The monitor sees the end, and lets go of its own.
         let _ = writer.shutdown().await;

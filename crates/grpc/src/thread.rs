@@ -14,9 +14,9 @@ use tonic::transport::{Server, ServerTlsConfig};
 
 use super::call::{Wanted, call};
 use super::channel::GrpcChannel;
-use super::door::{Door, Offer};
 use super::generated::rank_server::RankServer;
 use super::link::Link;
+use super::listener::{GrpcListener, Offer};
 use super::meeting::{Event, Meeting, until};
 use super::service::{Hosted, Places};
 use super::socket::{Descriptors, Socket, Visit};
@@ -40,7 +40,7 @@ pub struct Plan {
     pub rank: u32,
     /// Ranks that train: behind them come those that help, whom they call.
     pub workers: u32,
-    /// What each rank offers. Of this one, that of its door counts.
+    /// What each rank offers. Of this one, the listener's own one counts.
     pub offers: Vec<Offer>,
     /// Of the job's tokens ([`grpc_key`](paceline_rendezvous::grpc_key)).
     pub key: [u8; 32],
@@ -93,11 +93,11 @@ fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
 ///
 /// # Errors
 /// Ranks that were not reached or did not call until the deadline, or that know another secret; the message names them.
-pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
-    let (events, heard) = unbounded_channel();
+pub fn connect(listener: GrpcListener, plan: Plan) -> Result<Connected> {
+    let (events, received) = unbounded_channel();
     let Plan { rank, workers, mut offers, key, tensors, deadline } = plan;
     // Not as it came back from where all were told: tokens must prove what this rank has, whoever changed what is told.
-    offers[rank as usize] = door.offer().clone();
+    offers[rank as usize] = listener.offer().clone();
     let meeting = Meeting::new(rank, workers, offers, key, events);
     let (mut places, mut wanted) = (Places::default(), Vec::new());
     let (mut channels, mut controls) = (Vec::new(), Vec::new());
@@ -115,7 +115,8 @@ pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
             let _inside = runtime.enter();
             tokio::net::UnixStream::from_std(theirs).map_err(system("a socket cannot be made"))?
         };
-        let link = if tensors { Some(Arc::new(Link::new().map_err(system("a bell cannot be made"))?)) } else { None };
+        let link =
+            if tensors { Some(Arc::new(Link::new().map_err(system("an eventfd cannot be created"))?)) } else { None };
         channels.push(link.clone().map(GrpcChannel::new));
         controls.push(Some(ours));
         if meeting.is_host(peer) {
@@ -128,8 +129,8 @@ pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
     let (closing, asked_to_close) = oneshot::channel();
     let (tell, told) = mpsc::channel();
     let descriptors = Descriptors::default();
-    let work = Work { meeting, heard, descriptors: descriptors.clone(), deadline, streams: 1 + u32::from(tensors) };
-    let body = move || runtime.block_on(work.run(door, places, wanted, tell, asked_to_close));
+    let work = Work { meeting, received, descriptors: descriptors.clone(), deadline, streams: 1 + u32::from(tensors) };
+    let body = move || runtime.block_on(work.run(listener, places, wanted, tell, asked_to_close));
     let handle = std::thread::Builder::new().name("paceline-grpc".into()).spawn(body);
     let handle = handle.map_err(system("a thread cannot be started"))?;
     let thread = Thread { closing: Some(closing), handle: Some(handle), descriptors };
@@ -142,7 +143,7 @@ pub fn connect(door: Door, plan: Plan) -> Result<Connected> {
 
 struct Work {
     meeting: Arc<Meeting>,
-    heard: UnboundedReceiver<Event>,
+    received: UnboundedReceiver<Event>,
     descriptors: Descriptors,
     deadline: Instant,
     /// To each peer.
@@ -152,24 +153,24 @@ struct Work {
 impl Work {
     async fn run(
         mut self,
-        door: Door,
+        listener: GrpcListener,
         places: Places,
         wanted: Vec<Wanted>,
         tell: mpsc::Sender<Result<()>>,
         asked_to_close: oneshot::Receiver<()>,
     ) {
-        let met = self.meet(door, places, wanted).await;
+        let met = self.meet(listener, places, wanted).await;
         let failed = met.is_err();
         let _ = tell.send(met);
         if failed {
             return;
         }
         let open = (self.meeting.offers.len() as u32 - 1) * self.streams;
-        let heard = &mut self.heard;
+        let received = &mut self.received;
         let over = async move {
             let mut open = open;
             while open > 0 {
-                open -= u32::from(matches!(heard.recv().await, Some(Event::Ended(_))));
+                open -= u32::from(matches!(received.recv().await, Some(Event::Ended(_))));
             }
         };
         let asked_to_close = async {
@@ -185,7 +186,7 @@ impl Work {
     }
 
     /// Until all ranks have been met; then nothing listens any more.
-    async fn meet(&mut self, door: Door, places: Places, wanted: Vec<Wanted>) -> Result<()> {
+    async fn meet(&mut self, listener: GrpcListener, places: Places, wanted: Vec<Wanted>) -> Result<()> {
         let began = Instant::now();
         let hosts = !places.controls.is_empty();
         let hosted = Hosted { meeting: self.meeting.clone(), places: Arc::new(Mutex::new(places)) };
@@ -198,7 +199,7 @@ impl Work {
                 call(meeting, wanted, descriptors, deadline).await;
             });
         }
-        let Door { listener, tls, .. } = door;
+        let GrpcListener { listener, tls, .. } = listener;
         let serving = async {
             if hosts {
                 return serve(listener, tls, hosted, &self.descriptors).await;
@@ -211,7 +212,7 @@ impl Work {
         let meeting = self.meeting.clone();
         let met = async {
             while missing.iter().any(|&streams| streams > 0) {
-                match self.heard.recv().await {
+                match self.received.recv().await {
                     Some(Event::Met(peer)) => missing[peer as usize] -= 1,
                     Some(Event::Failed(error)) => return Err(error),
                     Some(Event::Ended(peer)) => {

@@ -6,7 +6,7 @@
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::door::Offer;
+use super::listener::Offer;
 
 /// Bytes of a code.
 const CODE: usize = 32;

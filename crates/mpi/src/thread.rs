@@ -83,13 +83,13 @@ impl Thread {
             );
         }
         let (tasks, queue) = channel();
-        let (say, hear) = channel();
+        let (sender, receiver) = channel();
         let at = library.clone();
         std::thread::Builder::new()
             .name("paceline-mpi".into())
-            .spawn(move || run(abi, at, &say, &queue))
+            .spawn(move || run(abi, at, &sender, &queue))
             .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
-        let (about, owner) = match hear.recv_timeout(limit) {
+        let (about, owner) = match receiver.recv_timeout(limit) {
             Ok(begun) => begun.map_err(|why| RunError::Usage(format!("MPI ({}): {why}", library.display())))?,
             Err(_) => {
                 return Err(RunError::Failed(format!(
@@ -151,10 +151,10 @@ impl Thread {
 
     /// Has the thread do something; what comes of it can be waited for.
     pub(super) fn post<T: Send + 'static>(&self, task: impl FnOnce(&Arc<Mpi>) -> T + Send + 'static) -> Receiver<T> {
-        let (say, hear) = channel();
-        let task = move |mpi: &Arc<Mpi>| drop(say.send(task(mpi)));
+        let (sender, receiver) = channel();
+        let task = move |mpi: &Arc<Mpi>| drop(sender.send(task(mpi)));
         let _ = self.tasks.lock().send(Box::new(task));
-        hear
+        receiver
     }
 
     /// Opens a job's messages. All ranks do so together.
@@ -205,7 +205,7 @@ pub fn library(named: Option<&str>) -> Result<(PathBuf, String)> {
 type Begun = std::result::Result<(About, Owner), String>;
 
 /// The thread.
-fn run(abi: Abi, library: PathBuf, say: &Sender<Begun>, queue: &Receiver<Task>) {
+fn run(abi: Abi, library: PathBuf, sender: &Sender<Begun>, queue: &Receiver<Task>) {
     claim_thread();
     let mpi = Arc::new(Mpi::new(abi));
     let begin = || {
@@ -216,7 +216,7 @@ fn run(abi: Abi, library: PathBuf, say: &Sender<Begun>, queue: &Receiver<Task>) 
     };
     let begun = begin();
     let failed = begun.is_err();
-    let _ = say.send(begun);
+    let _ = sender.send(begun);
     if failed {
         return;
     }

@@ -101,7 +101,7 @@ impl Call {
         loop {
             match self.stream.read(self.calling.space()) {
                 Ok(0) => return Err(Missed::Network("closed the connection in the handshake".into())),
-                Ok(count) => match self.calling.hear(count).map_err(Missed::Stranger)? {
+                Ok(count) => match self.calling.receive(count).map_err(Missed::Stranger)? {
                     Answer::More => {}
                     Answer::Challenge(proof) => self.send(&proof)?,
                     Answer::Verdict(Verdict::Welcome, session) => return Ok(Some(session)),

@@ -1,6 +1,6 @@
 //! What the fuzzer calls: any bytes, at every place where a stranger can send some.
 use super::frame::{Frame, Reader};
-use super::handshake::{Answer, Calling, Heard, Host};
+use super::handshake::{Answer, Calling, Host, Received};
 use super::proof::{End, Transcript};
 use super::secret::Secret;
 use super::wire::{CHALLENGE, HELLO, Hello, Kind};
@@ -16,8 +16,8 @@ pub fn feed(data: &[u8]) {
     let mut host = Host::new(secret.clone(), [2; 32]);
     pieces(data, |piece| {
         let count = copy(piece, host.space());
-        match host.hear(count) {
-            Ok(Heard::Proven(_)) => panic!("a caller proved what it does not know"),
+        match host.receive(count) {
+            Ok(Received::Proven(_)) => panic!("a caller proved what it does not know"),
             Ok(_) => Some(count),
             Err(stranger) => {
                 let _ = (host.farewell(stranger), stranger.describe("here"));
@@ -31,7 +31,7 @@ pub fn feed(data: &[u8]) {
     let mut calling = Calling::new(secret.clone(), &hello);
     pieces(data, |piece| {
         let count = copy(piece, calling.space());
-        match calling.hear(count) {
+        match calling.receive(count) {
             Ok(Answer::Verdict(..)) => panic!("a host proved what it does not know"),
             Ok(_) => Some(count),
             Err(_) => None,

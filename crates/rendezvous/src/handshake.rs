@@ -37,8 +37,8 @@ pub struct Host {
     greeted: Option<(Hello, Transcript)>,
 }
 
-/// What a host heard.
-pub enum Heard {
+/// What a host received.
+pub enum Received {
     /// Part of a message.
     More,
     /// A hello: send this challenge.
@@ -90,22 +90,22 @@ impl Host {
     }
 
     /// So many bytes went into [`space`](Host::space).
-    pub fn hear(&mut self, count: usize) -> Result<Heard, Stranger> {
+    pub fn receive(&mut self, count: usize) -> Result<Received, Stranger> {
         self.inbox.filled += count;
         let Some((hello, transcript)) = &self.greeted else {
             judge(self.inbox.filled())?;
-            let Some(bytes) = self.inbox.message::<HELLO>() else { return Ok(Heard::More) };
+            let Some(bytes) = self.inbox.message::<HELLO>() else { return Ok(Received::More) };
             let hello = Hello::from_bytes(bytes)?;
             self.greeted = Some((hello, Transcript::new(bytes, &self.challenge)));
             self.inbox = Inbox::of(PROOF);
-            return Ok(Heard::Hello(self.challenge));
+            return Ok(Received::Hello(self.challenge));
         };
-        let Some(proof) = self.inbox.message::<PROOF>() else { return Ok(Heard::More) };
+        let Some(proof) = self.inbox.message::<PROOF>() else { return Ok(Received::More) };
         if !transcript.is_of_caller(&self.secret, proof) {
             return Err(Stranger::WrongSecret(hello.from));
         }
         let (hello, transcript) = (hello.clone(), transcript.clone());
-        Ok(Heard::Proven(Box::new(Caller { hello, transcript, secret: self.secret.clone() })))
+        Ok(Received::Proven(Box::new(Caller { hello, transcript, secret: self.secret.clone() })))
     }
 
     /// What a stranger is told before the connection is closed: the version, or that its proof is wrong. Nothing is
@@ -128,7 +128,7 @@ pub struct Calling {
     transcript: Option<Transcript>,
 }
 
-/// What a caller heard.
+/// What a caller received.
 pub enum Answer {
     /// Part of a message.
     More,
@@ -155,7 +155,7 @@ impl Calling {
     }
 
     /// So many bytes went into [`space`](Calling::space).
-    pub fn hear(&mut self, count: usize) -> Result<Answer, Stranger> {
+    pub fn receive(&mut self, count: usize) -> Result<Answer, Stranger> {
         self.inbox.filled += count;
         let Some(transcript) = &self.transcript else {
             judge(self.inbox.filled())?;
@@ -211,10 +211,10 @@ mod tests {
     fn to_host(host: &mut Host, bytes: &[u8]) -> Result<Vec<u8>, Stranger> {
         for byte in bytes {
             host.space()[0] = *byte;
-            match host.hear(1)? {
-                Heard::More => {}
-                Heard::Hello(challenge) => return Ok(challenge.to_vec()),
-                Heard::Proven(_) => panic!("proven by a hello"),
+            match host.receive(1)? {
+                Received::More => {}
+                Received::Hello(challenge) => return Ok(challenge.to_vec()),
+                Received::Proven(_) => panic!("proven by a hello"),
             }
         }
         panic!("no hello")
@@ -223,7 +223,7 @@ mod tests {
     fn give_proof(host: &mut Host, bytes: &[u8]) -> Result<Box<Caller>, Stranger> {
         for byte in bytes {
             host.space()[0] = *byte;
-            if let Heard::Proven(caller) = host.hear(1)? {
+            if let Received::Proven(caller) = host.receive(1)? {
                 return Ok(caller);
             }
         }
@@ -233,7 +233,7 @@ mod tests {
     fn to_caller(calling: &mut Calling, bytes: &[u8]) -> Result<(Vec<u8>, Option<Verdict>), Stranger> {
         for byte in bytes {
             calling.space()[0] = *byte;
-            match calling.hear(1)? {
+            match calling.receive(1)? {
                 Answer::More => {}
                 Answer::Challenge(proof) => return Ok((proof.to_vec(), None)),
                 Answer::Verdict(verdict, _) => return Ok((Vec::new(), Some(verdict))),

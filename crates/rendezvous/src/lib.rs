@@ -14,15 +14,15 @@
 //! | `wire` | messages of the handshake, as bytes: what is read from strangers |
 //! | `proof` | what is signed, and with which key |
 //! | `handshake` | the two sides of a handshake, without sockets |
-//! | `call`, `door` | the same with sockets: a connection that we make, those that come to us |
+//! | `call`, `acceptor` | the same with sockets: outgoing and incoming connections |
 //! | `frame` | authenticated messages on a proven connection |
 //! | `exchange`, `root`, `member` | the all-gather of blobs through rank 0 |
 //! | `mesh`, `slots` | the connections of the job, and their places |
 //! | `address`, `interfaces`, `listener` | where to listen, and whether that is wise |
 //! | `notes`, `text`, `wait` | what strangers did; words; sleeping until a socket is ready |
+mod acceptor;
 mod address;
 mod call;
-mod door;
 mod exchange;
 mod frame;
 #[doc(hidden)]

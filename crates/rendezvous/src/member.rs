@@ -18,7 +18,7 @@ use paceline_transport::error::{Result, RunError};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Rank 0 has the same deadline, and can say better than we what is missing.
 const TO_HEAR_WHY: Duration = Duration::from_secs(1);
-/// Between attempts; the longest is short for a person and long for a thousand ranks that knock at one door.
+/// Between attempts; the longest is short for a person and long for a thousand ranks that call one acceptor.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 
+use super::acceptor::{Acceptor, Arrival};
 use super::call::{Call, Missed};
-use super::door::{Arrival, Door};
 use super::listener::Listener;
 use super::member::Pause;
 use super::secret::{Secret, random_bytes};
@@ -20,7 +20,7 @@ use paceline_transport::error::{Result, RunError};
 
 /// Most data streams to one peer: 64 that share what is sent, and one for multicasts.
 pub const MAX_STREAMS: u32 = 65;
-/// Most calls at a time: enough to hide the way there and back, few enough not to fill the doors of the others.
+/// Most calls at a time: enough to hide the way there and back, few enough not to fill the acceptors of the others.
 const CALLS: usize = 16;
 /// Peers in a message of whom it says why they were not reached.
 const SHOWN: usize = 3;
@@ -61,7 +61,7 @@ struct Weaver<'a> {
     secret: &'a Secret,
     job: [u8; 16],
     instance: [u8; 16],
-    door: Door,
+    acceptor: Acceptor,
     slots: Slots,
     waiting: VecDeque<Want>,
     calls: Vec<(Want, Call)>,
@@ -90,7 +90,7 @@ pub fn connect_mesh(
     check(rank, peers, streams)?;
     let now = Instant::now();
     let own_address = listener.address();
-    let door = Door::new(listener.socket, rank, secret.clone());
+    let acceptor = Acceptor::new(listener.socket, rank, secret.clone());
     let slots = Slots::new(rank, streams);
     // The next lower first, so that the ranks do not all begin with rank 0; control streams first, which tell of a death.
     let wants = |kind: Kind, count: fn(u32) -> u32| {
@@ -106,7 +106,7 @@ pub fn connect_mesh(
         secret,
         job,
         instance: random_bytes()?,
-        door,
+        acceptor,
         slots,
         waiting,
         calls: Vec::new(),
@@ -155,7 +155,7 @@ impl Weaver<'_> {
             self.sleep(now)?;
             self.advance_calls()?;
             let (streams, job, rank) = (self.streams, self.job, self.rank);
-            for arrival in self.door.work(|hello| judge(hello, rank, streams, job))? {
+            for arrival in self.acceptor.work(|hello| judge(hello, rank, streams, job))? {
                 self.admit(arrival)?;
             }
         }
@@ -194,7 +194,7 @@ impl Weaver<'_> {
 
     fn sleep(&mut self, now: Instant) -> Result<()> {
         let mut fds: Vec<PollFd> = self.calls.iter().map(|(_, call)| call.fd()).collect();
-        self.door.fds(&mut fds, now);
+        self.acceptor.fds(&mut fds, now);
         let first_watched = fds.len();
         let watched: Vec<(u32, &TcpStream)> = self.slots.watched().collect();
         fds.extend(watched.iter().map(|(_, stream)| PollFd::new(stream, PollFlags::RDHUP)));
@@ -202,7 +202,7 @@ impl Weaver<'_> {
         let again = self.waiting.iter().map(|want| want.not_before).filter(|&then| then > now);
         let until = calls
             .chain(again)
-            .chain(self.door.next_event(now))
+            .chain(self.acceptor.next_event(now))
             .chain(self.slots.next_gone())
             .fold(self.deadline, Instant::min);
         wait(&mut fds, until)?;
@@ -262,11 +262,11 @@ impl Weaver<'_> {
                 hello.streams, self.streams[from as usize]
             )),
             Verdict::OtherJob => {
-                self.door.notes.add(ip, format!("rank {from} ({ip}) of another run of the job connected"), true);
+                self.acceptor.notes.add(ip, format!("rank {from} ({ip}) of another run of the job connected"), true);
                 Ok(())
             }
             _ => {
-                self.door.notes.add(ip, format!("rank {from} ({ip}) looked for something else here"), true);
+                self.acceptor.notes.add(ip, format!("rank {from} ({ip}) looked for something else here"), true);
                 Ok(())
             }
         }
@@ -292,7 +292,7 @@ impl Weaver<'_> {
         if !above.is_empty() {
             parts.push(format!("was not called by {} at {}", text::ranks(&above), self.own_address));
         }
-        let (rank, world, notes) = (self.rank, self.peers.len(), self.door.notes.describe());
+        let (rank, world, notes) = (self.rank, self.peers.len(), self.acceptor.notes.describe());
         RunError::Failed(format!("rank {rank} of {world} {} within {waited}{notes}", parts.join(" and ")))
     }
 }

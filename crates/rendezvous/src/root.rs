@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::door::{Arrival, Door};
+use super::acceptor::{Acceptor, Arrival};
 use super::exchange::{MAX_BLOB, bytes_of};
 use super::frame::{Frame, Reader, Writer};
 use super::listener::listen;
@@ -38,7 +38,7 @@ struct Root<'a> {
     size: u32,
     began: Instant,
     deadline: Instant,
-    door: Door,
+    acceptor: Acceptor,
     /// By rank; none for rank 0.
     members: Vec<Option<Member>>,
 }
@@ -46,9 +46,9 @@ struct Root<'a> {
 /// The exchange as rank 0.
 pub fn run(size: u32, address: &str, secret: &Secret, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
     let began = Instant::now();
-    let door = Door::new(open(address, deadline)?, 0, secret.clone());
+    let acceptor = Acceptor::new(open(address, deadline)?, 0, secret.clone());
     let members = (0..size).map(|_| None).collect();
-    let mut root = Root { address, size, began, deadline, door, members };
+    let mut root = Root { address, size, began, deadline, acceptor, members };
     // Those who came hear why it failed. After this point each is in the midst of the answer, and hears nothing else.
     root.gather().inspect_err(|error| root.abort(&error.to_string()))?;
     let others = root.members.iter_mut().flatten().map(|member| member.blob.take().unwrap_or_default());
@@ -110,7 +110,7 @@ impl Root<'_> {
             for rank in ready {
                 self.read(rank);
             }
-            for arrival in self.door.work(door_of_exchange)? {
+            for arrival in self.acceptor.work(judge_exchange)? {
                 self.admit(arrival)?;
             }
         }
@@ -123,9 +123,9 @@ impl Root<'_> {
             .filter(|(_, member)| member.left.is_none())
             .collect();
         let mut fds: Vec<PollFd> = here.iter().map(|(_, member)| PollFd::new(&member.stream, PollFlags::IN)).collect();
-        self.door.fds(&mut fds, now);
+        self.acceptor.fds(&mut fds, now);
         let returns = self.members.iter().flatten().filter_map(|member| Some(member.left? + MAY_RETURN));
-        let until = returns.chain(self.door.next_event(now)).fold(self.deadline, Instant::min);
+        let until = returns.chain(self.acceptor.next_event(now)).fold(self.deadline, Instant::min);
         wait(&mut fds, until)?;
         Ok(here.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|((rank, _), _)| *rank).collect())
     }
@@ -210,7 +210,7 @@ impl Root<'_> {
         for member in self.members.iter().flatten().filter(|member| member.left.is_some()) {
             message += &format!("; rank {} ({}) came and left", member.hello.from, member.address.ip());
         }
-        RunError::Failed(message + &self.door.notes.describe())
+        RunError::Failed(message + &self.acceptor.notes.describe())
     }
 
     fn tell(&mut self, blobs: &Arc<[u8]>) -> Result<()> {
@@ -229,9 +229,9 @@ impl Root<'_> {
         let _ = self.send(until, |member| Writer::abort(reason, &mut member.session));
         while self.members.iter().skip(1).any(Option::is_none) && Instant::now() < until {
             let mut fds = Vec::new();
-            self.door.fds(&mut fds, Instant::now());
-            let next = self.door.next_event(Instant::now()).map_or(until, |next| next.min(until));
-            let Ok(arrivals) = wait(&mut fds, next).and_then(|()| self.door.work(door_of_exchange)) else { break };
+            self.acceptor.fds(&mut fds, Instant::now());
+            let next = self.acceptor.next_event(Instant::now()).map_or(until, |next| next.min(until));
+            let Ok(arrivals) = wait(&mut fds, next).and_then(|()| self.acceptor.work(judge_exchange)) else { break };
             for mut member in
                 arrivals.into_iter().filter(|arrival| arrival.verdict == Verdict::Welcome).map(Member::new)
             {
@@ -307,6 +307,6 @@ fn drain(stream: &mut TcpStream, until: Instant) {
 }
 
 /// Other kinds belong to a mesh.
-fn door_of_exchange(hello: &Hello) -> Verdict {
-    if hello.kind == Kind::Exchange && hello.to == 0 { Verdict::Welcome } else { Verdict::WrongDoor }
+fn judge_exchange(hello: &Hello) -> Verdict {
+    if hello.kind == Kind::Exchange && hello.to == 0 { Verdict::Welcome } else { Verdict::WrongTarget }
 }

@@ -131,14 +131,14 @@ impl Slots {
 pub fn judge(hello: &Hello, rank: u32, streams: &[u32], job: [u8; 16]) -> Verdict {
     let expected = streams.get(hello.from as usize).copied();
     match hello.kind {
-        Kind::Exchange => Verdict::WrongDoor,
+        Kind::Exchange => Verdict::WrongTarget,
         _ if hello.job != job => Verdict::OtherJob,
-        _ if hello.to != rank => Verdict::WrongDoor,
+        _ if hello.to != rank => Verdict::WrongTarget,
         _ if hello.world as usize != streams.len() => Verdict::OtherWorld,
-        _ if hello.from <= rank => Verdict::WrongDoor,
+        _ if hello.from <= rank => Verdict::WrongTarget,
         _ if Some(hello.streams) != expected => Verdict::OtherStreams,
         Kind::Control if hello.index == 0 => Verdict::Welcome,
         Kind::Data if hello.index < hello.streams => Verdict::Welcome,
-        _ => Verdict::WrongDoor,
+        _ => Verdict::WrongTarget,
     }
 }

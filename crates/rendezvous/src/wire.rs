@@ -81,7 +81,7 @@ pub enum Verdict {
     /// Was told of another number of data streams.
     OtherStreams,
     /// Wanted another rank, or something that is not done here.
-    WrongDoor,
+    WrongTarget,
 }
 
 /// Who is no rank of this job, and by what one sees it.
@@ -213,8 +213,8 @@ impl Verdict {
 
     /// As it was sent.
     pub fn from_byte(byte: u8) -> Result<Verdict, Stranger> {
-        use Verdict::{OtherJob, OtherStreams, OtherWorld, Unproven, Welcome, WrongDoor};
-        [Welcome, Unproven, OtherJob, OtherWorld, OtherStreams, WrongDoor]
+        use Verdict::{OtherJob, OtherStreams, OtherWorld, Unproven, Welcome, WrongTarget};
+        [Welcome, Unproven, OtherJob, OtherWorld, OtherStreams, WrongTarget]
             .into_iter()
             .find(|verdict| verdict.to_byte() == byte)
             .ok_or(Stranger::Malformed)

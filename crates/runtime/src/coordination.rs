@@ -96,7 +96,7 @@ impl Job {
         let counts = machine.counts();
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
-            bell: Condvar::new(),
+            wakeup: Condvar::new(),
             machine: Mutex::new(machine),
             cycle_time,
             timeline: self.engine.shared.timeline.clone(),

@@ -16,12 +16,12 @@
 //! | `outgoing` | a stream that is sent: the window, repairs, how much may be under way |
 //! | `incoming` | a stream that is received: order, gaps |
 //! | `receive` | datagrams from the group, and from anybody else |
-//! | `hear` | what other ranks say |
+//! | `dispatch` | what other ranks report about their streams and ours |
 //! | `sizes` | what ranks agree on; what is counted |
 //! | `disturb` | loss, repetition and another order, for tests |
 mod datagram;
+mod dispatch;
 mod disturb;
-mod hear;
 mod incoming;
 mod link;
 mod outgoing;
@@ -247,7 +247,7 @@ impl Multicast {
         let ready = epoll::wait(&self.ready, &mut events, Some(&now)).unwrap_or(0);
         // What is said of a stream before what came of it: its beginning, and how much was sent.
         for rank in events[..ready].iter().map(|event| event.data.u64()).filter(|&number| number != RECEIVER) {
-            self.listen(rank as u32);
+            self.read_control(rank as u32);
         }
         if self.disturber.is_some() || events[..ready].iter().any(|event| event.data.u64() == RECEIVER) {
             self.receive();

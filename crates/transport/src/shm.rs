@@ -7,12 +7,12 @@
 //!
 //! A small fragment is copied into a slot and out of it. A large one can be sent without that copy: the slot holds its
 //! address in the sender, and the receiver copies it from there (`process_vm_readv`), if the system permits.
-mod bell;
 mod mapping;
 mod peer;
 mod ring;
 mod segment;
+mod waker;
 
-pub use bell::{Bell, Ringer};
 pub use ring::ShmChannel;
 pub use segment::{Segment, SegmentAddress};
+pub use waker::{PeerWaker, Waker};

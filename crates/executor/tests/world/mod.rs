@@ -15,7 +15,7 @@ use paceline_kernels::dtype::Dtype;
 use paceline_transport::channel::Channel;
 use paceline_transport::header::Signature;
 use paceline_transport::multicast::{Disturbance, Key, Multicast, Port, Sizes};
-use paceline_transport::shm::{Bell, Ringer, Segment, ShmChannel};
+use paceline_transport::shm::{PeerWaker, Segment, ShmChannel, Waker};
 use paceline_transport::space::Space;
 use paceline_transport::tcp::TcpChannel;
 
@@ -68,7 +68,7 @@ pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Chann
         return calling(size, 0, transport == Transport::Tls).into_iter().map(boxed).collect();
     }
     let segments: Vec<_> = (0..size).map(|_| Segment::create(size).unwrap()).collect();
-    let bells: Vec<_> = segments.iter().map(|(segment, ..)| Bell::new(segment.clone()).unwrap()).collect();
+    let wakers: Vec<_> = segments.iter().map(|(segment, ..)| Waker::new(segment.clone()).unwrap()).collect();
     let mut all: Vec<Vec<Option<Box<dyn Channel>>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
     for a in 0..size {
         for b in a + 1..size {
@@ -86,9 +86,9 @@ pub fn channels(size: u32, transport: Transport) -> Vec<Vec<Option<Box<dyn Chann
                         address.token_at = 0;
                     }
                     let opened = Segment::open(&address).unwrap();
-                    let ringer =
-                        Ringer::open(opened.clone(), std::process::id(), bells[peer as usize].address()).unwrap();
-                    Box::new(ShmChannel::new(segments[me as usize].0.clone(), me, opened, peer, ringer))
+                    let peer_waker =
+                        PeerWaker::open(opened.clone(), std::process::id(), wakers[peer as usize].address()).unwrap();
+                    Box::new(ShmChannel::new(segments[me as usize].0.clone(), me, opened, peer, peer_waker))
                 };
                 (make(a, b), make(b, a))
             } else {

@@ -1,20 +1,21 @@
 //! Ranks as threads of one process that call each other over gRPC, for the tests of this crate and of the executor.
 use std::time::{Duration, Instant};
 
-use paceline_grpc::{self as grpc, Connected, Door, Plan};
+use paceline_grpc::{self as grpc, Connected, GrpcListener, Plan};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::header::{Collective, Signature};
 
 /// Ranks that call each other over gRPC; the last `servers` of them are parameter servers.
 pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
-    let doors: Vec<Door> = (0..size).map(|_| Door::open("127.0.0.1", Some(encrypted)).unwrap()).collect();
-    let offers: Vec<_> = doors.iter().map(|door| door.offer().clone()).collect();
+    let listeners: Vec<GrpcListener> =
+        (0..size).map(|_| GrpcListener::open("127.0.0.1", Some(encrypted)).unwrap()).collect();
+    let offers: Vec<_> = listeners.iter().map(|listener| listener.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(30);
     let plan =
         &|rank| Plan { rank, workers: size - servers, offers: offers.clone(), key: [9; 32], tensors: true, deadline };
     std::thread::scope(|scope| {
-        let connect = |(rank, door)| scope.spawn(move || grpc::connect(door, plan(rank)).unwrap());
-        let threads: Vec<_> = (0..).zip(doors).map(connect).collect();
+        let connect = |(rank, listener)| scope.spawn(move || grpc::connect(listener, plan(rank)).unwrap());
+        let threads: Vec<_> = (0..).zip(listeners).map(connect).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

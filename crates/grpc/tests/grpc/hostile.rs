@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
-use paceline_grpc::{self as grpc, Connected, Contract, Door, Kind, Offer, Plan};
+use paceline_grpc::{self as grpc, Connected, Contract, GrpcListener, Kind, Offer, Plan};
 use paceline_transport::error::Result;
 use tokio::net::TcpStream;
 
@@ -16,14 +16,14 @@ use crate::channels::{LIMIT, end};
 
 pub const KEY: [u8; 32] = [9; 32];
 
-/// Rank 0 of two, waiting for rank 1; what both offer, and rank 1's door.
-pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>, Door) {
-    let doors = [Door::open("127.0.0.1", None).unwrap(), Door::open("127.0.0.1", None).unwrap()];
-    let offers: Vec<Offer> = doors.iter().map(|door| door.offer().clone()).collect();
+/// Rank 0 of two, waiting for rank 1; what both offer, and the listener of rank 1.
+pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>, GrpcListener) {
+    let listeners = [GrpcListener::open("127.0.0.1", None).unwrap(), GrpcListener::open("127.0.0.1", None).unwrap()];
+    let offers: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let plan = Plan { rank: 0, workers: 2, offers: offers.clone(), key: KEY, tensors: true, deadline };
-    let [door, other] = doors;
-    (std::thread::spawn(move || grpc::connect(door, plan)), offers, other)
+    let [listener, other] = listeners;
+    (std::thread::spawn(move || grpc::connect(listener, plan)), offers, other)
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use paceline_grpc::{self as grpc, Contract, Door, Kind, Offer, Plan};
+use paceline_grpc::{self as grpc, Contract, GrpcListener, Kind, Offer, Plan};
 use paceline_transport::error::RunError;
 
 use crate::hostile::{KEY, block_on, dial, host, request, token};
@@ -15,8 +15,8 @@ fn plan(rank: u32, offers: &[Offer], key: [u8; 32], seconds: u64) -> Plan {
 }
 
 /// Rank 1 as it should be.
-fn joins(door: Door, offers: &[Offer]) -> grpc::Connected {
-    grpc::connect(door, plan(1, offers, KEY, 20)).unwrap()
+fn joins(listener: GrpcListener, offers: &[Offer]) -> grpc::Connected {
+    grpc::connect(listener, plan(1, offers, KEY, 20)).unwrap()
 }
 
 fn failure(result: Result<grpc::Connected, RunError>) -> String {
@@ -42,7 +42,7 @@ fn status(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (String,
 
 #[test]
 fn without_the_token_nobody_is_let_in() {
-    let (host, offers, door) = host(20);
+    let (host, offers, listener) = host(20);
     let (address, genuine) = (offers[0].address, token(Kind::Tensors, &offers));
     let of = |rank: &'static str, authorization: &'static str| {
         [("paceline-rank", rank), ("paceline-to", "0"), ("authorization", authorization)]
@@ -63,7 +63,7 @@ fn without_the_token_nobody_is_let_in() {
     }
     // UNIMPLEMENTED
     assert_eq!(status(address, "Shutdown", &of("1", "Bearer 00")).0, "12");
-    let connected = joins(door, &offers);
+    let connected = joins(listener, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
     // All have come: nothing listens any more.
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -85,7 +85,7 @@ fn closed(mut stream: TcpStream, since: Instant) -> Duration {
 
 #[test]
 fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
-    let (host, offers, door) = host(20);
+    let (host, offers, listener) = host(20);
     let (address, began) = (offers[0].address, Instant::now());
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frame = |length: [u8; 3], kind: u8| [&preface[..], &length, &[kind, 0, 0, 0, 0, 1], &[0xff; 40]].concat();
@@ -113,7 +113,7 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
         (0..4000).try_for_each(|_| much.write_all(&[&[0, 16, 0, 0x10, 0, 0, 0, 0, 0], &[0; 4096][..]].concat()));
     assert!(flood.is_err(), "16 MB of a stranger were taken");
     // The rank is there before the strangers have been given up.
-    let connected = joins(door, &offers);
+    let connected = joins(listener, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
     drop(connected);
     for stream in held {
@@ -123,8 +123,8 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
 
 #[test]
 fn ranks_of_another_secret_say_so() {
-    let (host, offers, door) = host(1);
-    let said = failure(grpc::connect(door, plan(1, &offers, [8; 32], 20)));
+    let (host, offers, listener) = host(1);
+    let said = failure(grpc::connect(listener, plan(1, &offers, [8; 32], 20)));
     assert!(
         said.starts_with("rank 1: rank 0 (127.0.0.1) refused the call") && said.contains("PACELINE_SECRET"),
         "{said}"
@@ -136,13 +136,13 @@ fn ranks_of_another_secret_say_so() {
 
 #[test]
 fn only_the_certificate_that_was_told_is_believed() {
-    let doors = [true, true].map(|tls| Door::open("127.0.0.1", Some(tls)).unwrap());
-    let mut offers: Vec<Offer> = doors.iter().map(|door| door.offer().clone()).collect();
+    let listeners = [true, true].map(|tls| GrpcListener::open("127.0.0.1", Some(tls)).unwrap());
+    let mut offers: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();
     let genuine = offers.clone();
     offers[0].certificate = offers[1].certificate.clone();
-    let [host, door] = doors;
+    let [host, listener] = listeners;
     let hosting = std::thread::spawn(move || grpc::connect(host, plan(0, &genuine, KEY, 2)));
-    let said = failure(grpc::connect(door, plan(1, &offers, KEY, 1)));
+    let said = failure(grpc::connect(listener, plan(1, &offers, KEY, 1)));
     assert!(said.contains("could not call rank 0 (rank 0 (127.0.0.1): invalid peer certificate"), "{said}");
     assert!(failure(hosting.join().unwrap()).contains("was not called by rank 1"));
 }
@@ -152,18 +152,18 @@ fn who_changes_what_ranks_are_told_is_seen_by_the_token() {
     // Somebody between the two tells rank 1 of random numbers, and of a lack of encryption, that suit him, and tells both
     // of them the same: each goes by what it offers itself.
     for strips_tls in [false, true] {
-        let doors = [strips_tls, false].map(|tls| Door::open("127.0.0.1", Some(tls)).unwrap());
-        let mut told: Vec<Offer> = doors.iter().map(|door| door.offer().clone()).collect();
+        let listeners = [strips_tls, false].map(|tls| GrpcListener::open("127.0.0.1", Some(tls)).unwrap());
+        let mut told: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();
         if strips_tls {
             told[0].certificate = None;
         } else {
             told[0].nonce = [0; 16];
         }
-        let [host, door] = doors;
+        let [host, listener] = listeners;
         let plans = [plan(0, &told, KEY, 2), plan(1, &told, KEY, 1)];
         let [to_host, to_call] = plans;
         let hosting = std::thread::spawn(move || grpc::connect(host, to_host));
-        let said = failure(grpc::connect(door, to_call));
+        let said = failure(grpc::connect(listener, to_call));
         assert!(said.contains(if strips_tls { "could not call rank 0" } else { "refused the call" }), "{said}");
         assert!(failure(hosting.join().unwrap()).contains("was not called by rank 1"));
     }

@@ -1,4 +1,4 @@
-//! Strangers of all kinds, at rank 0's door and at those of the mesh.
+//! Strangers of all kinds, at rank 0 and in the mesh.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -53,7 +53,7 @@ impl Machine {
     }
 
     pub(super) fn tally(&mut self, memory: &Output) -> Result<Tally> {
-        self.heard = Instant::now();
+        self.last_contact = Instant::now();
         let bytes = memory.copy();
         let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|&word| i32::from_ne_bytes(word)).collect();
         Tally::decode(&numbers).ok_or_else(|| RunError::Failed("a vote of the coordinator is garbled".into()))

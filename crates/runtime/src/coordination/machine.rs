@@ -32,8 +32,8 @@ pub(super) struct Machine {
     /// The highest cycle that another rank has announced.
     pub(super) invited: u64,
     pub(super) cycle: u64,
-    /// When ranks last heard of each other.
-    pub(super) heard: Instant,
+    /// When the ranks last exchanged something.
+    pub(super) last_contact: Instant,
     failure: Option<RunError>,
     /// What the thread that drives this is going to wait for: it moves that itself.
     pub waited: Option<String>,
@@ -91,7 +91,7 @@ impl Machine {
             due: None,
             invited: 0,
             cycle: 0,
-            heard: now,
+            last_contact: now,
             failure: None,
             waited: None,
             numbers: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl Machine {
     /// is heard here: those that are under way are looked for as often.
     fn silent_at(&self) -> Option<Instant> {
         let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
-        (waits && self.failure.is_none()).then(|| self.heard + self.control.shared.settings.timeout() / 3)
+        (waits && self.failure.is_none()).then(|| self.last_contact + self.control.shared.settings.timeout() / 3)
     }
 
     /// Somebody waits, and has for a while.
@@ -162,7 +162,7 @@ impl Machine {
             Arrival::Asked(operations) => self.asked(operations),
             Arrival::Joins(operation) => {
                 if self.pending.is_empty() && self.joins.is_empty() {
-                    self.heard = Instant::now();
+                    self.last_contact = Instant::now();
                 }
                 self.joins.push(operation);
                 Some(Event::Joined)
@@ -189,7 +189,7 @@ impl Machine {
             }
         }
         if self.pending.is_empty() && self.joins.is_empty() {
-            self.heard = Instant::now();
+            self.last_contact = Instant::now();
         }
         let requests = operations.iter().map(|operation| operation.request.clone()).collect();
         self.pending.extend(operations.into_iter().map(|operation| (operation.name().to_owned(), operation)));
@@ -210,7 +210,7 @@ impl Machine {
             if self.waits() {
                 self.tell([Event::Invited(self.cycle + 1)], closed);
             } else {
-                self.heard = now;
+                self.last_contact = now;
             }
         } else if self.due.is_some_and(|due| due <= now) {
             self.due = None;

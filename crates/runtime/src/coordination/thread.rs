@@ -44,7 +44,7 @@ pub(super) enum Arrival {
 
 pub(super) struct Shared {
     pub inbox: Mutex<Inbox>,
-    pub bell: Condvar,
+    pub wakeup: Condvar,
     pub machine: Mutex<Machine>,
     pub cycle_time: Duration,
     pub timeline: Arc<Timeline>,
@@ -60,14 +60,14 @@ impl Shared {
         let late = |due: Option<Instant>| due.is_none_or(|due| due > Instant::now() + self.cycle_time);
         if when == When::Now || (when == When::Soon && late(inbox.due)) {
             inbox.wanted = true;
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
         Ok(())
     }
 
     pub fn close(&self, error: &RunError) {
         self.inbox.lock().closed.get_or_insert_with(|| error.clone());
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     pub fn closed(&self) -> Option<RunError> {
@@ -107,10 +107,10 @@ impl Shared {
         let before = std::mem::replace(&mut inbox.due, machine.due());
         if machine.counting().is_some() {
             inbox.wanted = true;
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
         if inbox.due.is_some_and(|due| before.is_none_or(|before| due < before)) {
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
@@ -127,8 +127,8 @@ impl Shared {
                             self.show_sleep(since, inbox.due);
                             break;
                         }
-                        Some(left) => drop(self.bell.wait_for(&mut inbox, left)),
-                        None => self.bell.wait(&mut inbox),
+                        Some(left) => drop(self.wakeup.wait_for(&mut inbox, left)),
+                        None => self.wakeup.wait(&mut inbox),
                     }
                 }
                 (inbox.wanted, inbox.due) = (false, None);
@@ -167,7 +167,7 @@ impl Shared {
 }
 
 impl Listener for Shared {
-    fn hear(&self, news: News) {
+    fn notify(&self, news: News) {
         match news {
             News::Invited(cycle) => drop(self.post(Arrival::Event(Event::Invited(cycle)), When::Now)),
             News::Left(who) => drop(self.post(Arrival::Left(who), When::Now)),

@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// Hands out the notes that have come. A body has at most `longest` bytes.
-    pub fn read(&mut self, longest: usize, mut hear: impl FnMut(u32, Note<'_>)) -> io::Result<()> {
+    pub fn read(&mut self, longest: usize, mut handle: impl FnMut(u32, Note<'_>)) -> io::Result<()> {
         if self.incoming.len() < self.filled + STEP {
             self.incoming.resize(self.filled + STEP, 0);
         }
@@ -147,7 +147,7 @@ impl Link {
         }
         let mut at = 0;
         while let Some((group, note, length)) = parse(&self.incoming[at..self.filled], longest)? {
-            hear(group, note);
+            handle(group, note);
             at += length;
         }
         self.incoming.copy_within(at..self.filled, 0);

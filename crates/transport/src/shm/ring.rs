@@ -11,9 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::bell::Ringer;
 use super::peer::PeerMemory;
 use super::segment::{RING_HEAD, RING_READS, SLOT_HEAD, SLOTS, Segment};
+use super::waker::PeerWaker;
 use crate::channel::{Channel, SendTicket, Sink};
 use crate::header::{FragmentHeader, HEADER_BYTES};
 
@@ -34,7 +34,7 @@ pub struct ShmChannel {
     outgoing_ring: usize,
     incoming: Arc<Segment>,
     incoming_ring: usize,
-    peer: Ringer,
+    peer: PeerWaker,
     fragment: usize,
     /// Fragments written, and how many of them are known to be released.
     written: u32,
@@ -52,7 +52,7 @@ pub struct ShmChannel {
 impl ShmChannel {
     /// `mine` and `theirs` are the numbers of the two ranks on the host.
     #[must_use]
-    pub fn new(own: Arc<Segment>, mine: u32, peer: Arc<Segment>, theirs: u32, ringer: Ringer) -> ShmChannel {
+    pub fn new(own: Arc<Segment>, mine: u32, peer: Arc<Segment>, theirs: u32, peer_waker: PeerWaker) -> ShmChannel {
         let (outgoing_ring, incoming_ring) = (peer.ring(mine), own.ring(theirs));
         let (fragment, memory) = (own.fragment().min(peer.fragment()), peer.memory);
         own.map.word(incoming_ring + RING_READS).store(u32::from(memory.is_some()), Ordering::Release);
@@ -61,7 +61,7 @@ impl ShmChannel {
             outgoing_ring,
             incoming: own,
             incoming_ring,
-            peer: ringer,
+            peer: peer_waker,
             fragment,
             written: 0,
             released: 0,
@@ -95,7 +95,7 @@ impl ShmChannel {
         self.outgoing.map.word(slot + KIND_AT).store(kind, Ordering::Relaxed);
         self.written = self.written.wrapping_add(1);
         self.outgoing.map.word(slot).store(self.written, Ordering::Release);
-        self.peer.ring();
+        self.peer.wake();
     }
 
     /// Releases the front slot to the writer. `waited_for`: the writer may be asleep until then.
@@ -107,7 +107,7 @@ impl ShmChannel {
         self.read = self.read.wrapping_add(1);
         self.incoming.map.word(self.incoming_ring).store(self.read, Ordering::Release);
         if full || waited_for {
-            self.peer.ring();
+            self.peer.wake();
         }
     }
 

@@ -96,7 +96,7 @@ impl Segment {
         Ok(Arc::new(Segment { map, ranks: address.ranks, memory }))
     }
 
-    /// 1 while the owner sleeps and wants its bell rung.
+    /// 1 while the owner sleeps and must be woken.
     #[must_use]
     pub fn sleeping(&self) -> &AtomicU32 {
         self.map.word(SLEEPING)
@@ -108,7 +108,7 @@ impl Segment {
         self.map.word(WAITS_ON)
     }
 
-    /// Whether its owner's memory can be read.
+    /// Whether the memory of the owner can be read.
     #[must_use]
     pub fn readable(&self) -> bool {
         self.memory.is_some()

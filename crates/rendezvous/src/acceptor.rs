@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::address::plain;
-use super::handshake::{Caller, Heard, Host};
+use super::handshake::{Caller, Host, Received};
 use super::notes::Notes;
 use super::proof::Session;
 use super::secret::{Secret, random_bytes};
@@ -28,7 +28,7 @@ const KEPT_SILENT: Duration = Duration::from_millis(20);
 const KEPT: Duration = Duration::from_millis(150);
 
 /// A listener and the handshakes that are under way on it.
-pub struct Door {
+pub struct Acceptor {
     listener: TcpListener,
     secret: Secret,
     /// The oldest first.
@@ -63,10 +63,10 @@ enum Progress {
     Proven(Box<Caller>),
 }
 
-impl Door {
+impl Acceptor {
     /// Of a listener that does not block.
-    pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Door {
-        Door { listener, secret, guests: Vec::new(), pushed_out: 0, notes: Notes::of(rank) }
+    pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Acceptor {
+        Acceptor { listener, secret, guests: Vec::new(), pushed_out: 0, notes: Notes::of(rank) }
     }
 
     /// What to wait for.
@@ -185,11 +185,11 @@ impl Guest {
         loop {
             match self.stream.read(self.host.space()) {
                 Ok(0) => return Progress::Left,
-                Ok(count) => match self.host.hear(count) {
-                    Ok(Heard::More) => {}
-                    Ok(Heard::Hello(challenge)) if self.send(&challenge) => {}
-                    Ok(Heard::Hello(_)) => return Progress::Left,
-                    Ok(Heard::Proven(caller)) => return Progress::Proven(caller),
+                Ok(count) => match self.host.receive(count) {
+                    Ok(Received::More) => {}
+                    Ok(Received::Hello(challenge)) if self.send(&challenge) => {}
+                    Ok(Received::Hello(_)) => return Progress::Left,
+                    Ok(Received::Proven(caller)) => return Progress::Proven(caller),
                     Err(stranger) => return Progress::Stranger(stranger),
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Progress::Waits,

@@ -1,14 +1,14 @@
-//! What other ranks say of their streams and of ours.
+//! Handles what other ranks report about their streams and ours.
 use super::Multicast;
 use super::incoming::Incoming;
 use super::link::Note;
 use crate::header::HEADER_BYTES;
 
 impl Multicast {
-    /// Reads what a rank says of streams.
-    pub(super) fn listen(&mut self, rank: u32) {
+    /// Reads the control messages of a rank.
+    pub(super) fn read_control(&mut self, rank: u32) {
         let Some(mut link) = self.links[rank as usize].take() else { return };
-        let result = link.read(HEADER_BYTES + self.payload, |group, note| self.hear(rank, group, &note));
+        let result = link.read(HEADER_BYTES + self.payload, |group, note| self.dispatch(rank, group, &note));
         self.links[rank as usize] = Some(link);
         if let Err(error) = result {
             self.lost.push((rank, error));
@@ -16,7 +16,7 @@ impl Multicast {
         }
     }
 
-    fn hear(&mut self, rank: u32, group: u32, note: &Note<'_>) {
+    fn dispatch(&mut self, rank: u32, group: u32, note: &Note<'_>) {
         match *note {
             Note::Open { role } => self.open(rank, group, role),
             Note::Sent { below } => {
@@ -47,7 +47,7 @@ impl Multicast {
         self.comes_from.get(&(rank, group)).and_then(|&index| self.incoming[index].as_mut())
     }
 
-    /// A rank will send; from groups that are gone nobody wants anything.
+    /// A rank opens a stream. Streams of groups that are gone are refused.
     fn open(&mut self, rank: u32, group: u32, role: u32) {
         if self.gone.contains(&group) {
             self.refused.push((rank, group));

@@ -31,19 +31,19 @@ impl Offer {
 }
 
 /// A socket that listens, and the certificate.
-pub struct Door {
+pub struct GrpcListener {
     pub(super) listener: TcpListener,
     pub(super) tls: Option<ServerTlsConfig>,
     offer: Offer,
 }
 
-impl Door {
+impl GrpcListener {
     /// Listens on this interface, on a port of the system's choice. `encrypted`: whether calls are; none: unless only this
     /// machine can be listened to.
     ///
     /// # Errors
     /// There is no such interface; no random numbers, or no certificate can be made of them.
-    pub fn open(interface: &str, encrypted: Option<bool>) -> Result<Door> {
+    pub fn open(interface: &str, encrypted: Option<bool>) -> Result<GrpcListener> {
         let (listener, address) = Listener::bind(interface)?.into_socket();
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
@@ -56,7 +56,7 @@ impl Door {
             tls = Some(ServerTlsConfig::new().identity(Identity::from_pem(&public, key)).timeout(HANDSHAKE));
             certificate = Some(public);
         }
-        Ok(Door { listener, tls, offer: Offer { address, nonce, certificate } })
+        Ok(GrpcListener { listener, tls, offer: Offer { address, nonce, certificate } })
     }
 
     /// What the others must know.

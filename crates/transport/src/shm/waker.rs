@@ -1,7 +1,7 @@
-//! Waking a rank that sleeps: a pipe, because a sleeper waits for sockets as well.
+//! Wakes a sleeping rank through a pipe, because a sleeper also polls sockets.
 //!
-//! The order of events on both sides makes a lost wake-up impossible: the sleeper sets its flag, then looks once more,
-//! then sleeps; the other publishes, then looks at the flag. A full fence stands between the two on either side.
+//! No wake-up can be lost: the sleeper sets its flag, checks for work once more, then sleeps; the other side publishes, then
+//! reads the flag. On both sides a full fence separates the two steps.
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,21 +13,21 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::segment::Segment;
 
-/// A rank's own bell.
-pub struct Bell {
+/// The waker of this rank.
+pub struct Waker {
     segment: Arc<Segment>,
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
-impl Bell {
-    /// Makes the pipe.
+impl Waker {
+    /// Creates the pipe.
     ///
     /// # Errors
     /// Too many open files.
-    pub fn new(segment: Arc<Segment>) -> std::io::Result<Bell> {
+    pub fn new(segment: Arc<Segment>) -> std::io::Result<Waker> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Bell { segment, reader, writer })
+        Ok(Waker { segment, reader, writer })
     }
 
     /// The descriptor that peers open through `/proc/PID/fd`.
@@ -36,27 +36,27 @@ impl Bell {
         self.writer.as_raw_fd()
     }
 
-    /// What becomes readable when it rings.
+    /// Becomes readable when the rank is woken.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
-    /// Announces that its owner will sleep. The owner must look for work once more after this.
+    /// Announces that the owner is about to sleep. The owner must check for work once more after this call.
     pub fn about_to_sleep(&self) {
         self.segment.sleeping().store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The owner is awake; empties the pipe.
+    /// Announces that the owner is awake, and drains the pipe.
     pub fn awake(&self) {
         self.segment.sleeping().store(0, Ordering::SeqCst);
-        let mut rings = [0u8; 64];
-        while rustix::io::read(&self.reader, &mut rings).is_ok_and(|n| n == rings.len()) {}
+        let mut drained = [0u8; 64];
+        while rustix::io::read(&self.reader, &mut drained).is_ok_and(|n| n == drained.len()) {}
     }
 
-    /// Another thread of the same process rings.
-    pub fn ring(&self) {
+    /// Wakes the owner from another thread of its process.
+    pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
@@ -65,27 +65,27 @@ impl Bell {
     }
 }
 
-/// A peer's bell.
+/// Wakes a peer.
 #[derive(Clone)]
-pub struct Ringer {
+pub struct PeerWaker {
     segment: Arc<Segment>,
     pipe: Arc<File>,
 }
 
-impl Ringer {
+impl PeerWaker {
     /// Opens the pipe of the peer that owns this segment.
     ///
     /// # Errors
     /// The peer has ended.
-    pub fn open(segment: Arc<Segment>, pid: u32, fd: i32) -> std::io::Result<Ringer> {
+    pub fn open(segment: Arc<Segment>, pid: u32, fd: i32) -> std::io::Result<PeerWaker> {
         let flags = OFlags::NONBLOCK.bits() as i32;
         let pipe = OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/{pid}/fd/{fd}"))?;
-        Ok(Ringer { segment, pipe: Arc::new(pipe) })
+        Ok(PeerWaker { segment, pipe: Arc::new(pipe) })
     }
 
-    /// Wakes the peer if it sleeps. What it is to see was published before. A pipe that is full has rung already.
+    /// Wakes the peer if it sleeps. The caller has published its work before. A full pipe wakes the peer anyway.
     #[inline]
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
