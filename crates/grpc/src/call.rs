@@ -19,8 +19,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::generated::rank_client::RankClient;
-use super::link::Link;
 use super::meeting::{Ended, Meeting, until};
+use super::queues::PeerQueues;
 use super::socket::{Descriptors, Socket};
 use super::streams::{NOTES, Outgoing, pass, reason, receive};
 use super::token::Kind;
@@ -60,7 +60,7 @@ impl Service<Uri> for Dial {
 pub struct Wanted {
     pub peer: u32,
     pub control: UnixStream,
-    pub link: Option<Arc<Link>>,
+    pub queues: Option<Arc<PeerQueues>>,
 }
 
 enum Missed {
@@ -72,15 +72,15 @@ enum Missed {
 
 /// Calls a rank until it answers or time is over.
 pub async fn call(meeting: Arc<Meeting>, wanted: Wanted, descriptors: Descriptors, deadline: Instant) {
-    let Wanted { peer, control, link } = wanted;
+    let Wanted { peer, control, queues } = wanted;
     loop {
-        let reached = match timeout_at(until(deadline), reach(&meeting, peer, link.as_ref(), &descriptors)).await {
+        let reached = match timeout_at(until(deadline), reach(&meeting, peer, queues.as_ref(), &descriptors)).await {
             Ok(reached) => reached,
             // The other thread tells what has been noted.
             Err(_) => return,
         };
         match reached {
-            Ok(reached) => return keep(&meeting, peer, control, link, reached),
+            Ok(reached) => return keep(&meeting, peer, control, queues, reached),
             Err(Missed::Ever(why)) => {
                 let who = meeting.describe(peer);
                 return meeting.failed(RunError::Failed(format!("rank {}: {who} {why}", meeting.rank)));
@@ -103,7 +103,7 @@ struct Reached {
 async fn reach(
     meeting: &Meeting,
     peer: u32,
-    link: Option<&Arc<Link>>,
+    queues: Option<&Arc<PeerQueues>>,
     descriptors: &Descriptors,
 ) -> Result<Reached, Missed> {
     let offer = &meeting.offers[peer as usize];
@@ -129,8 +129,8 @@ async fn reach(
     check(meeting, Kind::Control, peer, answer.metadata())?;
     let notes = answer.into_inner();
     let mut tensors = None;
-    if let Some(link) = link {
-        let request = introduced(meeting, Kind::Tensors, peer, Outgoing(link.clone()));
+    if let Some(queues) = queues {
+        let request = introduced(meeting, Kind::Tensors, peer, Outgoing(queues.clone()));
         let answer = client.tensors(request).await.map_err(refused)?;
         check(meeting, Kind::Tensors, peer, answer.metadata())?;
         tensors = Some(answer.into_inner());
@@ -171,12 +171,12 @@ fn check(meeting: &Meeting, kind: Kind, peer: u32, metadata: &MetadataMap) -> Re
     Err(Missed::Now("what answers there does not know the job's secret".into()))
 }
 
-fn keep(meeting: &Arc<Meeting>, peer: u32, control: UnixStream, link: Option<Arc<Link>>, reached: Reached) {
+fn keep(meeting: &Arc<Meeting>, peer: u32, control: UnixStream, queues: Option<Arc<PeerQueues>>, reached: Reached) {
     let Reached { client, to_send, notes, tensors } = reached;
-    if let (Some(link), Some(tensors)) = (link, tensors) {
+    if let (Some(queues), Some(tensors)) = (queues, tensors) {
         let (ended, client) = (Ended::new(meeting, peer), client.clone());
         tokio::spawn(async move {
-            receive(tensors, link).await;
+            receive(tensors, queues).await;
             drop((ended, client));
         });
         meeting.met(peer);

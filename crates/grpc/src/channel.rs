@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags};
 
 use super::fragment::{FRAGMENT, message};
-use super::link::Link;
+use super::queues::PeerQueues;
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::FragmentHeader;
 
@@ -17,8 +17,8 @@ pub const NAME: &str = "grpc";
 
 /// A channel to a rank that is called, or calls, over gRPC.
 pub struct GrpcChannel {
-    link: Arc<Link>,
-    /// What has been taken from the link and not yet by the executor.
+    queues: Arc<PeerQueues>,
+    /// What has been taken from the queues and not yet by the executor.
     arrived: VecDeque<(FragmentHeader, Bytes)>,
     /// The last fragment was refused.
     refused: bool,
@@ -26,20 +26,20 @@ pub struct GrpcChannel {
 }
 
 impl GrpcChannel {
-    pub(super) fn new(link: Arc<Link>) -> GrpcChannel {
-        GrpcChannel { link, arrived: VecDeque::new(), refused: false, slept: AtomicBool::new(false) }
+    pub(super) fn new(queues: Arc<PeerQueues>) -> GrpcChannel {
+        GrpcChannel { queues, arrived: VecDeque::new(), refused: false, slept: AtomicBool::new(false) }
     }
 }
 
 impl Drop for GrpcChannel {
     fn drop(&mut self) {
-        self.link.close();
+        self.queues.close();
     }
 }
 
 impl Channel for GrpcChannel {
     fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
-        let taken = self.link.send(|| message(header, Bytes::copy_from_slice(payload)));
+        let taken = self.queues.send(|| message(header, Bytes::copy_from_slice(payload)));
         self.refused = !taken;
         Ok(taken)
     }
@@ -47,10 +47,10 @@ impl Channel for GrpcChannel {
     fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
         if *self.slept.get_mut() {
             *self.slept.get_mut() = false;
-            self.link.awake();
+            self.queues.awake();
         }
         if self.arrived.is_empty() {
-            self.link.receive(&mut self.arrived).map_err(|why| io::Error::new(ErrorKind::UnexpectedEof, why))?;
+            self.queues.receive(&mut self.arrived).map_err(|why| io::Error::new(ErrorKind::UnexpectedEof, why))?;
         }
         Ok(self.arrived.front().map(|(header, _)| *header))
     }
@@ -67,7 +67,7 @@ impl Channel for GrpcChannel {
 
     fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         self.slept.store(true, Ordering::Relaxed);
-        fds.push(PollFd::new(self.link.about_to_sleep(self.refused), PollFlags::IN));
+        fds.push(PollFd::new(self.queues.about_to_sleep(self.refused), PollFlags::IN));
     }
 
     fn fragment(&self) -> usize {

@@ -5,14 +5,14 @@
 //! proof ([`token`]); both are made of the job's secret. When all ranks have come, nothing listens any more.
 //!
 //! One thread with an executor of its own does all of it ([`thread`]). Between it and the job's executor, which never waits,
-//! stand two bounded queues for each peer ([`link`]): a rank that does not take what comes makes its peers wait, by the flow
+//! stand two bounded queues for each peer ([`queues`]): a rank that does not take what comes makes its peers wait, by the flow
 //! control of HTTP/2, and costs no memory.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `generated` | the code of `rank.proto` (`cargo run -p paceline-protobuf` writes it) |
 //! | `fragment` | fragments as messages |
-//! | `link`, `channel` | the queues, and the executor's side of them |
+//! | `queues`, `channel` | the queues, and the executor's side of them |
 //! | `listener` | where a rank listens, and its certificate |
 //! | `token` | what both ends of a call prove |
 //! | `socket` | connections, and what strangers may do with them |
@@ -26,9 +26,9 @@ mod fragment;
 #[allow(missing_docs, clippy::pedantic, reason = "written by a program")]
 #[rustfmt::skip]
 mod generated;
-mod link;
 mod listener;
 mod meeting;
+mod queues;
 mod service;
 mod socket;
 mod streams;

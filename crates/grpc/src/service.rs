@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::generated::rank_server::Rank;
 use super::generated::{Fragment, Note};
-use super::link::Link;
 use super::meeting::{Ended, Meeting};
+use super::queues::PeerQueues;
 use super::socket::Visit;
 use super::streams::{Answers, NOTES, Outgoing, pass, receive};
 use super::token::Kind;
@@ -22,7 +22,7 @@ use super::{FROM, PROOF, TO};
 /// What callers are given, each once.
 #[derive(Default)]
 pub struct Places {
-    pub links: HashMap<u32, Arc<Link>>,
+    pub queues: HashMap<u32, Arc<PeerQueues>>,
     pub controls: HashMap<u32, UnixStream>,
 }
 
@@ -91,11 +91,11 @@ impl Rank for Hosted {
 
     async fn tensors(&self, request: Request<Streaming<Fragment>>) -> Result<Response<Self::TensorsStream>, Status> {
         let from = self.admit(&request, Kind::Tensors)?;
-        let link = self.places().links.remove(&from).ok_or_else(taken)?;
-        let answer = self.answer(Kind::Tensors, from, Answers(Outgoing(link.clone())))?;
+        let queues = self.places().queues.remove(&from).ok_or_else(taken)?;
+        let answer = self.answer(Kind::Tensors, from, Answers(Outgoing(queues.clone())))?;
         let ended = Ended::new(&self.meeting, from);
         tokio::spawn(async move {
-            receive(request.into_inner(), link).await;
+            receive(request.into_inner(), queues).await;
             drop(ended);
         });
         self.meeting.met(from);

@@ -1,4 +1,4 @@
-//! What goes through a call in either direction: fragments between its stream and a [`Link`], the monitor's messages
+//! What goes through a call in either direction: fragments between its stream and a [`PeerQueues`], the monitor's messages
 //! between its stream and a socket of the monitor's.
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use tonic::{Status, Streaming};
 
 use super::fragment::fragment;
 use super::generated::{Fragment, Note};
-use super::link::Link;
+use super::queues::PeerQueues;
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 
 /// Messages of the monitor that wait for HTTP/2.
@@ -25,7 +25,7 @@ pub const NOTES: usize = 4;
 const CLOSED: &str = "the connection was closed";
 
 /// What goes out of a call: of that end which calls.
-pub struct Outgoing(pub Arc<Link>);
+pub struct Outgoing(pub Arc<PeerQueues>);
 
 impl Stream for Outgoing {
     type Item = Fragment;
@@ -48,19 +48,19 @@ impl<T: Stream + Unpin> Stream for Answers<T> {
 
 /// Receives fragments until the other end sends no more, or something that is none. While the executor takes none, nothing
 /// is read, HTTP/2 grants no more, and the sender waits.
-pub async fn receive(mut incoming: Streaming<Fragment>, link: Arc<Link>) {
+pub async fn receive(mut incoming: Streaming<Fragment>, queues: Arc<PeerQueues>) {
     let why = loop {
-        poll_fn(|cx| link.poll_room(cx.waker())).await;
+        poll_fn(|cx| queues.poll_room(cx.waker())).await;
         match incoming.message().await {
             Ok(Some(message)) => match fragment(message) {
-                Ok((header, payload)) => link.arrive(header, payload),
+                Ok((header, payload)) => queues.arrive(header, payload),
                 Err(what) => break format!("the peer sent {what}"),
             },
             Ok(None) => break CLOSED.to_owned(),
             Err(status) => break reason(&status),
         }
     };
-    link.end(why);
+    queues.end(why);
 }
 
 /// Why a stream ended, for people.

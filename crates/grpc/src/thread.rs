@@ -15,9 +15,9 @@ use tonic::transport::{Server, ServerTlsConfig};
 use super::call::{Wanted, call};
 use super::channel::GrpcChannel;
 use super::generated::rank_server::RankServer;
-use super::link::Link;
 use super::listener::{GrpcListener, Offer};
 use super::meeting::{Event, Meeting, until};
+use super::queues::PeerQueues;
 use super::service::{Hosted, Places};
 use super::socket::{Descriptors, Socket, Visit};
 use super::{CONNECTION_WINDOW, FRAME, LONGEST_HEADERS, LONGEST_MESSAGE, STREAM_WINDOW};
@@ -115,15 +115,18 @@ pub fn connect(listener: GrpcListener, plan: Plan) -> Result<Connected> {
             let _inside = runtime.enter();
             tokio::net::UnixStream::from_std(theirs).map_err(system("a socket cannot be made"))?
         };
-        let link =
-            if tensors { Some(Arc::new(Link::new().map_err(system("an eventfd cannot be created"))?)) } else { None };
-        channels.push(link.clone().map(GrpcChannel::new));
+        let queues = if tensors {
+            Some(Arc::new(PeerQueues::new().map_err(system("an eventfd cannot be created"))?))
+        } else {
+            None
+        };
+        channels.push(queues.clone().map(GrpcChannel::new));
         controls.push(Some(ours));
         if meeting.is_host(peer) {
             places.controls.insert(peer, control);
-            places.links.extend(link.map(|link| (peer, link)));
+            places.queues.extend(queues.map(|queues| (peer, queues)));
         } else {
-            wanted.push(Wanted { peer, control, link });
+            wanted.push(Wanted { peer, control, queues });
         }
     }
     let (closing, asked_to_close) = oneshot::channel();

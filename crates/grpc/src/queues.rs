@@ -1,6 +1,6 @@
-//! What passes between the executor, which never waits, and the thread that speaks gRPC: two bounded queues to a peer.
+//! Connects the executor, which never blocks, with the gRPC thread: two bounded queues for each peer.
 //!
-//! Nothing is lost between looking and sleeping: who is about to sleep first says so, then looks at the queues once more;
+//! No wake-up is lost: who is about to sleep first announces it, then checks the queues once more;
 //! the other side changes the queues first and then asks whether to wake it.
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
-pub struct Link {
+pub struct PeerQueues {
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
     /// Whether the inbox has something, for those who look often.
@@ -53,11 +53,11 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-impl Link {
-    pub fn new() -> std::io::Result<Link> {
+impl PeerQueues {
+    pub fn new() -> std::io::Result<PeerQueues> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (outbox, inbox, arrived, asleep) = Default::default();
-        Ok(Link { outbox, inbox, arrived, asleep, eventfd })
+        Ok(PeerQueues { outbox, inbox, arrived, asleep, eventfd })
     }
 
     // The executor's side.
