@@ -12,18 +12,18 @@
 //! | --- | --- |
 //! | `datagram` | the format, and the code that only ranks of the job can make |
 //! | `port` | the sockets |
-//! | `link` | what the two ends say to each other over TCP |
+//! | `control` | control messages between the two ends, over TCP |
 //! | `outgoing` | a stream that is sent: the window, repairs, how much may be under way |
 //! | `incoming` | a stream that is received: order, gaps |
 //! | `receive` | datagrams from the group, and from anybody else |
 //! | `dispatch` | what other ranks report about their streams and ours |
 //! | `sizes` | what ranks agree on; what is counted |
 //! | `disturb` | loss, repetition and another order, for tests |
+mod control;
 mod datagram;
 mod dispatch;
 mod disturb;
 mod incoming;
-mod link;
 mod outgoing;
 mod port;
 mod receive;
@@ -41,18 +41,18 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::channel::Sink;
 use crate::header::FragmentHeader;
+use control::{ControlConnection, ControlMessage};
 pub use datagram::{Head, Key, OVERHEAD, feed};
 pub use disturb::Disturbance;
 use disturb::Disturber;
 use incoming::Incoming;
-use link::{Link, Note};
 use outgoing::Outgoing;
 pub use port::Port;
 pub use sizes::{Counters, Sizes};
 
 /// Taken datagrams after which a sender is told.
 const EVERY: u64 = 8;
-/// Of the group's socket among what is watched; links have the numbers of their ranks.
+/// Of the group's socket among what is watched; control connections have the numbers of their ranks.
 const RECEIVER: u64 = u64::MAX;
 
 /// All streams of this rank.
@@ -65,7 +65,7 @@ pub struct Multicast {
     window: usize,
     first: usize,
     /// By rank.
-    links: Vec<Option<Link>>,
+    controls: Vec<Option<ControlConnection>>,
     outgoing: Vec<Option<Outgoing>>,
     sends_to: HashMap<u32, usize>,
     incoming: Vec<Option<Incoming>>,
@@ -88,7 +88,7 @@ pub struct Multicast {
 }
 
 impl Multicast {
-    /// Of this rank. The sizes are the same at all ranks; `links` are connections by rank.
+    /// Of this rank. The sizes are the same at all ranks; `controls` are connections by rank.
     ///
     /// # Errors
     /// Too many open files.
@@ -97,17 +97,20 @@ impl Multicast {
         port: Port,
         key: Key,
         sizes: Sizes,
-        links: Vec<Option<TcpStream>>,
+        controls: Vec<Option<TcpStream>>,
         disturbance: Option<Disturbance>,
     ) -> io::Result<Multicast> {
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
         if let Some(receiver) = port.receiver() {
             epoll::add(&ready, receiver, EventData::new_u64(RECEIVER), EventFlags::IN)?;
         }
-        let links = links.into_iter().map(|link| link.map(Link::new).transpose()).collect::<io::Result<Vec<_>>>()?;
-        for (rank, link) in (0u64..).zip(&links) {
-            if let Some(link) = link {
-                epoll::add(&ready, link.socket(), EventData::new_u64(rank), EventFlags::IN)?;
+        let controls = controls
+            .into_iter()
+            .map(|control| control.map(ControlConnection::new).transpose())
+            .collect::<io::Result<Vec<_>>>()?;
+        for (rank, control) in (0u64..).zip(&controls) {
+            if let Some(control) = control {
+                epoll::add(&ready, control.socket(), EventData::new_u64(rank), EventFlags::IN)?;
             }
         }
         Ok(Multicast {
@@ -117,7 +120,7 @@ impl Multicast {
             payload: sizes.payload,
             window: sizes.datagrams(sizes.window),
             first: sizes.datagrams(sizes.first),
-            links,
+            controls,
             outgoing: Vec::new(),
             sends_to: HashMap::new(),
             incoming: Vec::new(),
@@ -182,8 +185,8 @@ impl Multicast {
         let receivers: Vec<_> = stream.receivers().collect();
         let index = self.outgoing.len();
         for &(rank, role) in &receivers {
-            match self.links[rank as usize] {
-                Some(_) => write(&mut self.links, &mut self.lost, rank, group, &Note::Open { role }),
+            match self.controls[rank as usize] {
+                Some(_) => write(&mut self.controls, &mut self.lost, rank, group, &ControlMessage::Open { role }),
                 None => stream.without(rank),
             }
         }
@@ -261,23 +264,23 @@ impl Multicast {
     /// Sends what is due: datagrams, questions, repairs, how much was sent.
     fn go_on(&mut self) {
         let now = Instant::now();
-        let (links, lost) = (&mut self.links, &mut self.lost);
+        let (controls, lost) = (&mut self.controls, &mut self.lost);
         for stream in self.incoming.iter_mut().flatten() {
             let (rank, group) = (stream.rank, stream.group);
-            stream.ask(now, |from, below| write(links, lost, rank, group, &Note::Missing { from, below }));
+            stream.ask(now, |from, below| write(controls, lost, rank, group, &ControlMessage::Missing { from, below }));
         }
         self.push_out();
-        let (links, lost) = (&mut self.links, &mut self.lost);
+        let (controls, lost) = (&mut self.controls, &mut self.lost);
         for stream in self.outgoing.iter_mut().flatten().filter(|stream| stream.pending()) {
             let group = stream.group;
-            self.counters.repaired += stream.repair(|rank, note| {
-                let room = links[rank as usize].as_ref().is_some_and(|link| !link.busy());
+            self.counters.repaired += stream.repair(|rank, message| {
+                let room = controls[rank as usize].as_ref().is_some_and(|control| !control.busy());
                 if room {
-                    write(links, lost, rank, group, note);
+                    write(controls, lost, rank, group, message);
                 }
                 room
             });
-            stream.tell(now, |rank, note| write(links, lost, rank, group, note));
+            stream.tell(now, |rank, message| write(controls, lost, rank, group, message));
         }
         self.bury();
     }
@@ -315,17 +318,19 @@ impl Multicast {
             self.push_out();
         }
         let every = EVERY.min((self.window as u64 / 4).max(1));
-        let (links, lost) = (&mut self.links, &mut self.lost);
+        let (controls, lost) = (&mut self.controls, &mut self.lost);
         for (rank, group) in self.refused.drain(..) {
-            write(links, lost, rank, group, &Note::Enough);
+            write(controls, lost, rank, group, &ControlMessage::Enough);
         }
         for stream in self.incoming.iter_mut().flatten() {
             if let Some(below) = stream.news(every) {
-                write(links, lost, stream.rank, stream.group, &Note::Taken { below });
+                write(controls, lost, stream.rank, stream.group, &ControlMessage::Taken { below });
             }
         }
-        for rank in 0..self.links.len() {
-            if let Some(Err(error)) = self.links[rank].as_mut().filter(|link| link.full()).map(Link::flush) {
+        for rank in 0..self.controls.len() {
+            if let Some(Err(error)) =
+                self.controls[rank].as_mut().filter(|control| control.full()).map(ControlConnection::flush)
+            {
                 self.lost.push((rank as u32, error));
             }
         }
@@ -335,13 +340,14 @@ impl Multicast {
 
     /// Whether somebody has to go on looking: receivers may lack something.
     fn pending(&self) -> bool {
-        self.outgoing.iter().flatten().any(Outgoing::pending) || self.links.iter().flatten().any(Link::full)
+        self.outgoing.iter().flatten().any(Outgoing::pending)
+            || self.controls.iter().flatten().any(ControlConnection::full)
     }
 
     /// Drops connections that were lost; nobody is there any more to whom anything would have to be sent.
     fn bury(&mut self) {
         for (rank, _) in &self.lost {
-            if self.links[*rank as usize].take().is_some() {
+            if self.controls[*rank as usize].take().is_some() {
                 self.outgoing.iter_mut().flatten().for_each(|stream| stream.without(*rank));
             }
         }
@@ -382,13 +388,19 @@ impl Multicast {
         if self.full {
             fds.push(PollFd::new(self.port.sender(), PollFlags::OUT));
         }
-        self.links.iter().flatten().for_each(|link| link.watch(fds));
+        self.controls.iter().flatten().for_each(|control| control.watch(fds));
     }
 }
 
 /// Says something to a rank that is there.
-fn write(links: &mut [Option<Link>], lost: &mut Vec<(u32, io::Error)>, rank: u32, group: u32, note: &Note<'_>) {
-    if let Some(Err(error)) = links[rank as usize].as_mut().map(|link| link.write(group, note)) {
+fn write(
+    controls: &mut [Option<ControlConnection>],
+    lost: &mut Vec<(u32, io::Error)>,
+    rank: u32,
+    group: u32,
+    message: &ControlMessage<'_>,
+) {
+    if let Some(Err(error)) = controls[rank as usize].as_mut().map(|control| control.write(group, message)) {
         lost.push((rank, error));
     }
 }

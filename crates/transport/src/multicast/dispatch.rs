@@ -1,42 +1,42 @@
 //! Handles what other ranks report about their streams and ours.
 use super::Multicast;
+use super::control::ControlMessage;
 use super::incoming::Incoming;
-use super::link::Note;
 use crate::header::HEADER_BYTES;
 
 impl Multicast {
     /// Reads the control messages of a rank.
     pub(super) fn read_control(&mut self, rank: u32) {
-        let Some(mut link) = self.links[rank as usize].take() else { return };
-        let result = link.read(HEADER_BYTES + self.payload, |group, note| self.dispatch(rank, group, &note));
-        self.links[rank as usize] = Some(link);
+        let Some(mut control) = self.controls[rank as usize].take() else { return };
+        let result = control.read(HEADER_BYTES + self.payload, |group, message| self.dispatch(rank, group, &message));
+        self.controls[rank as usize] = Some(control);
         if let Err(error) = result {
             self.lost.push((rank, error));
             self.bury();
         }
     }
 
-    fn dispatch(&mut self, rank: u32, group: u32, note: &Note<'_>) {
-        match *note {
-            Note::Open { role } => self.open(rank, group, role),
-            Note::Sent { below } => {
+    fn dispatch(&mut self, rank: u32, group: u32, message: &ControlMessage<'_>) {
+        match *message {
+            ControlMessage::Open { role } => self.open(rank, group, role),
+            ControlMessage::Sent { below } => {
                 if let Some(stream) = self.stream_from(rank, group) {
                     stream.sent(below);
                 }
             }
-            Note::Repair { number, last, body } => {
+            ControlMessage::Repair { number, last, body } => {
                 let memory = self.spare.pop().unwrap_or_default();
                 match self.stream_from(rank, group).filter(|stream| stream.lacks(number)) {
                     Some(stream) => stream.repaired(number, last, body, memory),
                     None => self.keep(memory),
                 }
             }
-            Note::Taken { .. } | Note::Missing { .. } | Note::Enough => {
+            ControlMessage::Taken { .. } | ControlMessage::Missing { .. } | ControlMessage::Enough => {
                 let index = self.sends_to.get(&group);
                 let Some(stream) = index.and_then(|&index| self.outgoing[index].as_mut()) else { return };
-                match *note {
-                    Note::Taken { below } => stream.taken(rank, below),
-                    Note::Missing { from, below } => self.counters.lost += stream.lacks(rank, from, below),
+                match *message {
+                    ControlMessage::Taken { below } => stream.taken(rank, below),
+                    ControlMessage::Missing { from, below } => self.counters.lost += stream.lacks(rank, from, below),
                     _ => stream.without(rank),
                 }
             }

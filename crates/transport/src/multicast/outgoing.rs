@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use paceline_schedule::Peers;
 
+use super::control::ControlMessage;
 use super::datagram::{BODY, Head, Key, OVERHEAD};
-use super::link::Note;
 use crate::header::HEADER_BYTES;
 
 /// After a silence of twice the time that datagrams take to be taken, and this at the least, with something not taken,
@@ -239,13 +239,13 @@ impl Outgoing {
     }
 
     /// Sends what receivers lack as far as their connections have room; what went to whom.
-    pub fn repair(&mut self, mut send: impl FnMut(u32, &Note<'_>) -> bool) -> u64 {
+    pub fn repair(&mut self, mut send: impl FnMut(u32, &ControlMessage<'_>) -> bool) -> u64 {
         let mut count = 0;
         for index in 0..self.receivers.len() {
             while let Some(&number) = self.receivers[index].lacks.first() {
                 let datagram = self.datagram(number);
                 let body = &datagram[BODY - HEADER_BYTES..datagram.len() - (OVERHEAD - BODY)];
-                let repair = Note::Repair { number, last: super::datagram::is_last(datagram), body };
+                let repair = ControlMessage::Repair { number, last: super::datagram::is_last(datagram), body };
                 if !send(self.receivers[index].rank, &repair) {
                     break;
                 }
@@ -263,13 +263,13 @@ impl Outgoing {
     }
 
     /// Tells them, if it is time.
-    pub fn tell(&mut self, now: Instant, mut send: impl FnMut(u32, &Note<'_>)) {
+    pub fn tell(&mut self, now: Instant, mut send: impl FnMut(u32, &ControlMessage<'_>)) {
         if self.due().is_none_or(|due| now < due) {
             return;
         }
         self.told = self.sent;
         for receiver in self.receivers.iter().filter(|receiver| receiver.taken < self.sent) {
-            send(receiver.rank, &Note::Sent { below: self.sent });
+            send(receiver.rank, &ControlMessage::Sent { below: self.sent });
         }
     }
 }

@@ -1,43 +1,43 @@
-//! What the two ends of a multicast say to each other over a connection of their own: how far the receiver is, what it
-//! lacks, and what it lacked. It is reliable, so that nothing is said twice.
+//! Control messages between the two ends of a multicast, over a TCP connection of their own: what the receiver has taken,
+//! what it lacks, and repairs. The connection is reliable, so nothing is sent twice.
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use rustix::event::{PollFd, PollFlags};
 
-/// Kind (4), group (4), two numbers (8 each); behind a repair its body.
+/// Layout: kind (4 bytes), group (4), two numbers (8 each); a repair is followed by its body.
 const HEAD: usize = 24;
-/// Bytes waiting for room above which no repair is begun.
+/// Queued bytes above which no repair is added.
 const ENOUGH: usize = 128 << 10;
-/// Read at once.
+/// Bytes read at once.
 const STEP: usize = 64 << 10;
 
 /// A message about the sender's stream for a group.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Note<'a> {
-    /// From the sender: there will be a stream; what the receiver's role is.
+pub(super) enum ControlMessage<'a> {
+    /// From the sender: announces a stream, and the role of the receiver.
     Open { role: u32 },
-    /// From the receiver: all below were taken.
+    /// From the receiver: it has taken all datagrams below this number.
     Taken { below: u64 },
-    /// From the receiver: these have not come.
+    /// From the receiver: these datagrams are missing.
     Missing { from: u64, below: u64 },
-    /// From the sender: all below were sent.
+    /// From the sender: it has sent all datagrams below this number.
     Sent { below: u64 },
-    /// From the sender: what had not come: header and payload; whether its message ends with it.
+    /// From the sender: a missing datagram as header and payload, and whether it ends its message.
     Repair { number: u64, last: bool, body: &'a [u8] },
-    /// From the receiver: it wants no more.
+    /// From the receiver: it wants no more of this stream.
     Enough,
 }
 
-impl Note<'_> {
+impl ControlMessage<'_> {
     fn head(&self, group: u32) -> [u8; HEAD] {
         let (kind, a, b): (u32, u64, u64) = match *self {
-            Note::Open { role } => (0, role.into(), 0),
-            Note::Taken { below } => (1, below, 0),
-            Note::Missing { from, below } => (2, from, below),
-            Note::Sent { below } => (3, below, 0),
-            Note::Repair { number, last, body } => (4, number, (body.len() as u64) << 1 | u64::from(last)),
-            Note::Enough => (5, 0, 0),
+            ControlMessage::Open { role } => (0, role.into(), 0),
+            ControlMessage::Taken { below } => (1, below, 0),
+            ControlMessage::Missing { from, below } => (2, from, below),
+            ControlMessage::Sent { below } => (3, below, 0),
+            ControlMessage::Repair { number, last, body } => (4, number, (body.len() as u64) << 1 | u64::from(last)),
+            ControlMessage::Enough => (5, 0, 0),
         };
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&kind.to_le_bytes());
@@ -48,57 +48,57 @@ impl Note<'_> {
     }
 }
 
-/// The first note in these bytes, its group and its length; none if it has not come wholly.
-fn parse(bytes: &[u8], longest: usize) -> io::Result<Option<(u32, Note<'_>, usize)>> {
-    let wrong = || io::Error::new(ErrorKind::InvalidData, "the peer sent what is no message about a multicast");
+/// Parses the first message: its group, the message, its length. `None` if it is incomplete.
+fn parse(bytes: &[u8], longest: usize) -> io::Result<Option<(u32, ControlMessage<'_>, usize)>> {
+    let wrong = || io::Error::new(ErrorKind::InvalidData, "the peer sent an invalid multicast control message");
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
     let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap_or_default());
     let (group, a, b) = (u32_at(4), u64_at(8), u64_at(16));
-    let note = match u32_at(0) {
-        0 => Note::Open { role: u32::try_from(a).map_err(|_| wrong())? },
-        1 => Note::Taken { below: a },
-        2 => Note::Missing { from: a, below: b },
-        3 => Note::Sent { below: a },
+    let message = match u32_at(0) {
+        0 => ControlMessage::Open { role: u32::try_from(a).map_err(|_| wrong())? },
+        1 => ControlMessage::Taken { below: a },
+        2 => ControlMessage::Missing { from: a, below: b },
+        3 => ControlMessage::Sent { below: a },
         4 => {
             let length = usize::try_from(b >> 1).map_err(|_| wrong())?;
             if length > longest {
                 return Err(wrong());
             }
             let Some(body) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
-            return Ok(Some((group, Note::Repair { number: a, last: b & 1 == 1, body }, HEAD + length)));
+            return Ok(Some((group, ControlMessage::Repair { number: a, last: b & 1 == 1, body }, HEAD + length)));
         }
-        5 => Note::Enough,
+        5 => ControlMessage::Enough,
         _ => return Err(wrong()),
     };
-    Ok(Some((group, note, HEAD)))
+    Ok(Some((group, message, HEAD)))
 }
 
-/// A connection to one rank; nothing blocks.
-pub(super) struct Link {
+/// A control connection to one rank. Never blocks.
+pub(super) struct ControlConnection {
     socket: TcpStream,
-    /// What has come and is no whole note yet are its first `filled` bytes.
+    /// The first `filled` bytes are an incomplete message.
     incoming: Vec<u8>,
     filled: usize,
     outgoing: Vec<u8>,
     written: usize,
 }
 
-impl Link {
-    pub fn new(socket: TcpStream) -> io::Result<Link> {
+impl ControlConnection {
+    pub fn new(socket: TcpStream) -> io::Result<ControlConnection> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        Ok(Link { socket, incoming: Vec::new(), filled: 0, outgoing: Vec::new(), written: 0 })
+        Ok(ControlConnection { socket, incoming: Vec::new(), filled: 0, outgoing: Vec::new(), written: 0 })
     }
 
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Sends a note, or keeps it until there is room.
-    pub fn write(&mut self, group: u32, note: &Note<'_>) -> io::Result<()> {
-        self.outgoing.extend_from_slice(&note.head(group));
-        if let Note::Repair { body, .. } = note {
+    /// Sends a message, or queues it until there is room.
+    pub fn write(&mut self, group: u32, message: &ControlMessage<'_>) -> io::Result<()> {
+        self.outgoing.extend_from_slice(&message.head(group));
+        if let ControlMessage::Repair { body, .. } = message {
             self.outgoing.extend_from_slice(body);
         }
         self.flush()
@@ -109,7 +109,7 @@ impl Link {
         self.outgoing.len() - self.written > ENOUGH
     }
 
-    /// Whether something waits for room.
+    /// Whether bytes are queued.
     pub fn full(&self) -> bool {
         self.written < self.outgoing.len()
     }
@@ -134,8 +134,8 @@ impl Link {
         Ok(())
     }
 
-    /// Hands out the notes that have come. A body has at most `longest` bytes.
-    pub fn read(&mut self, longest: usize, mut handle: impl FnMut(u32, Note<'_>)) -> io::Result<()> {
+    /// Passes each received message to `handle`. Bodies have at most `longest` bytes.
+    pub fn read(&mut self, longest: usize, mut handle: impl FnMut(u32, ControlMessage<'_>)) -> io::Result<()> {
         if self.incoming.len() < self.filled + STEP {
             self.incoming.resize(self.filled + STEP, 0);
         }
@@ -146,8 +146,8 @@ impl Link {
             Err(e) => return Err(e),
         }
         let mut at = 0;
-        while let Some((group, note, length)) = parse(&self.incoming[at..self.filled], longest)? {
-            handle(group, note);
+        while let Some((group, message, length)) = parse(&self.incoming[at..self.filled], longest)? {
+            handle(group, message);
             at += length;
         }
         self.incoming.copy_within(at..self.filled, 0);
@@ -155,7 +155,7 @@ impl Link {
         Ok(())
     }
 
-    /// What becomes writable when something waits for room.
+    /// Adds the socket to poll if bytes are queued.
     pub fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         if self.full() {
             fds.push(PollFd::new(&self.socket, PollFlags::OUT));
@@ -171,31 +171,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_come_as_they_were_said() {
+    fn messages_arrive_as_they_were_sent() {
         let body = [1, 2, 3];
-        let notes = [
-            Note::Open { role: 7 },
-            Note::Taken { below: u64::MAX },
-            Note::Missing { from: 3, below: 9 },
-            Note::Sent { below: 5 },
-            Note::Repair { number: 6, last: true, body: &body },
-            Note::Enough,
+        let messages = [
+            ControlMessage::Open { role: 7 },
+            ControlMessage::Taken { below: u64::MAX },
+            ControlMessage::Missing { from: 3, below: 9 },
+            ControlMessage::Sent { below: 5 },
+            ControlMessage::Repair { number: 6, last: true, body: &body },
+            ControlMessage::Enough,
         ];
-        for note in notes {
-            let mut bytes = note.head(11).to_vec();
-            if let Note::Repair { body, .. } = note {
+        for message in messages {
+            let mut bytes = message.head(11).to_vec();
+            if let ControlMessage::Repair { body, .. } = message {
                 bytes.extend(body);
             }
-            assert_eq!(parse(&bytes, 3).unwrap(), Some((11, note, bytes.len())));
+            assert_eq!(parse(&bytes, 3).unwrap(), Some((11, message, bytes.len())));
             assert_eq!(parse(&bytes[..bytes.len() - 1], 3).unwrap(), None);
         }
-        let long = Note::Repair { number: 6, last: true, body: &body };
+        let long = ControlMessage::Repair { number: 6, last: true, body: &body };
         assert!(parse(&long.head(11), 2).is_err());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_notes_or_none(mut bytes in vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_messages_or_none(mut bytes in vec(any::<u8>(), 0..80)) {
             bytes.iter_mut().take(1).for_each(|kind| *kind %= 7);
             bytes.iter_mut().skip(1).take(3).for_each(|kind| *kind = 0);
             if let Ok(Some((_, _, length))) = parse(&bytes, 40) {
