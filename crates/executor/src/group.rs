@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use super::lane::{State, ZeroCopySend};
 use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
-use super::step::{self, BARRIER_SLOT, Note, Place};
+use super::step::{self, BARRIER_SLOT, GroupView, Note};
 use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
 use super::{Completion, Failure};
@@ -157,7 +157,7 @@ impl Group {
 
     /// Takes the front fragment of a rank if it is wanted now.
     pub fn deliver(&mut self, at: At, header: &FragmentHeader, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
-        let place = Place { group: self.id, ranks: &self.ranks };
+        let view = GroupView { group: self.id, ranks: &self.ranks };
         let (operation, part, lane) = match at {
             At::Op(index, part, lane) => match &mut self.ops[index].operation {
                 Some(operation) => (operation, part, lane),
@@ -166,9 +166,9 @@ impl Group {
             At::PointToPoint(index) => (&mut self.point_to_point[index], 0, 0),
         };
         if operation.signature != header.signature || part == usize::MAX {
-            return Err(step::mismatch(operation, header, &place));
+            return Err(step::mismatch(operation, header, &view));
         }
-        step::deliver(operation, part, header, lane, (rank, &place), wires)
+        step::deliver(operation, part, header, lane, (rank, &view), wires)
     }
 
     /// Goes on with the lane that has just received something.
@@ -179,20 +179,20 @@ impl Group {
         unexpected: &mut UnexpectedQueue,
         completions: &mut Vec<Completion>,
     ) -> Result<(), RunError> {
-        let place = Place { group: self.id, ranks: &self.ranks };
+        let view = GroupView { group: self.id, ranks: &self.ranks };
         match at {
             At::Op(index, part, lane) => {
                 if let Some(operation) = &mut self.ops[index].operation {
-                    step::advance(operation, part, lane, &place, wires, unexpected)?;
+                    step::advance(operation, part, lane, &view, wires, unexpected)?;
                     if operation.parts[part].shift() {
                         let opened = operation.parts[part].first + operation.parts[part].lanes.len() as u32 - 1;
-                        step::advance(operation, part, opened, &place, wires, unexpected)?;
+                        step::advance(operation, part, opened, &view, wires, unexpected)?;
                     }
                 }
                 self.settle(index, completions);
             }
             At::PointToPoint(index) => {
-                step::advance(&mut self.point_to_point[index], 0, 0, &place, wires, unexpected)?;
+                step::advance(&mut self.point_to_point[index], 0, 0, &view, wires, unexpected)?;
                 self.point_to_point[index].parts[0].shift();
             }
         }
@@ -224,14 +224,14 @@ impl Group {
                 break;
             }
             *opened = true;
-            let place = Place { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks };
             for part in 0..operation.parts.len() {
-                any |= step::take_unexpected_notes(operation, part, &place, unexpected);
-                any |= run_part(operation, part, &place, wires, unexpected)?;
+                any |= step::take_unexpected_notes(operation, part, &view, unexpected);
+                any |= run_part(operation, part, &view, wires, unexpected)?;
                 lanes += operation.parts[part].lanes.len();
             }
             if operation.step.is_none() {
-                any |= meet(operation, &place, wires, |part| part.barriers > 0 && part.parked == part.barriers);
+                any |= meet(operation, &view, wires, |part| part.barriers > 0 && part.parked == part.barriers);
             }
             if !matches!(operation.offload, Stage::Done) {
                 any |= offload::advance(operation, self.id, &self.ranks, earlier, wires)?;
@@ -280,12 +280,11 @@ impl Group {
                 .filter_map(|index| self.ops[index].operation.as_ref())
                 .flat_map(|operation| &operation.parts);
             let busy: Vec<u32> = parts.filter(|part| part.parked < part.barriers).map(|part| part.role).collect();
-            let place = Place { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks };
             let mut released = Vec::new();
             if let Some(operation) = &mut self.ops[last].operation {
                 let servers = operation.program.servers();
-                any |=
-                    meet(operation, &place, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
+                any |= meet(operation, &view, wires, |part| servers.contains(&part.role) && !busy.contains(&part.role));
                 released.extend(operation.parts.iter().filter(|part| part.released).map(|part| part.role));
             }
             let operations = self.ops.range_mut(of_step).filter_map(|slot| slot.operation.as_mut());
@@ -333,9 +332,9 @@ impl Group {
                     }
                 }
             }
-            let place = Place { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks };
             let operation = &mut self.point_to_point[index];
-            any |= run_part(operation, 0, &place, wires, unexpected)?;
+            any |= run_part(operation, 0, &view, wires, unexpected)?;
             if operation.is_done() {
                 let operation = self.point_to_point.remove(index);
                 conclude(operation, self.id, None, completions);
@@ -404,7 +403,7 @@ fn conclude(mut operation: Operation, group: u32, seq: Option<u32>, completions:
 fn run_part(
     operation: &mut Operation,
     part: usize,
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     wires: &mut Wires,
     unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
@@ -421,7 +420,7 @@ fn run_part(
                 operation.parts[part].settled = None;
                 continue;
             }
-            any |= step::advance(operation, part, lane, place, wires, unexpected)?;
+            any |= step::advance(operation, part, lane, view, wires, unexpected)?;
         }
         // Lanes in which this role has no part are over at once.
         if !operation.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
@@ -431,7 +430,7 @@ fn run_part(
 }
 
 /// The barrier: the first role that has one counts, and releases all. `stands`: whether a role of this process has come.
-fn meet(operation: &mut Operation, place: &Place<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
+fn meet(operation: &mut Operation, view: &GroupView<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
     let Some(&counts) = operation.meeting.first() else { return false };
     let mut any = false;
     for index in 0..operation.parts.len() {
@@ -451,7 +450,7 @@ fn meet(operation: &mut Operation, place: &Place<'_>, wires: &mut Wires, stands:
     let notes = std::mem::take(&mut operation.notes);
     for (role, note) in notes {
         let header = FragmentHeader {
-            group: place.group,
+            group: view.group,
             seq: operation.seq,
             lane: note as u32,
             slot: BARRIER_SLOT,
@@ -461,7 +460,7 @@ fn meet(operation: &mut Operation, place: &Place<'_>, wires: &mut Wires, stands:
             offset: 0,
             signature: operation.signature,
         };
-        if wires.send(place.host(role), &header, &[], true) {
+        if wires.send(view.host(role), &header, &[], true) {
             any = true;
         } else {
             operation.notes.push((role, note));

@@ -3,7 +3,7 @@ use paceline_schedule::{Peers, Piece, Step};
 
 use super::lane::{ALL, Refused, ZeroCopySend};
 use super::operation::{Operation, Part};
-use super::step::{Place, Shown};
+use super::step::{GroupView, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
 
@@ -26,8 +26,8 @@ enum Copies {
 }
 
 impl Copies {
-    fn new(to: Peers, multicast: bool, place: &Place<'_>, wires: &mut Wires) -> Copies {
-        let shared = if multicast { wires.cast(place.group, to, |role| place.host(role)) } else { None };
+    fn new(to: Peers, multicast: bool, view: &GroupView<'_>, wires: &mut Wires) -> Copies {
+        let shared = if multicast { wires.cast(view.group, to, |role| view.host(role)) } else { None };
         shared.map_or(Copies::Each(to), |(wire, own)| Copies::Shared(wire, own))
     }
 
@@ -39,10 +39,10 @@ impl Copies {
     }
 
     /// The receiver of a copy, and the wire to it.
-    fn get(&self, k: u32, place: &Place<'_>) -> (u32, u32) {
+    fn get(&self, k: u32, view: &GroupView<'_>) -> (u32, u32) {
         match *self {
-            Copies::Each(to) => (to.get(k), place.host(to.get(k))),
-            Copies::Shared(_, Some(own)) if k > 0 => (own, place.host(own)),
+            Copies::Each(to) => (to.get(k), view.host(to.get(k))),
+            Copies::Shared(_, Some(own)) if k > 0 => (own, view.host(own)),
             Copies::Shared(wire, _) => (EVERYBODY.into(), wire),
         }
     }
@@ -56,18 +56,18 @@ pub(super) fn send(
     number: u32,
     at: usize,
     (to, multicast, slot, piece, upto): (Peers, bool, u16, Piece, u64),
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     wires: &mut Wires,
 ) -> (bool, bool) {
     let (seq, signature, lane_name) = (operation.seq, operation.signature, operation.lane_name(number));
     let element = signature.dtype.size();
     let (shown_as, bytes) = (operation.number, piece.len * element as u64);
     let own = operation.parts[part].role;
-    let stream = (to.count == 1 && operation.program.streams(to.get(0))).then(|| (place.group, own, to.get(0)));
+    let stream = (to.count == 1 && operation.program.streams(to.get(0))).then(|| (view.group, own, to.get(0)));
     if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
         return (false, false);
     }
-    let shown = |to: u32| Shown { out: true, from: own, to, ranks: place.ranks, number: shown_as, bytes };
+    let shown = |to: u32| Shown { out: true, from: own, to, ranks: view.ranks, number: shown_as, bytes };
     let mut any = false;
     let lane = &mut operation.parts[part].lanes[at];
     lane.refused = Refused::Not;
@@ -81,14 +81,14 @@ pub(super) fn send(
         operation.moved += 1;
         any = true;
     }
-    let copies = Copies::new(to, multicast, place, wires);
+    let copies = Copies::new(to, multicast, view, wires);
     let alone = matches!(copies, Copies::Each(Peers { count: 1, .. }));
     let whole = operation.parts[part].space.window().is_none();
     let zero_copy = operation.zero_copy && alone && whole && may_send_zero_copy(operation, part, number, at, piece);
     let Part { role, space, lanes, .. } = &mut operation.parts[part];
     let lane = &mut lanes[at];
     for k in 0..copies.count() {
-        let (receiver, rank) = copies.get(k, place);
+        let (receiver, rank) = copies.get(k, view);
         let most = wires.fragment(rank);
         let mut sent = lane.sent.get(k);
         while sent < upto || (sent == 0 && piece.len == 0) {
@@ -98,7 +98,7 @@ pub(super) fn send(
             let length = if zero_copy { run.len() } else { run.len().min(most / element * element) };
             let run = &mut run[..length];
             let header = FragmentHeader {
-                group: place.group,
+                group: view.group,
                 seq,
                 lane: lane_name,
                 slot,

@@ -27,15 +27,15 @@ pub(super) enum Note {
     Release = 1,
 }
 
-/// What does not change during the lifetime of a group.
-pub(super) struct Place<'a> {
+/// What is constant during the lifetime of a group.
+pub(super) struct GroupView<'a> {
     pub group: u32,
     /// Ranks of the job, by worker role.
     pub ranks: &'a [u32],
 }
 
-impl Place<'_> {
-    /// The rank of the job that plays a role: servers and switches are spread over the workers.
+impl GroupView<'_> {
+    /// The rank of the job that plays a role. Servers and switches are spread over the workers.
     pub fn host(&self, role: u32) -> u32 {
         self.ranks[role as usize % self.ranks.len()]
     }
@@ -208,9 +208,9 @@ fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
     lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
 }
 
-fn received<'a>(header: &FragmentHeader, piece: Piece, number: u64, place: &Place<'a>) -> Shown<'a> {
+fn received<'a>(header: &FragmentHeader, piece: Piece, number: u64, view: &GroupView<'a>) -> Shown<'a> {
     let bytes = piece.len * header.signature.dtype.size() as u64;
-    Shown { out: false, from: header.from.into(), to: header.to.into(), ranks: place.ranks, number, bytes }
+    Shown { out: false, from: header.from.into(), to: header.to.into(), ranks: view.ranks, number, bytes }
 }
 
 /// Checks a fragment's bounds, which come from a peer.
@@ -239,7 +239,7 @@ pub(super) fn deliver(
     part: usize,
     header: &FragmentHeader,
     number: u32,
-    (rank, place): (u32, &Place<'_>),
+    (rank, view): (u32, &GroupView<'_>),
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
     if header.slot == BARRIER_SLOT {
@@ -272,7 +272,7 @@ pub(super) fn deliver(
         operation.moved += 1;
         let lane = &mut operation.parts[part].lanes[at];
         count(lane, &wanted, elements);
-        let shown = received(header, wanted.piece, operation.number, place);
+        let shown = received(header, wanted.piece, operation.number, view);
         shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
     }
     Ok(taken)
@@ -282,7 +282,7 @@ pub(super) fn deliver(
 pub(super) fn take_unexpected_notes(
     operation: &mut Operation,
     part: usize,
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     unexpected: &mut UnexpectedQueue,
 ) -> bool {
     let (mut any, to) = (false, operation.parts[part].role as u16);
@@ -291,7 +291,7 @@ pub(super) fn take_unexpected_notes(
     }
     for kind in [Note::Arrived, Note::Release] {
         for from in 0..operation.program.roles() as u16 {
-            let (group, seq, lane, slot) = (place.group, operation.seq, kind as u32, BARRIER_SLOT);
+            let (group, seq, lane, slot) = (view.group, operation.seq, kind as u32, BARRIER_SLOT);
             while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
                 any |= note(operation, part, lane);
             }
@@ -326,7 +326,7 @@ pub(super) fn advance(
     operation: &mut Operation,
     part: usize,
     number: u32,
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     wires: &mut Wires,
     unexpected: &mut UnexpectedQueue,
 ) -> Result<bool, RunError> {
@@ -349,9 +349,9 @@ pub(super) fn advance(
                 return Ok(true);
             }
             Step::Send { to, multicast, slot, piece } => {
-                any |= take_unexpected(operation, part, number, at, place, unexpected, &wires.timeline)?;
+                any |= take_unexpected(operation, part, number, at, view, unexpected, &wires.timeline)?;
                 let what = (to, multicast, slot, piece, piece.len);
-                let (moved, complete) = send(operation, part, number, at, what, place, wires);
+                let (moved, complete) = send(operation, part, number, at, what, view, wires);
                 any |= moved;
                 if !complete {
                     operation.parts[part].settled = None;
@@ -363,10 +363,10 @@ pub(super) fn advance(
             }
             Step::Recv { from, .. } => {
                 if lane.got.complete() < from.count {
-                    any |= take_unexpected(operation, part, number, at, place, unexpected, &wires.timeline)?;
+                    any |= take_unexpected(operation, part, number, at, view, unexpected, &wires.timeline)?;
                 }
                 let streams = operation.parts[part].space.window().is_some();
-                let passed = if streams { Some(pass_on(operation, part, number, at, place, wires)) } else { None };
+                let passed = if streams { Some(pass_on(operation, part, number, at, view, wires)) } else { None };
                 any |= passed.is_some_and(|(moved, _)| moved);
                 if streams {
                     operation.parts[part].settled = None;
@@ -391,7 +391,7 @@ fn pass_on(
     part: usize,
     number: u32,
     at: usize,
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     wires: &mut Wires,
 ) -> (bool, bool) {
     let Part { role, lanes, .. } = &operation.parts[part];
@@ -405,7 +405,7 @@ fn pass_on(
     if lane.sent.complete() == to.count || (combined == 0 && lane.got.complete() < from.count) {
         return (false, lane.sent.complete() == to.count);
     }
-    send(operation, part, number, at, (to, multicast, slot, piece, combined), place, wires)
+    send(operation, part, number, at, (to, multicast, slot, piece, combined), view, wires)
 }
 
 /// Combines what was put aside for the receive a lane is at.
@@ -414,7 +414,7 @@ fn take_unexpected(
     part: usize,
     number: u32,
     at: usize,
-    place: &Place<'_>,
+    view: &GroupView<'_>,
     unexpected: &mut UnexpectedQueue,
     timeline: &Timeline,
 ) -> Result<bool, RunError> {
@@ -427,7 +427,7 @@ fn take_unexpected(
     let mut any = false;
     for sender in from.iter() {
         let key = Key {
-            group: place.group,
+            group: view.group,
             seq: operation.seq,
             lane: operation.lane_name(number),
             slot,
@@ -437,7 +437,7 @@ fn take_unexpected(
         };
         while let Some(header) = unexpected.front(&key) {
             if header.signature != operation.signature {
-                return Err(mismatch(operation, header, place));
+                return Err(mismatch(operation, header, view));
             }
             let (here, lane) = (&operation.parts[part], &operation.parts[part].lanes[at]);
             let Some(wanted) = wanted(operation, here, number, lane, header) else { break };
@@ -449,7 +449,7 @@ fn take_unexpected(
             }
             let how = Combine::new(operation, &wanted, header);
             let (shown, began) =
-                (received(header, wanted.piece, operation.number, place), Shown::begins(timeline, header.offset));
+                (received(header, wanted.piece, operation.number, view), Shown::begins(timeline, header.offset));
             let Some(payload) = unexpected.pop(&key, elements, operation.signature.dtype.size()) else { break };
             how.part(&mut operation.parts[part].space, 0, &payload);
             let lane = &mut operation.parts[part].lanes[at];
@@ -463,10 +463,10 @@ fn take_unexpected(
 }
 
 /// Two ranks called different things.
-pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, place: &Place<'_>) -> RunError {
+pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
     let (theirs, mine) = (header.signature.describe(), operation.signature.describe());
     let servers = operation.program.servers();
-    let name = |role: u32| match (servers.contains(&role), place.host(role)) {
+    let name = |role: u32| match (servers.contains(&role), view.host(role)) {
         (true, host) => format!("server {} (rank {host})", role - servers.start),
         (false, host) => format!("rank {host}"),
     };
