@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use super::lane::{State, ZeroCopySend};
 use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
-use super::step::{self, BARRIER_SLOT, GroupView, Note};
+use super::step::{self, BARRIER_SLOT, BarrierMessage, GroupView};
 use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
 use super::{Completion, Failure};
@@ -226,7 +226,7 @@ impl Group {
             *opened = true;
             let view = GroupView { group: self.id, ranks: &self.ranks };
             for part in 0..operation.parts.len() {
-                any |= step::take_unexpected_notes(operation, part, &view, unexpected);
+                any |= step::take_unexpected_barrier_messages(operation, part, &view, unexpected);
                 any |= run_part(operation, part, &view, wires, unexpected)?;
                 lanes += operation.parts[part].lanes.len();
             }
@@ -437,22 +437,22 @@ fn meet(operation: &mut Operation, view: &GroupView<'_>, wires: &mut Wires, stan
         let part = &mut operation.parts[index];
         if !part.announced && stands(part) {
             part.announced = true;
-            operation.notes.push((counts, Note::Arrived));
+            operation.barrier_messages.push((counts, BarrierMessage::Arrived));
             any = true;
         }
     }
     if operation.arrived == operation.meeting.len() as u32 {
         operation.arrived += 1;
-        operation.notes.extend(operation.meeting.iter().map(|&role| (role, Note::Release)));
+        operation.barrier_messages.extend(operation.meeting.iter().map(|&role| (role, BarrierMessage::Release)));
         any = true;
     }
     let from = operation.parts.iter().find(|part| operation.meeting.contains(&part.role)).map_or(0, |part| part.role);
-    let notes = std::mem::take(&mut operation.notes);
-    for (role, note) in notes {
+    let messages = std::mem::take(&mut operation.barrier_messages);
+    for (role, message) in messages {
         let header = FragmentHeader {
             group: view.group,
             seq: operation.seq,
-            lane: note as u32,
+            lane: message as u32,
             slot: BARRIER_SLOT,
             from: from as u16,
             to: role as u16,
@@ -463,7 +463,7 @@ fn meet(operation: &mut Operation, view: &GroupView<'_>, wires: &mut Wires, stan
         if wires.send(view.host(role), &header, &[], true) {
             any = true;
         } else {
-            operation.notes.push((role, note));
+            operation.barrier_messages.push((role, message));
         }
     }
     any

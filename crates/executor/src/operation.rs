@@ -160,9 +160,9 @@ pub(super) struct Operation {
     pub moved: u64,
     /// Roles that meet at the barrier.
     pub meeting: Vec<u32>,
-    /// Of the barrier: roles that have come (at the role that counts), and notes still to be sent to roles.
+    /// Of the barrier: roles that have arrived (at the role that counts), and messages still to be sent.
     pub arrived: u32,
-    pub notes: Vec<(u32, super::step::Note)>,
+    pub barrier_messages: Vec<(u32, super::step::BarrierMessage)>,
     /// Of a step's last operation: what stood at the barrier has been released.
     pub step_released: bool,
     pub offload: Stage,
@@ -205,7 +205,7 @@ impl Operation {
         }
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
-        let (moved, arrived, notes) = (0, 0, Vec::new());
+        let (moved, arrived, barrier_messages) = (0, 0, Vec::new());
         let offload = program.offload().map_or(Stage::Done, Stage::Waits);
         Operation {
             seq,
@@ -225,7 +225,7 @@ impl Operation {
             moved,
             meeting,
             arrived,
-            notes,
+            barrier_messages,
             step_released: false,
             offload,
         }
@@ -234,7 +234,7 @@ impl Operation {
     pub fn is_done(&self) -> bool {
         let met = self.step.is_none() || self.step_released || !self.parts.iter().any(|part| self.meets(part));
         let done = matches!(self.offload, Stage::Done);
-        self.notes.is_empty() && met && done && self.parts.iter().all(Part::is_done)
+        self.barrier_messages.is_empty() && met && done && self.parts.iter().all(Part::is_done)
     }
 
     /// Whether a role of this process is among those that meet at this operation.

@@ -14,13 +14,13 @@ use paceline_transport::error::RunError;
 use paceline_transport::header::{EVERYBODY, FragmentHeader, Signature};
 use paceline_transport::space::Space;
 
-/// Slot of the notes by which roles meet at a barrier; programs have far fewer.
+/// Slot of barrier messages; programs have far fewer slots.
 pub(super) const BARRIER_SLOT: u16 = u16::MAX;
 
-/// A message of the barrier; its number is the header's lane.
+/// A barrier message; its number is the lane in the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Note {
+pub(super) enum BarrierMessage {
     /// All lanes of the sender have come.
     Arrived = 0,
     /// All lanes of all roles have.
@@ -243,7 +243,7 @@ pub(super) fn deliver(
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
     if header.slot == BARRIER_SLOT {
-        return Ok(wires.discard(rank) && note(operation, part, header.lane));
+        return Ok(wires.discard(rank) && receive_barrier_message(operation, part, header.lane));
     }
     let Some(at) = number.checked_sub(operation.parts[part].first).map(|at| at as usize) else { return Ok(false) };
     let Some(lane) = operation.parts[part].lanes.get(at) else { return Ok(false) };
@@ -278,8 +278,8 @@ pub(super) fn deliver(
     Ok(taken)
 }
 
-/// Takes the notes of the barrier that came before the operation began here.
-pub(super) fn take_unexpected_notes(
+/// Takes barrier messages that arrived before the operation began here.
+pub(super) fn take_unexpected_barrier_messages(
     operation: &mut Operation,
     part: usize,
     view: &GroupView<'_>,
@@ -289,20 +289,20 @@ pub(super) fn take_unexpected_notes(
     if unexpected.is_empty() || !operation.meets(&operation.parts[part]) {
         return false;
     }
-    for kind in [Note::Arrived, Note::Release] {
+    for kind in [BarrierMessage::Arrived, BarrierMessage::Release] {
         for from in 0..operation.program.roles() as u16 {
             let (group, seq, lane, slot) = (view.group, operation.seq, kind as u32, BARRIER_SLOT);
             while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
-                any |= note(operation, part, lane);
+                any |= receive_barrier_message(operation, part, lane);
             }
         }
     }
     any
 }
 
-/// A note of the barrier has come.
-fn note(operation: &mut Operation, part: usize, kind: u32) -> bool {
-    if kind == Note::Arrived as u32 {
+/// Handles a barrier message.
+fn receive_barrier_message(operation: &mut Operation, part: usize, kind: u32) -> bool {
+    if kind == BarrierMessage::Arrived as u32 {
         operation.arrived += 1;
     } else if operation.step.is_some() {
         operation.parts[part].released = true; // and the step's operations are released together
