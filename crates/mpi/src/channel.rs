@@ -3,32 +3,32 @@ use std::io;
 use std::sync::Arc;
 
 use super::NAME;
-use super::port::{FRAGMENT, Shared, locked};
+use super::port::{FRAGMENT, SharedMessages, locked};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::FragmentHeader;
 
 /// A channel over MPI.
 pub(super) struct MpiChannel {
-    pub lanes: Arc<Shared>,
+    pub messages: Arc<SharedMessages>,
     pub rank: usize,
 }
 
 impl Channel for MpiChannel {
     fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
-        locked(&self.lanes).send(self.rank, header, payload)
+        locked(&self.messages).send(self.rank, header, payload)
     }
 
     fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
-        locked(&self.lanes).front(self.rank)
+        locked(&self.messages).front(self.rank)
     }
 
     fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
-        locked(&self.lanes).take(self.rank, sink)
+        locked(&self.messages).take(self.rank, sink)
     }
 
     /// Whether the peer has received all.
     fn flush(&mut self) -> io::Result<bool> {
-        locked(&self.lanes).flushed(self.rank)
+        locked(&self.messages).flushed(self.rank)
     }
 
     fn fragment(&self) -> usize {

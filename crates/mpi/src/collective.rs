@@ -29,8 +29,8 @@ pub(super) fn abandoned() -> bool {
     ABANDONED.load(Ordering::SeqCst)
 }
 
-/// Where MPI reduces.
-enum Place {
+/// Memory in which MPI reduces.
+enum Buffer {
     /// In the caller's memory.
     Callers,
     Copy(Vec<u8>),
@@ -40,7 +40,7 @@ enum Place {
 
 struct Running {
     requests: Vec<Handle>,
-    place: Place,
+    buffer: Buffer,
     dtype: Dtype,
 }
 
@@ -95,12 +95,12 @@ impl Collectives {
              (PACELINE_STRATEGY=native)",
         )?;
         let ((own, op), elements) = (self.mpi.arithmetic(kind.0, kind.1), space.len() as usize);
-        let mut place = lay(space, kind.0, own.is_some());
-        let (address, element) = match &mut place {
-            Place::Callers => (space.run(0, elements as u64).as_mut_ptr(), kind.0.size()),
-            Place::Copy(copy) => (copy.as_mut_ptr(), kind.0.size()),
-            Place::Floats(wide) => (wide.as_mut_ptr().cast(), size_of::<f32>()),
-            Place::Ints(wide) => (wide.as_mut_ptr().cast(), size_of::<i32>()),
+        let mut buffer = choose_buffer(space, kind.0, own.is_some());
+        let (address, element) = match &mut buffer {
+            Buffer::Callers => (space.run(0, elements as u64).as_mut_ptr(), kind.0.size()),
+            Buffer::Copy(copy) => (copy.as_mut_ptr(), kind.0.size()),
+            Buffer::Floats(wide) => (wide.as_mut_ptr().cast(), size_of::<f32>()),
+            Buffer::Ints(wide) => (wide.as_mut_ptr().cast(), size_of::<i32>()),
         };
         let wide = if kind.0 == Dtype::Uint8 { Dtype::Int32 } else { Dtype::Float32 };
         let dtype = own.or(self.mpi.arithmetic(wide, kind.1).0).unwrap_or(Handle::NOTHING);
@@ -112,7 +112,7 @@ impl Collectives {
             requests.push(unsafe { self.mpi.all_reduce(address.add(from * element), count, (dtype, op), comm.own)? });
         }
         self.next += 1;
-        self.running.insert(self.next, Running { requests, place, dtype: kind.0 });
+        self.running.insert(self.next, Running { requests, buffer, dtype: kind.0 });
         Ok(OffloadTicket(self.next))
     }
 
@@ -123,8 +123,8 @@ impl Collectives {
                 return Ok(false);
             }
         }
-        if let Some(Running { place, dtype, .. }) = self.running.remove(&ticket.0) {
-            give_back(place, dtype, space);
+        if let Some(Running { buffer, dtype, .. }) = self.running.remove(&ticket.0) {
+            copy_back(buffer, dtype, space);
         }
         Ok(true)
     }
@@ -133,7 +133,7 @@ impl Collectives {
     pub fn abandon(&mut self, ticket: &OffloadTicket) {
         if let Some(running) = self.running.remove(&ticket.0) {
             ABANDONED.store(true, Ordering::SeqCst);
-            std::mem::forget(running.place);
+            std::mem::forget(running.buffer);
         }
     }
 
@@ -145,34 +145,34 @@ impl Collectives {
 }
 
 /// Where to reduce: in the caller's memory if it is one run of whole elements of a type that MPI has.
-fn lay(space: &mut Space, dtype: Dtype, known: bool) -> Place {
+fn choose_buffer(space: &mut Space, dtype: Dtype, known: bool) -> Buffer {
     let elements = space.len();
     if !known && dtype == Dtype::Uint8 {
         let mut wide = Vec::with_capacity(elements as usize);
         space.for_each(|run| wide.extend(run.iter().map(|&byte| i32::from(byte))));
-        return Place::Ints(wide);
+        return Buffer::Ints(wide);
     }
     if !known {
         let mut wide = Vec::with_capacity(elements as usize);
         space.for_each(|run| wide.extend(run.as_chunks().0.iter().map(|&bytes| widen(dtype, bytes))));
-        return Place::Floats(wide);
+        return Buffer::Floats(wide);
     }
     let first = space.run(0, elements);
     let whole = first.len() as u64 == elements * dtype.size() as u64;
     if whole && first.as_ptr().addr().is_multiple_of(dtype.size()) {
-        return Place::Callers;
+        return Buffer::Callers;
     }
     let mut copy = Vec::with_capacity(elements as usize * dtype.size());
     space.for_each(|run| copy.extend_from_slice(run));
-    Place::Copy(copy)
+    Buffer::Copy(copy)
 }
 
-fn give_back(place: Place, dtype: Dtype, space: &mut Space) {
-    let copy = match place {
-        Place::Callers => return,
-        Place::Copy(copy) => copy,
-        Place::Ints(wide) => wide.iter().map(|&value| value as u8).collect(),
-        Place::Floats(wide) => wide.iter().flat_map(|&value| narrow(dtype, value)).collect(),
+fn copy_back(buffer: Buffer, dtype: Dtype, space: &mut Space) {
+    let copy = match buffer {
+        Buffer::Callers => return,
+        Buffer::Copy(copy) => copy,
+        Buffer::Ints(wide) => wide.iter().map(|&value| value as u8).collect(),
+        Buffer::Floats(wide) => wide.iter().flat_map(|&value| narrow(dtype, value)).collect(),
     };
     space.zip(0, &copy, <[u8]>::copy_from_slice);
 }
@@ -202,10 +202,10 @@ mod tests {
     fn several_runs_are_copied_and_come_back() {
         let mut runs = [vec![1u8, 2, 3, 4, 5, 6, 7, 8], vec![9, 10, 11, 12]];
         let mut all = space(4, &mut runs);
-        let Place::Copy(mut copy) = lay(&mut all, Dtype::Int32, true) else { panic!("a copy") };
+        let Buffer::Copy(mut copy) = choose_buffer(&mut all, Dtype::Int32, true) else { panic!("a copy") };
         assert_eq!(copy, (1..=12).collect::<Vec<u8>>());
         copy.iter_mut().for_each(|byte| *byte *= 2);
-        give_back(Place::Copy(copy), Dtype::Int32, &mut all);
+        copy_back(Buffer::Copy(copy), Dtype::Int32, &mut all);
         assert_eq!(runs, [(1..=8).map(|byte| 2 * byte).collect::<Vec<u8>>(), vec![18, 20, 22, 24]]);
     }
 
@@ -213,8 +213,8 @@ mod tests {
     fn bytes_are_widened_and_wrap() {
         let mut runs = [vec![200u8, 7]];
         let mut all = space(1, &mut runs);
-        let Place::Ints(wide) = lay(&mut all, Dtype::Uint8, false) else { panic!("ints") };
-        give_back(Place::Ints(wide.iter().map(|value| value * 3).collect()), Dtype::Uint8, &mut all);
+        let Buffer::Ints(wide) = choose_buffer(&mut all, Dtype::Uint8, false) else { panic!("ints") };
+        copy_back(Buffer::Ints(wide.iter().map(|value| value * 3).collect()), Dtype::Uint8, &mut all);
         assert_eq!(runs, [vec![(600 - 512) as u8, 21]]);
     }
 
@@ -223,9 +223,9 @@ mod tests {
         for dtype in [Dtype::Float16, Dtype::Bfloat16] {
             let mut runs = [[1.5f32, -2.0, 0.25].iter().flat_map(|&value| narrow(dtype, value)).collect()];
             let mut all = space(2, &mut runs);
-            let Place::Floats(wide) = lay(&mut all, dtype, false) else { panic!("wide") };
+            let Buffer::Floats(wide) = choose_buffer(&mut all, dtype, false) else { panic!("wide") };
             assert_eq!(wide, [1.5, -2.0, 0.25]);
-            give_back(Place::Floats(wide.iter().map(|value| value + 1.0).collect()), dtype, &mut all);
+            copy_back(Buffer::Floats(wide.iter().map(|value| value + 1.0).collect()), dtype, &mut all);
             let back: Vec<f32> = runs[0].as_chunks().0.iter().map(|&bytes| widen(dtype, bytes)).collect();
             assert_eq!(back, [2.5, -1.0, 1.25]);
         }

@@ -43,7 +43,7 @@ enum Came {
 }
 
 /// Messages to and from one rank.
-struct Lane {
+struct PeerMessages {
     /// Fragments sent, and taken, so far; modulo the depth the place of the next one.
     sent: usize,
     taken: usize,
@@ -53,17 +53,17 @@ struct Lane {
     under_way: usize,
 }
 
-/// All lanes: what channels and the port share. It is locked by the thread of MPI alone.
-pub(super) struct Lanes {
+/// Messages to and from all ranks, which channels and the port share. Only the MPI thread locks it.
+pub(super) struct Messages {
     requests: Requests,
     depth: usize,
     me: usize,
-    lanes: Vec<Lane>,
+    peers: Vec<PeerMessages>,
 }
 
 /// This process's end of a job's messages.
 pub struct Port {
-    lanes: Arc<Mutex<Lanes>>,
+    messages: Arc<Mutex<Messages>>,
     collectives: Collectives,
     mpi: Arc<Mpi>,
     comm: Handle,
@@ -84,22 +84,22 @@ impl Port {
         let depth = (BUFFERS / bytes / size as usize).clamp(LEAST_DEPTH, MOST_DEPTH);
         let requests = Requests::new(mpi, comm, 2 * depth * size as usize, bytes);
         let came = vec![Came::Nothing; depth];
-        let lane = || Lane { sent: 0, taken: 0, came: came.clone(), front: None, lost: None, under_way: 0 };
-        let lanes = (0..size).map(|_| lane()).collect();
-        let mut lanes = Lanes { requests, depth, me: me as usize, lanes };
+        let peer = || PeerMessages { sent: 0, taken: 0, came: came.clone(), front: None, lost: None, under_way: 0 };
+        let peers = (0..size).map(|_| peer()).collect();
+        let mut messages = Messages { requests, depth, me: me as usize, peers };
         for rank in (0..size as usize).filter(|&rank| rank != me as usize) {
             for place in 0..depth {
-                lanes.post(rank, place)?;
+                messages.post(rank, place)?;
             }
         }
-        let lanes = Arc::new(Mutex::new(lanes));
-        Ok(Port { lanes, collectives: Collectives::new(mpi), mpi: mpi.clone(), comm, since: Instant::now() })
+        let messages = Arc::new(Mutex::new(messages));
+        Ok(Port { messages, collectives: Collectives::new(mpi), mpi: mpi.clone(), comm, since: Instant::now() })
     }
 
     /// The channel to a rank.
     #[must_use]
     pub fn channel(&self, rank: u32) -> Box<dyn Channel> {
-        Box::new(MpiChannel { lanes: self.lanes.clone(), rank: rank as usize })
+        Box::new(MpiChannel { messages: self.messages.clone(), rank: rank as usize })
     }
 }
 
@@ -108,7 +108,7 @@ impl Offload for Port {
         if abandoned() {
             return false;
         }
-        let any = self.lanes.lock().test();
+        let any = self.messages.lock().test();
         if any {
             self.since = Instant::now();
         }
@@ -143,25 +143,25 @@ impl Offload for Port {
     /// MPI cannot take it back: from now on nothing is asked of MPI, so that it touches no memory of the caller's.
     fn abandon(&mut self, ticket: &OffloadTicket) {
         self.collectives.abandon(ticket);
-        let mut lanes = self.lanes.lock();
-        for lane in &mut lanes.lanes {
-            lane.lost.get_or_insert_with(|| "an all-reduce of the MPI library was abandoned".into());
+        let mut messages = self.messages.lock();
+        for peer in &mut messages.peers {
+            peer.lost.get_or_insert_with(|| "an all-reduce of the MPI library was abandoned".into());
         }
     }
 
     /// Takes receives back and gives communicators up. Not what may still be under way: that is left as it is.
     fn close(self: Box<Self>) -> bool {
-        let Port { lanes, collectives, mpi, comm, .. } = *self;
+        let Port { messages, collectives, mpi, comm, .. } = *self;
         if abandoned() {
             return false;
         }
-        let mut lanes = lanes.lock();
-        lanes.cancel();
+        let mut messages = messages.lock();
+        messages.cancel();
         let until = Instant::now() + CANCELS;
-        while lanes.requests.any() && Instant::now() < until {
-            lanes.requests.test(|_, _| {});
+        while messages.requests.any() && Instant::now() < until {
+            messages.requests.test(|_, _| {});
         }
-        let whole = !lanes.requests.any() && lanes.lanes.iter().all(|lane| lane.lost.is_none());
+        let whole = !messages.requests.any() && messages.peers.iter().all(|peer| peer.lost.is_none());
         if whole {
             collectives.close();
             mpi.free(comm);
@@ -170,7 +170,7 @@ impl Offload for Port {
     }
 }
 
-impl Lanes {
+impl Messages {
     /// The request that receives into a place.
     fn incoming(&self, rank: usize, place: usize) -> usize {
         2 * self.depth * rank + place
@@ -186,7 +186,7 @@ impl Lanes {
     }
 
     fn cancel(&mut self) {
-        for rank in (0..self.lanes.len()).filter(|&rank| rank != self.me) {
+        for rank in (0..self.peers.len()).filter(|&rank| rank != self.me) {
             for place in 0..self.depth {
                 let at = self.incoming(rank, place);
                 self.requests.cancel(at);
@@ -195,22 +195,22 @@ impl Lanes {
     }
 
     fn test(&mut self) -> bool {
-        if self.lanes.len() == 1 {
+        if self.peers.len() == 1 {
             return false;
         }
-        let (depth, lanes, mut any) = (self.depth, &mut self.lanes, false);
+        let (depth, peers, mut any) = (self.depth, &mut self.peers, false);
         self.requests.test(|at, result| {
             any = true;
             match (at, result) {
                 (Some(at), Ok(bytes)) => {
-                    let (lane, place) = (&mut lanes[at / (2 * depth)], at % (2 * depth));
-                    match lane.came.get_mut(place) {
+                    let (peer, place) = (&mut peers[at / (2 * depth)], at % (2 * depth));
+                    match peer.came.get_mut(place) {
                         Some(came) => *came = Came::Bytes(bytes),
-                        None => lane.under_way -= 1,
+                        None => peer.under_way -= 1,
                     }
                 }
-                (Some(at), Err(why)) => lanes[at / (2 * depth)].lost = Some(why),
-                (None, Err(why)) => lanes.iter_mut().for_each(|lane| lane.lost = Some(why.clone())),
+                (Some(at), Err(why)) => peers[at / (2 * depth)].lost = Some(why),
+                (None, Err(why)) => peers.iter_mut().for_each(|peer| peer.lost = Some(why.clone())),
                 (None, Ok(_)) => {}
             }
         });
@@ -218,12 +218,12 @@ impl Lanes {
     }
 
     fn whole(&self, rank: usize) -> io::Result<()> {
-        self.lanes[rank].lost.as_ref().map_or(Ok(()), |why| Err(broken(why)))
+        self.peers[rank].lost.as_ref().map_or(Ok(()), |why| Err(broken(why)))
     }
 
     pub fn send(&mut self, rank: usize, header: &FragmentHeader, payload: &[u8]) -> io::Result<bool> {
         self.whole(rank)?;
-        let at = self.outgoing(rank, self.lanes[rank].sent % self.depth);
+        let at = self.outgoing(rank, self.peers[rank].sent % self.depth);
         if !self.requests.idle(at) {
             return Ok(false);
         }
@@ -231,22 +231,22 @@ impl Lanes {
         message[..HEADER_BYTES].copy_from_slice(&header.encode());
         message[HEADER_BYTES..].copy_from_slice(payload);
         self.requests.send(at, HEADER_BYTES + payload.len(), rank as u32).map_err(|why| broken(&why))?;
-        self.lanes[rank].sent += 1;
-        self.lanes[rank].under_way += 1;
+        self.peers[rank].sent += 1;
+        self.peers[rank].under_way += 1;
         Ok(true)
     }
 
     pub fn flushed(&self, rank: usize) -> io::Result<bool> {
         self.whole(rank)?;
-        Ok(self.lanes[rank].under_way == 0)
+        Ok(self.peers[rank].under_way == 0)
     }
 
     pub fn front(&mut self, rank: usize) -> io::Result<Option<FragmentHeader>> {
-        if self.lanes[rank].front.is_some() {
-            return Ok(self.lanes[rank].front);
+        if self.peers[rank].front.is_some() {
+            return Ok(self.peers[rank].front);
         }
-        let place = self.lanes[rank].taken % self.depth;
-        let Came::Bytes(bytes) = self.lanes[rank].came[place] else {
+        let place = self.peers[rank].taken % self.depth;
+        let Came::Bytes(bytes) = self.peers[rank].came[place] else {
             // What came before the connection was lost is still good.
             return self.whole(rank).map(|()| None);
         };
@@ -255,13 +255,13 @@ impl Lanes {
         let header = header.filter(|header| bytes == HEADER_BYTES + header.bytes as usize);
         let header =
             header.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
-        self.lanes[rank].front = Some(header);
+        self.peers[rank].front = Some(header);
         Ok(Some(header))
     }
 
     pub fn take(&mut self, rank: usize, sink: Sink<'_>) -> io::Result<bool> {
-        let Some(header) = self.lanes[rank].front.take() else { return Ok(false) };
-        let place = self.lanes[rank].taken % self.depth;
+        let Some(header) = self.peers[rank].front.take() else { return Ok(false) };
+        let place = self.peers[rank].taken % self.depth;
         let at = self.incoming(rank, place);
         let payload = &self.requests.buffer(at)[HEADER_BYTES..HEADER_BYTES + header.bytes as usize];
         match sink {
@@ -269,19 +269,19 @@ impl Lanes {
             Sink::Show(show) => show(0, payload),
             Sink::Drop => {}
         }
-        let lane = &mut self.lanes[rank];
-        lane.came[place] = Came::Nothing;
-        lane.taken += 1;
-        if lane.lost.is_none() {
+        let peer = &mut self.peers[rank];
+        peer.came[place] = Came::Nothing;
+        peer.taken += 1;
+        if peer.lost.is_none() {
             self.post(rank, place).map_err(|why| broken(&why))?;
         }
         Ok(true)
     }
 }
 
-/// The lanes, for a channel.
-pub(super) type Shared = Mutex<Lanes>;
+/// The messages, as channels share them.
+pub(super) type SharedMessages = Mutex<Messages>;
 
-pub(super) fn locked(lanes: &Shared) -> MutexGuard<'_, Lanes> {
-    lanes.lock()
+pub(super) fn locked(messages: &SharedMessages) -> MutexGuard<'_, Messages> {
+    messages.lock()
 }
