@@ -3,7 +3,7 @@ use super::frame::{Frame, Reader};
 use super::handshake::{Answer, Calling, Host, Received};
 use super::proof::{End, Transcript};
 use super::secret::Secret;
-use super::wire::{CHALLENGE, HELLO, Hello, Kind};
+use super::wire::{CHALLENGE, ConnectionKind, HELLO, Hello};
 
 const SECRET: &str = "the secret of the fuzzer";
 
@@ -26,7 +26,7 @@ pub fn feed(data: &[u8]) {
         }
     });
     let (job, instance, nonce) = ([7; 16], [8; 16], [9; 32]);
-    let kind = Kind::Control;
+    let kind = ConnectionKind::Control;
     let hello = Hello { kind, from: 1, to: 0, index: 0, world: 2, streams: 0, attempt: 0, job, instance, nonce };
     let mut calling = Calling::new(secret.clone(), &hello);
     pieces(data, |piece| {

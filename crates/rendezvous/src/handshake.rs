@@ -180,7 +180,7 @@ impl Calling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Kind;
+    use crate::wire::ConnectionKind;
 
     fn secret(text: &str) -> Secret {
         Secret::from_text(text).unwrap()
@@ -188,7 +188,18 @@ mod tests {
 
     fn hello() -> Hello {
         let (job, instance, nonce) = ([7; 16], [8; 16], [9; 32]);
-        Hello { kind: Kind::Data, from: 3, to: 1, index: 2, world: 4, streams: 5, attempt: 6, job, instance, nonce }
+        Hello {
+            kind: ConnectionKind::Data,
+            from: 3,
+            to: 1,
+            index: 2,
+            world: 4,
+            streams: 5,
+            attempt: 6,
+            job,
+            instance,
+            nonce,
+        }
     }
 
     /// Everything in pieces of one byte. What the caller ends with, and the two messages that it sent.

@@ -9,7 +9,7 @@ use super::frame::{Broken, Frame, Reader, Writer};
 use super::root::MAY_RETURN;
 use super::secret::{Secret, random_bytes};
 use super::wait::{keep_alive, wait};
-use super::wire::{Hello, Kind, Stranger};
+use super::wire::{ConnectionKind, Hello, Stranger};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
@@ -114,7 +114,7 @@ impl Member<'_> {
         let mut last = Failure::Unknown(format!("host {host:?} has no address"));
         for address in addresses {
             let hello = Hello {
-                kind: Kind::Exchange,
+                kind: ConnectionKind::Exchange,
                 from: self.rank,
                 to: 0,
                 index: 0,

@@ -14,7 +14,7 @@ use super::member::Pause;
 use super::secret::{Secret, random_bytes};
 use super::slots::{Held, Slots, judge};
 use super::wait::wait;
-use super::wire::{Hello, Kind, Verdict};
+use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
@@ -45,7 +45,7 @@ impl Mesh {
 
 /// A stream that we are to make.
 struct Want {
-    kind: Kind,
+    kind: ConnectionKind,
     to: u32,
     index: u32,
     attempt: u32,
@@ -93,11 +93,12 @@ pub fn connect_mesh(
     let acceptor = Acceptor::new(listener.socket, rank, secret.clone());
     let slots = Slots::new(rank, streams);
     // The next lower first, so that the ranks do not all begin with rank 0; control streams first, which tell of a death.
-    let wants = |kind: Kind, count: fn(u32) -> u32| {
+    let wants = |kind: ConnectionKind, count: fn(u32) -> u32| {
         (0..rank).rev().flat_map(move |to| (0..count(streams[to as usize])).map(move |index| (kind, to, index)))
     };
     let want = |(kind, to, index)| Want { kind, to, index, attempt: 0, pause: Pause::new(), not_before: now };
-    let waiting = wants(Kind::Control, |_| 1).chain(wants(Kind::Data, |count| count)).map(want).collect();
+    let waiting =
+        wants(ConnectionKind::Control, |_| 1).chain(wants(ConnectionKind::Data, |count| count)).map(want).collect();
     let mut weaver = Weaver {
         rank,
         own_address,

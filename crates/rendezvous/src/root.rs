@@ -13,7 +13,7 @@ use super::listener::listen;
 use super::proof::Session;
 use super::secret::Secret;
 use super::wait::{keep_alive, wait};
-use super::wire::{Hello, Kind, Verdict};
+use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
@@ -308,5 +308,5 @@ fn drain(stream: &mut TcpStream, until: Instant) {
 
 /// Other kinds belong to a mesh.
 fn judge_exchange(hello: &Hello) -> Verdict {
-    if hello.kind == Kind::Exchange && hello.to == 0 { Verdict::Welcome } else { Verdict::WrongTarget }
+    if hello.kind == ConnectionKind::Exchange && hello.to == 0 { Verdict::Welcome } else { Verdict::WrongTarget }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::mesh::Mesh;
 use super::wait::keep_alive;
-use super::wire::{Hello, Kind, Verdict};
+use super::wire::{ConnectionKind, Hello, Verdict};
 use paceline_transport::error::{Result, RunError};
 
 /// A rank whose control stream ended may call again for so long: its answer may have been lost.
@@ -60,7 +60,7 @@ impl Slots {
 
     /// Puts a stream into its place, which exists. A later attempt of the same process replaces an earlier one, of which
     /// it did not hear that it was welcome.
-    pub fn put(&mut self, peer: u32, kind: Kind, index: u32, held: Held) -> Result<()> {
+    pub fn put(&mut self, peer: u32, kind: ConnectionKind, index: u32, held: Held) -> Result<()> {
         let rank = peer as usize;
         let (_, first) = *self.instances[rank].get_or_insert((held.instance, held.address));
         if self.instances[rank].is_some_and(|(instance, _)| instance != held.instance) {
@@ -71,15 +71,15 @@ impl Slots {
             )));
         }
         let slot = match kind {
-            Kind::Data => &mut self.data[rank][index as usize],
-            Kind::Control | Kind::Exchange => &mut self.control[rank],
+            ConnectionKind::Data => &mut self.data[rank][index as usize],
+            ConnectionKind::Control | ConnectionKind::Exchange => &mut self.control[rank],
         };
         match slot {
             Some(old) if old.attempt > held.attempt => return Ok(()),
             Some(_) => {}
             None => self.missing -= 1,
         }
-        if kind == Kind::Control {
+        if kind == ConnectionKind::Control {
             // Best effort: the job's own heartbeats notice a dead host too, later.
             let _ = keep_alive(&held.stream);
             self.left[rank] = None;
@@ -131,14 +131,14 @@ impl Slots {
 pub fn judge(hello: &Hello, rank: u32, streams: &[u32], job: [u8; 16]) -> Verdict {
     let expected = streams.get(hello.from as usize).copied();
     match hello.kind {
-        Kind::Exchange => Verdict::WrongTarget,
+        ConnectionKind::Exchange => Verdict::WrongTarget,
         _ if hello.job != job => Verdict::OtherJob,
         _ if hello.to != rank => Verdict::WrongTarget,
         _ if hello.world as usize != streams.len() => Verdict::OtherWorld,
         _ if hello.from <= rank => Verdict::WrongTarget,
         _ if Some(hello.streams) != expected => Verdict::OtherStreams,
-        Kind::Control if hello.index == 0 => Verdict::Welcome,
-        Kind::Data if hello.index < hello.streams => Verdict::Welcome,
+        ConnectionKind::Control if hello.index == 0 => Verdict::Welcome,
+        ConnectionKind::Data if hello.index < hello.streams => Verdict::Welcome,
         _ => Verdict::WrongTarget,
     }
 }

@@ -29,7 +29,7 @@ pub const VERDICT: usize = 1 + PROOF;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ConnectionKind {
     /// The exchange of blobs.
     Exchange,
     /// Control stream of a mesh.
@@ -41,7 +41,7 @@ pub enum Kind {
 /// What a caller says first. Nothing of it is true before the proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    pub kind: Kind,
+    pub kind: ConnectionKind,
     /// Rank of the caller.
     pub from: u32,
     /// Rank of the host.
@@ -167,9 +167,9 @@ impl Hello {
     pub fn from_bytes(bytes: &[u8; HELLO]) -> Result<Hello, Stranger> {
         judge(bytes)?;
         let kind = match (bytes[10], bytes[11]) {
-            (0, 0) => Kind::Exchange,
-            (1, 0) => Kind::Control,
-            (2, 0) => Kind::Data,
+            (0, 0) => ConnectionKind::Exchange,
+            (1, 0) => ConnectionKind::Control,
+            (2, 0) => ConnectionKind::Data,
             _ => return Err(Stranger::Malformed),
         };
         let number = |i: usize| u32::from_be_bytes(part(bytes, 12 + 4 * i));
