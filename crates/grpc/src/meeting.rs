@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::listener::Offer;
 use super::token::{Contract, Kind};
-use paceline_rendezvous::{Notes, plain, text};
+use paceline_rendezvous::{StrangerLog, plain, text};
 use paceline_transport::error::RunError;
 
 /// Ranks in a message of whom it says why they were not reached.
@@ -32,7 +32,7 @@ pub struct Meeting {
     pub offers: Vec<Offer>,
     key: [u8; 32],
     events: UnboundedSender<Event>,
-    notes: Mutex<Notes>,
+    strangers: Mutex<StrangerLog>,
     /// By rank: why the last call to it failed.
     missed: Mutex<Vec<Option<String>>>,
 }
@@ -45,8 +45,8 @@ impl Meeting {
         key: [u8; 32],
         events: UnboundedSender<Event>,
     ) -> Arc<Meeting> {
-        let (notes, missed) = (Mutex::new(Notes::of(rank)), Mutex::new(vec![None; offers.len()]));
-        Arc::new(Meeting { rank, workers, offers, key, events, notes, missed })
+        let (strangers, missed) = (Mutex::new(StrangerLog::new(rank)), Mutex::new(vec![None; offers.len()]));
+        Arc::new(Meeting { rank, workers, offers, key, events, strangers, missed })
     }
 
     /// Which of two ranks is called: a server by a worker, of equals the lower.
@@ -74,13 +74,13 @@ impl Meeting {
         let _ = self.events.send(event);
     }
 
-    /// Notes what a stranger did.
-    pub fn note(&self, ip: IpAddr, what: &str) {
+    /// Records what a stranger did.
+    pub fn log_stranger(&self, ip: IpAddr, what: &str) {
         let text = format!("{ip} made {what}");
-        self.notes.lock().add(ip, text, true);
+        self.strangers.lock().add(ip, text, true);
     }
 
-    /// Notes why a rank was not reached; who calls it tries again.
+    /// Records why a rank was not reached; the caller tries again.
     pub fn missed(&self, peer: u32, why: String) {
         self.missed.lock()[peer as usize] = Some(why);
     }
@@ -110,9 +110,9 @@ impl Meeting {
             let own = self.offers[self.rank as usize].address;
             parts.push(format!("was not called by {} at {own}", text::ranks(&calling)));
         }
-        let notes = self.notes.lock().describe();
+        let strangers = self.strangers.lock().describe();
         let (rank, world, waited) = (self.rank, self.offers.len(), text::seconds(waited));
-        RunError::Failed(format!("rank {rank} of {world} {} over gRPC within {waited}{notes}", parts.join(" and ")))
+        RunError::Failed(format!("rank {rank} of {world} {} over gRPC within {waited}{strangers}", parts.join(" and ")))
     }
 }
 

@@ -42,7 +42,7 @@ impl Hosted {
         };
         let refused = |status: Status| {
             if let Some(visit) = visit {
-                self.meeting.note(visit.address.ip(), status.message());
+                self.meeting.log_stranger(visit.address.ip(), status.message());
             }
             Err(status)
         };

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 use super::address::plain;
 use super::handshake::{Caller, Host, Received};
-use super::notes::Notes;
 use super::proof::Session;
 use super::secret::{Secret, random_bytes};
+use super::stranger_log::StrangerLog;
 use super::wait::prepare;
 use super::wire::{Hello, Stranger, Verdict};
 use paceline_transport::error::{Result, RunError};
@@ -36,7 +36,7 @@ pub struct Acceptor {
     /// Guests that gave way after their hello since a rank came.
     pushed_out: usize,
     /// What strangers did.
-    pub notes: Notes,
+    pub strangers: StrangerLog,
 }
 
 struct Guest {
@@ -66,7 +66,7 @@ enum Progress {
 impl Acceptor {
     /// Of a listener that does not block.
     pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Acceptor {
-        Acceptor { listener, secret, guests: Vec::new(), pushed_out: 0, notes: Notes::of(rank) }
+        Acceptor { listener, secret, guests: Vec::new(), pushed_out: 0, strangers: StrangerLog::new(rank) }
     }
 
     /// What to wait for.
@@ -104,12 +104,12 @@ impl Acceptor {
             match guest.advance() {
                 Progress::Waits if now < guest.since + LIMIT => self.guests.push(guest),
                 Progress::Waits if guest.host.is_spoken_to() => {
-                    self.notes.add(ip, format!("{ip} began a handshake and did not end it"), false);
+                    self.strangers.add(ip, format!("{ip} began a handshake and did not end it"), false);
                 }
-                Progress::Waits => self.notes.add(ip, format!("{ip} connected and said nothing"), false),
+                Progress::Waits => self.strangers.add(ip, format!("{ip} connected and said nothing"), false),
                 Progress::Left => {}
                 Progress::Stranger(stranger) => {
-                    self.notes.add(ip, stranger.describe(&ip.to_string()), stranger.is_paceline());
+                    self.strangers.add(ip, stranger.describe(&ip.to_string()), stranger.is_paceline());
                     let farewell = guest.host.farewell(stranger);
                     guest.part(&farewell);
                 }

@@ -19,7 +19,7 @@
 //! | `exchange`, `root`, `member` | the all-gather of blobs through rank 0 |
 //! | `mesh`, `slots` | the connections of the job, and their places |
 //! | `address`, `interfaces`, `listener` | where to listen, and whether that is wise |
-//! | `notes`, `text`, `wait` | what strangers did; words; sleeping until a socket is ready |
+//! | `stranger_log`, `text`, `wait` | what strangers did; texts; sleeping until a socket is ready |
 mod acceptor;
 mod address;
 mod call;
@@ -32,11 +32,11 @@ mod interfaces;
 mod listener;
 mod member;
 mod mesh;
-mod notes;
 mod proof;
 mod root;
 mod secret;
 mod slots;
+mod stranger_log;
 pub mod text;
 mod wait;
 mod wire;
@@ -46,7 +46,7 @@ pub use address::plain;
 pub use exchange::{MAX_BLOB, exchange};
 pub use listener::Listener;
 pub use mesh::{MAX_STREAMS, Mesh, connect_mesh};
-pub use notes::Notes;
 pub use proof::{grpc_key, multicast_key};
 pub use secret::Secret;
+pub use stranger_log::StrangerLog;
 pub use wait::keep_alive;

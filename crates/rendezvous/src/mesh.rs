@@ -263,11 +263,15 @@ impl Weaver<'_> {
                 hello.streams, self.streams[from as usize]
             )),
             Verdict::OtherJob => {
-                self.acceptor.notes.add(ip, format!("rank {from} ({ip}) of another run of the job connected"), true);
+                self.acceptor.strangers.add(
+                    ip,
+                    format!("rank {from} ({ip}) of another run of the job connected"),
+                    true,
+                );
                 Ok(())
             }
             _ => {
-                self.acceptor.notes.add(ip, format!("rank {from} ({ip}) looked for something else here"), true);
+                self.acceptor.strangers.add(ip, format!("rank {from} ({ip}) looked for something else here"), true);
                 Ok(())
             }
         }
@@ -293,7 +297,7 @@ impl Weaver<'_> {
         if !above.is_empty() {
             parts.push(format!("was not called by {} at {}", text::ranks(&above), self.own_address));
         }
-        let (rank, world, notes) = (self.rank, self.peers.len(), self.acceptor.notes.describe());
+        let (rank, world, notes) = (self.rank, self.peers.len(), self.acceptor.strangers.describe());
         RunError::Failed(format!("rank {rank} of {world} {} within {waited}{notes}", parts.join(" and ")))
     }
 }

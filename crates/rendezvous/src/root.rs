@@ -210,7 +210,7 @@ impl Root<'_> {
         for member in self.members.iter().flatten().filter(|member| member.left.is_some()) {
             message += &format!("; rank {} ({}) came and left", member.hello.from, member.address.ip());
         }
-        RunError::Failed(message + &self.acceptor.notes.describe())
+        RunError::Failed(message + &self.acceptor.strangers.describe())
     }
 
     fn tell(&mut self, blobs: &Arc<[u8]>) -> Result<()> {
