@@ -23,7 +23,7 @@ use super::meeting::{Ended, Meeting, until};
 use super::queues::PeerQueues;
 use super::socket::{Descriptors, Socket};
 use super::streams::{NOTES, Outgoing, pass, reason, receive};
-use super::token::Kind;
+use super::token::StreamKind;
 use super::{CONNECTION_WINDOW, FRAME, FROM, HANDSHAKE, LONGEST_HEADERS, LONGEST_MESSAGE, PROOF, STREAM_WINDOW, TO};
 use paceline_transport::error::RunError;
 
@@ -124,22 +124,22 @@ async fn reach(
     let mut client = RankClient::new(channel).max_decoding_message_size(LONGEST_MESSAGE);
 
     let (to_send, outgoing) = mpsc::channel(NOTES);
-    let request = introduced(meeting, Kind::Control, peer, ReceiverStream::new(outgoing));
+    let request = introduced(meeting, StreamKind::Control, peer, ReceiverStream::new(outgoing));
     let answer = client.control(request).await.map_err(refused)?;
-    check(meeting, Kind::Control, peer, answer.metadata())?;
+    check(meeting, StreamKind::Control, peer, answer.metadata())?;
     let notes = answer.into_inner();
     let mut tensors = None;
     if let Some(queues) = queues {
-        let request = introduced(meeting, Kind::Tensors, peer, Outgoing(queues.clone()));
+        let request = introduced(meeting, StreamKind::Tensors, peer, Outgoing(queues.clone()));
         let answer = client.tensors(request).await.map_err(refused)?;
-        check(meeting, Kind::Tensors, peer, answer.metadata())?;
+        check(meeting, StreamKind::Tensors, peer, answer.metadata())?;
         tensors = Some(answer.into_inner());
     }
     Ok(Reached { client, to_send, notes, tensors })
 }
 
 /// A call with what its host wants to know first.
-fn introduced<T>(meeting: &Meeting, kind: Kind, peer: u32, stream: T) -> Request<T> {
+fn introduced<T>(meeting: &Meeting, kind: StreamKind, peer: u32, stream: T) -> Request<T> {
     let mut request = Request::new(stream);
     let metadata = request.metadata_mut();
     metadata.insert(FROM, meeting.rank.into());
@@ -162,7 +162,7 @@ fn refused(status: Status) -> Missed {
     }
 }
 
-fn check(meeting: &Meeting, kind: Kind, peer: u32, metadata: &MetadataMap) -> Result<(), Missed> {
+fn check(meeting: &Meeting, kind: StreamKind, peer: u32, metadata: &MetadataMap) -> Result<(), Missed> {
     let contract = meeting.contract(kind, meeting.rank, peer);
     let proof = metadata.get(PROOF).map(tonic::metadata::MetadataValue::as_bytes);
     if contract.is_some_and(|contract| proof.is_some_and(|proof| contract.is_proof(proof))) {

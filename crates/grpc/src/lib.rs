@@ -43,7 +43,7 @@ pub use fragment::feed;
 pub use listener::{GrpcListener, Offer};
 pub use thread::{Connected, Plan, Thread, connect};
 #[doc(hidden)]
-pub use token::{Contract, Kind};
+pub use token::{Contract, StreamKind};
 
 /// Longest time until a connection is made, its certificate checked and its token shown.
 const HANDSHAKE: Duration = Duration::from_secs(5);

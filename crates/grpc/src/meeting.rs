@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::listener::Offer;
-use super::token::{Contract, Kind};
+use super::token::{Contract, StreamKind};
 use paceline_rendezvous::{StrangerLog, plain, text};
 use paceline_transport::error::RunError;
 
@@ -56,7 +56,7 @@ impl Meeting {
     }
 
     /// What both ends of a call know; none if there is no such rank.
-    pub fn contract(&self, kind: Kind, caller: u32, host: u32) -> Option<Contract> {
+    pub fn contract(&self, kind: StreamKind, caller: u32, host: u32) -> Option<Contract> {
         let offer = |rank: u32| Some((rank, self.offers.get(rank as usize)?));
         Some(Contract::new(&self.key, kind, offer(caller)?, offer(host)?))
     }

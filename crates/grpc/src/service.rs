@@ -16,7 +16,7 @@ use super::meeting::{Ended, Meeting};
 use super::queues::PeerQueues;
 use super::socket::Visit;
 use super::streams::{Answers, NOTES, Outgoing, pass, receive};
-use super::token::Kind;
+use super::token::StreamKind;
 use super::{FROM, PROOF, TO};
 
 /// What callers are given, each once.
@@ -35,7 +35,7 @@ pub struct Hosted {
 
 impl Hosted {
     /// Who calls, once it has shown that it may. Nothing of the stream has been read before.
-    fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<u32, Status> {
+    fn admit<T>(&self, request: &Request<T>, kind: StreamKind) -> Result<u32, Status> {
         let visit = match request.extensions().get::<Option<Visit>>() {
             Some(visit) => visit.as_ref(),
             None => request.extensions().get::<TlsConnectInfo<Option<Visit>>>().and_then(|tls| tls.get_ref().as_ref()),
@@ -67,7 +67,7 @@ impl Hosted {
     }
 
     /// The answer to a caller that was admitted, with the proof of who gives it.
-    fn answer<T>(&self, kind: Kind, from: u32, stream: T) -> Result<Response<T>, Status> {
+    fn answer<T>(&self, kind: StreamKind, from: u32, stream: T) -> Result<Response<T>, Status> {
         let mut response = Response::new(stream);
         let contract = self.meeting.contract(kind, from, self.meeting.rank);
         let proof = contract.and_then(|contract| contract.proof().parse().ok());
@@ -90,9 +90,9 @@ impl Rank for Hosted {
     type ControlStream = Answers<ReceiverStream<Note>>;
 
     async fn tensors(&self, request: Request<Streaming<Fragment>>) -> Result<Response<Self::TensorsStream>, Status> {
-        let from = self.admit(&request, Kind::Tensors)?;
+        let from = self.admit(&request, StreamKind::Tensors)?;
         let queues = self.places().queues.remove(&from).ok_or_else(taken)?;
-        let answer = self.answer(Kind::Tensors, from, Answers(Outgoing(queues.clone())))?;
+        let answer = self.answer(StreamKind::Tensors, from, Answers(Outgoing(queues.clone())))?;
         let ended = Ended::new(&self.meeting, from);
         tokio::spawn(async move {
             receive(request.into_inner(), queues).await;
@@ -103,10 +103,10 @@ impl Rank for Hosted {
     }
 
     async fn control(&self, request: Request<Streaming<Note>>) -> Result<Response<Self::ControlStream>, Status> {
-        let from = self.admit(&request, Kind::Control)?;
+        let from = self.admit(&request, StreamKind::Control)?;
         let socket = self.places().controls.remove(&from).ok_or_else(taken)?;
         let (to_send, outgoing) = mpsc::channel(NOTES);
-        let answer = self.answer(Kind::Control, from, Answers(ReceiverStream::new(outgoing)))?;
+        let answer = self.answer(StreamKind::Control, from, Answers(ReceiverStream::new(outgoing)))?;
         let ended = Ended::new(&self.meeting, from);
         tokio::spawn(async move {
             pass(socket, to_send, request.into_inner()).await;

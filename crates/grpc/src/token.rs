@@ -14,7 +14,7 @@ const SCHEME: &str = "Bearer ";
 
 /// Which stream a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum StreamKind {
     /// The monitor's messages.
     Control = 0,
     /// Fragments.
@@ -35,7 +35,7 @@ pub struct Contract {
 
 impl Contract {
     /// `key` is that of the job; of each end its number and what it offers.
-    pub fn new(key: &[u8; 32], kind: Kind, caller: (u32, &Offer), host: (u32, &Offer)) -> Contract {
+    pub fn new(key: &[u8; 32], kind: StreamKind, caller: (u32, &Offer), host: (u32, &Offer)) -> Contract {
         let mut mac: Hmac<Sha256> = Mac::new_from_slice(key).expect("HMAC takes keys of any length");
         mac.update(&[kind as u8]);
         for (rank, offer) in [caller, host] {
@@ -102,21 +102,21 @@ mod tests {
     #[test]
     fn a_code_is_of_one_call_and_one_end() {
         let (a, b) = (offer(1, None), offer(2, Some("certificate")));
-        let contract = Contract::new(&[7; 32], Kind::Tensors, (1, &a), (0, &b));
+        let contract = Contract::new(&[7; 32], StreamKind::Tensors, (1, &a), (0, &b));
         let (token, proof) = (contract.authorization(), contract.proof());
         assert!(contract.is_authorized(token.as_bytes()) && contract.is_proof(proof.as_bytes()));
         assert!(!contract.is_proof(token.strip_prefix(SCHEME).unwrap().as_bytes()));
         assert!(!contract.is_authorized(format!("{SCHEME}{proof}").as_bytes()));
         let other_certificate = offer(2, Some("another"));
         let others = [
-            Contract::new(&[8; 32], Kind::Tensors, (1, &a), (0, &b)),
-            Contract::new(&[7; 32], Kind::Control, (1, &a), (0, &b)),
-            Contract::new(&[7; 32], Kind::Tensors, (2, &a), (0, &b)),
-            Contract::new(&[7; 32], Kind::Tensors, (1, &a), (3, &b)),
-            Contract::new(&[7; 32], Kind::Tensors, (0, &b), (1, &a)),
-            Contract::new(&[7; 32], Kind::Tensors, (1, &offer(9, None)), (0, &b)),
-            Contract::new(&[7; 32], Kind::Tensors, (1, &a), (0, &offer(2, None))),
-            Contract::new(&[7; 32], Kind::Tensors, (1, &a), (0, &other_certificate)),
+            Contract::new(&[8; 32], StreamKind::Tensors, (1, &a), (0, &b)),
+            Contract::new(&[7; 32], StreamKind::Control, (1, &a), (0, &b)),
+            Contract::new(&[7; 32], StreamKind::Tensors, (2, &a), (0, &b)),
+            Contract::new(&[7; 32], StreamKind::Tensors, (1, &a), (3, &b)),
+            Contract::new(&[7; 32], StreamKind::Tensors, (0, &b), (1, &a)),
+            Contract::new(&[7; 32], StreamKind::Tensors, (1, &offer(9, None)), (0, &b)),
+            Contract::new(&[7; 32], StreamKind::Tensors, (1, &a), (0, &offer(2, None))),
+            Contract::new(&[7; 32], StreamKind::Tensors, (1, &a), (0, &other_certificate)),
         ];
         assert!(others.iter().all(|other| !other.is_authorized(token.as_bytes()) && !other.is_proof(proof.as_bytes())));
     }
@@ -124,7 +124,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_text_is_refused(text in "(Bearer )?[0-9a-f]{0,70}", noise: Vec<u8>) {
-            let contract = Contract::new(&[7; 32], Kind::Control, (1, &offer(1, None)), (0, &offer(2, None)));
+            let contract = Contract::new(&[7; 32], StreamKind::Control, (1, &offer(1, None)), (0, &offer(2, None)));
             for value in [text.as_bytes(), &noise] {
                 proptest::prop_assert!(!contract.is_authorized(value) && !contract.is_proof(value));
             }

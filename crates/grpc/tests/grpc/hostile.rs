@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
-use paceline_grpc::{self as grpc, Connected, Contract, GrpcListener, Kind, Offer, Plan};
+use paceline_grpc::{self as grpc, Connected, Contract, GrpcListener, Offer, Plan, StreamKind};
 use paceline_transport::error::Result;
 use tokio::net::TcpStream;
 
@@ -47,12 +47,12 @@ pub fn request(path: &str, headers: &[(&str, &str)]) -> Request<()> {
 }
 
 /// Rank 1's token.
-pub fn token(kind: Kind, offers: &[Offer]) -> String {
+pub fn token(kind: StreamKind, offers: &[Offer]) -> String {
     Contract::new(&KEY, kind, (1, &offers[1]), (0, &offers[0])).authorization()
 }
 
-fn call(client: &mut SendRequest<Bytes>, kind: Kind, offers: &[Offer]) -> (ResponseFuture, SendStream<Bytes>) {
-    let path = if kind == Kind::Control { "Control" } else { "Tensors" };
+fn call(client: &mut SendRequest<Bytes>, kind: StreamKind, offers: &[Offer]) -> (ResponseFuture, SendStream<Bytes>) {
+    let path = if kind == StreamKind::Control { "Control" } else { "Tensors" };
     let headers = [("authorization", &*token(kind, offers)), ("paceline-rank", "1"), ("paceline-to", "0")];
     client.send_request(request(path, &headers), false).unwrap()
 }
@@ -71,11 +71,11 @@ fn said_of(message: Bytes, and_ends: bool) -> String {
     let (host, offers, _door) = host(20);
     block_on(async {
         let mut client = dial(offers[0].address).await;
-        let (answer, control) = call(&mut client, Kind::Control, &offers);
-        let contract = Contract::new(&KEY, Kind::Control, (1, &offers[1]), (0, &offers[0]));
+        let (answer, control) = call(&mut client, StreamKind::Control, &offers);
+        let contract = Contract::new(&KEY, StreamKind::Control, (1, &offers[1]), (0, &offers[0]));
         let answer = answer.await.unwrap();
         assert!(contract.is_proof(answer.headers()["paceline-proof"].as_bytes()));
-        let (answer, mut tensors) = call(&mut client, Kind::Tensors, &offers);
+        let (answer, mut tensors) = call(&mut client, StreamKind::Tensors, &offers);
         assert_eq!(answer.await.unwrap().status(), 200);
         let mut connected = tokio::task::spawn_blocking(|| host.join().unwrap().unwrap()).await.unwrap();
         tensors.send_data(message, and_ends).unwrap();

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use paceline_grpc::{self as grpc, Contract, GrpcListener, Kind, Offer, Plan};
+use paceline_grpc::{self as grpc, Contract, GrpcListener, Offer, Plan, StreamKind};
 use paceline_transport::error::RunError;
 
 use crate::hostile::{KEY, block_on, dial, host, request, token};
@@ -43,11 +43,11 @@ fn status(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (String,
 #[test]
 fn without_the_token_nobody_is_let_in() {
     let (host, offers, listener) = host(20);
-    let (address, genuine) = (offers[0].address, token(Kind::Tensors, &offers));
+    let (address, genuine) = (offers[0].address, token(StreamKind::Tensors, &offers));
     let of = |rank: &'static str, authorization: &'static str| {
         [("paceline-rank", rank), ("paceline-to", "0"), ("authorization", authorization)]
     };
-    let other_key = Contract::new(&[8; 32], Kind::Tensors, (1, &offers[1]), (0, &offers[0])).authorization();
+    let other_key = Contract::new(&[8; 32], StreamKind::Tensors, (1, &offers[1]), (0, &offers[0])).authorization();
     let wrong = [
         status(address, "Tensors", &[]),
         status(address, "Tensors", &of("1", "")[..2]),
@@ -177,7 +177,7 @@ fn a_rank_that_comes_twice_or_leaves_is_named() {
     block_on(async {
         let mut client = dial(offers[0].address).await;
         for (again, expected) in [(false, None), (true, Some("6"))] {
-            let headers = headers(Kind::Control);
+            let headers = headers(StreamKind::Control);
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
             let (answer, body) = client.send_request(request("Control", &headers), false).unwrap();
             let answer = answer.await.unwrap();
