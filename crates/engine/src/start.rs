@@ -129,8 +129,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         let offers =
             offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
         let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
-        let plan = grpc::Plan { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
-        grpc::connect(grpc_listener, plan)
+        let options = grpc::ConnectOptions { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
+        grpc::connect(grpc_listener, options)
             .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
     });
     let called = called.transpose()?;

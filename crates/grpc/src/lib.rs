@@ -41,7 +41,7 @@ pub use channel::{GrpcChannel, NAME};
 #[doc(hidden)]
 pub use fragment::feed;
 pub use listener::{GrpcListener, Offer};
-pub use thread::{Connected, Plan, Thread, connect};
+pub use thread::{ConnectOptions, Connected, Thread, connect};
 #[doc(hidden)]
 pub use token::{Contract, StreamKind};
 

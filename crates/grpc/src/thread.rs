@@ -34,8 +34,8 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Calls on a connection: two, and one more is told that it is too many.
 const STREAMS: u32 = 3;
 
-/// Who is to be connected.
-pub struct Plan {
+/// How to connect to the other ranks.
+pub struct ConnectOptions {
     /// This process's rank.
     pub rank: u32,
     /// Ranks that train: behind them come those that help, whom they call.
@@ -93,9 +93,9 @@ fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
 ///
 /// # Errors
 /// Ranks that were not reached or did not call until the deadline, or that know another secret; the message names them.
-pub fn connect(listener: GrpcListener, plan: Plan) -> Result<Connected> {
+pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connected> {
     let (events, received) = unbounded_channel();
-    let Plan { rank, workers, mut offers, key, tensors, deadline } = plan;
+    let ConnectOptions { rank, workers, mut offers, key, tensors, deadline } = options;
     // Not as it came back from where all were told: tokens must prove what this rank has, whoever changed what is told.
     offers[rank as usize] = listener.offer().clone();
     let meeting = Meeting::new(rank, workers, offers, key, events);

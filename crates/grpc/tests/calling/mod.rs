@@ -1,7 +1,7 @@
 //! Ranks as threads of one process that call each other over gRPC, for the tests of this crate and of the executor.
 use std::time::{Duration, Instant};
 
-use paceline_grpc::{self as grpc, Connected, GrpcListener, Plan};
+use paceline_grpc::{self as grpc, ConnectOptions, Connected, GrpcListener};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::header::{Collective, Signature};
 
@@ -11,10 +11,16 @@ pub fn calling(size: u32, servers: u32, encrypted: bool) -> Vec<Connected> {
         (0..size).map(|_| GrpcListener::open("127.0.0.1", Some(encrypted)).unwrap()).collect();
     let offers: Vec<_> = listeners.iter().map(|listener| listener.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(30);
-    let plan =
-        &|rank| Plan { rank, workers: size - servers, offers: offers.clone(), key: [9; 32], tensors: true, deadline };
+    let options = &|rank| ConnectOptions {
+        rank,
+        workers: size - servers,
+        offers: offers.clone(),
+        key: [9; 32],
+        tensors: true,
+        deadline,
+    };
     std::thread::scope(|scope| {
-        let connect = |(rank, listener)| scope.spawn(move || grpc::connect(listener, plan(rank)).unwrap());
+        let connect = |(rank, listener)| scope.spawn(move || grpc::connect(listener, options(rank)).unwrap());
         let threads: Vec<_> = (0..).zip(listeners).map(connect).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
-use paceline_grpc::{self as grpc, Connected, Contract, GrpcListener, Offer, Plan, StreamKind};
+use paceline_grpc::{self as grpc, ConnectOptions, Connected, Contract, GrpcListener, Offer, StreamKind};
 use paceline_transport::error::Result;
 use tokio::net::TcpStream;
 
@@ -21,9 +21,9 @@ pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>, GrpcLis
     let listeners = [GrpcListener::open("127.0.0.1", None).unwrap(), GrpcListener::open("127.0.0.1", None).unwrap()];
     let offers: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let plan = Plan { rank: 0, workers: 2, offers: offers.clone(), key: KEY, tensors: true, deadline };
+    let options = ConnectOptions { rank: 0, workers: 2, offers: offers.clone(), key: KEY, tensors: true, deadline };
     let [listener, other] = listeners;
-    (std::thread::spawn(move || grpc::connect(listener, plan)), offers, other)
+    (std::thread::spawn(move || grpc::connect(listener, options)), offers, other)
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

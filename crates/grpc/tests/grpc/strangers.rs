@@ -4,19 +4,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use paceline_grpc::{self as grpc, Contract, GrpcListener, Offer, Plan, StreamKind};
+use paceline_grpc::{self as grpc, ConnectOptions, Contract, GrpcListener, Offer, StreamKind};
 use paceline_transport::error::RunError;
 
 use crate::hostile::{KEY, block_on, dial, host, request, token};
 
-fn plan(rank: u32, offers: &[Offer], key: [u8; 32], seconds: u64) -> Plan {
+fn options(rank: u32, offers: &[Offer], key: [u8; 32], seconds: u64) -> ConnectOptions {
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    Plan { rank, workers: 2, offers: offers.to_vec(), key, tensors: true, deadline }
+    ConnectOptions { rank, workers: 2, offers: offers.to_vec(), key, tensors: true, deadline }
 }
 
 /// Rank 1 as it should be.
 fn joins(listener: GrpcListener, offers: &[Offer]) -> grpc::Connected {
-    grpc::connect(listener, plan(1, offers, KEY, 20)).unwrap()
+    grpc::connect(listener, options(1, offers, KEY, 20)).unwrap()
 }
 
 fn failure(result: Result<grpc::Connected, RunError>) -> String {
@@ -124,7 +124,7 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
 #[test]
 fn ranks_of_another_secret_say_so() {
     let (host, offers, listener) = host(1);
-    let said = failure(grpc::connect(listener, plan(1, &offers, [8; 32], 20)));
+    let said = failure(grpc::connect(listener, options(1, &offers, [8; 32], 20)));
     assert!(
         said.starts_with("rank 1: rank 0 (127.0.0.1) refused the call") && said.contains("PACELINE_SECRET"),
         "{said}"
@@ -141,8 +141,8 @@ fn only_the_certificate_that_was_told_is_believed() {
     let genuine = offers.clone();
     offers[0].certificate = offers[1].certificate.clone();
     let [host, listener] = listeners;
-    let hosting = std::thread::spawn(move || grpc::connect(host, plan(0, &genuine, KEY, 2)));
-    let said = failure(grpc::connect(listener, plan(1, &offers, KEY, 1)));
+    let hosting = std::thread::spawn(move || grpc::connect(host, options(0, &genuine, KEY, 2)));
+    let said = failure(grpc::connect(listener, options(1, &offers, KEY, 1)));
     assert!(said.contains("could not call rank 0 (rank 0 (127.0.0.1): invalid peer certificate"), "{said}");
     assert!(failure(hosting.join().unwrap()).contains("was not called by rank 1"));
 }
@@ -160,8 +160,8 @@ fn who_changes_what_ranks_are_told_is_seen_by_the_token() {
             told[0].nonce = [0; 16];
         }
         let [host, listener] = listeners;
-        let plans = [plan(0, &told, KEY, 2), plan(1, &told, KEY, 1)];
-        let [to_host, to_call] = plans;
+        let both = [options(0, &told, KEY, 2), options(1, &told, KEY, 1)];
+        let [to_host, to_call] = both;
         let hosting = std::thread::spawn(move || grpc::connect(host, to_host));
         let said = failure(grpc::connect(listener, to_call));
         assert!(said.contains(if strips_tls { "could not call rank 0" } else { "refused the call" }), "{said}");
