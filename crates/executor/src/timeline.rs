@@ -55,7 +55,7 @@ pub struct TensorSpan {
     pub bytes: u64,
 }
 
-enum Kind {
+enum SpanKind {
     /// What the script does.
     Mark {
         name: String,
@@ -80,7 +80,7 @@ enum Kind {
 }
 
 struct Span {
-    kind: Kind,
+    kind: SpanKind,
     begin: u64,
     end: u64,
 }
@@ -184,7 +184,7 @@ impl Timeline {
             .map_err(|e| RunError::Failed(format!("timeline {}: cannot be written: {e}", path.display())))
     }
 
-    fn push(&self, kind: Kind, begin: u64, end: u64) {
+    fn push(&self, kind: SpanKind, begin: u64, end: u64) {
         let mut inner = self.inner.lock();
         if inner.target.is_none() {
         } else if inner.spans.len() < MOST {
@@ -212,19 +212,19 @@ impl Timeline {
         }
         let open = self.inner.lock().open.remove(&number);
         if let Some(Open { label, call, bytes, begin }) = open {
-            self.push(Kind::Operation { number, label, call, bytes }, begin, now());
+            self.push(SpanKind::Operation { number, label, call, bytes }, begin, now());
         }
     }
 
     /// A message was sent (`out`) or received, from `begin` until now.
     pub fn message(&self, out: bool, (from, to): (Party, Party), operation: u64, bytes: u64, begin: u64) {
-        self.push(Kind::Message { out, from, to, operation, bytes }, begin, now());
+        self.push(SpanKind::Message { out, from, to, operation, bytes }, begin, now());
     }
 
     /// A tensor was agreed on.
     pub fn tensor(&self, span: TensorSpan) {
         let (begin, end) = (span.asked, span.agreed);
-        self.push(Kind::Tensor(span), begin, end);
+        self.push(SpanKind::Tensor(span), begin, end);
     }
 
     /// The coordinator did something from then until now.
@@ -235,7 +235,7 @@ impl Timeline {
     /// Likewise until `end`; `begin` is 0 where nothing was recorded yet.
     pub fn agreement_until(&self, what: &'static str, begin: u64, end: u64) {
         if self.on() && begin > 0 {
-            self.push(Kind::Agreement(what, None), begin, end);
+            self.push(SpanKind::Agreement(what, None), begin, end);
         }
     }
 
@@ -244,14 +244,14 @@ impl Timeline {
     pub fn waited_for_votes(&self, cycle: u64, begin: u64, worked: u64) {
         if self.on() && begin > 0 {
             let spun = processor_time().saturating_sub(worked);
-            self.push(Kind::Agreement("wait for votes", Some((cycle, spun))), begin, now());
+            self.push(SpanKind::Agreement("wait for votes", Some((cycle, spun))), begin, now());
         }
     }
 
     /// What the script did; times on the clock of [`now`].
     pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
         if self.on() {
-            self.push(Kind::Mark { name: name.to_owned(), category: category.to_owned() }, begin, end.max(begin));
+            self.push(SpanKind::Mark { name: name.to_owned(), category: category.to_owned() }, begin, end.max(begin));
         }
     }
 }

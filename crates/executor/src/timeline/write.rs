@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 
 use serde_json::{Value, json};
 
-use super::{Inner, Kind, Party, TensorSpan, Timeline};
+use super::{Inner, Party, SpanKind, TensorSpan, Timeline};
 
 /// Threads of a rank's process, in the order in which they are shown.
 const COMPUTE: u32 = 0;
@@ -56,7 +56,7 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         .spans
         .iter()
         .filter_map(|span| match span.kind {
-            Kind::Operation { number, .. } => Some((number, span.end)),
+            SpanKind::Operation { number, .. } => Some((number, span.end)),
             _ => None,
         })
         .collect();
@@ -74,25 +74,25 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
             line(json!({"ph": "e", "id": id, "pid": pid, "tid": tid, "name": name, "cat": category, "ts": end}))
         };
         match &span.kind {
-            Kind::Mark { name, category } => line(complete(COMPUTE, name, category))?,
-            Kind::Agreement(name, counted) => {
+            SpanKind::Mark { name, category } => line(complete(COMPUTE, name, category))?,
+            SpanKind::Agreement(name, counted) => {
                 let mut event = complete(COORDINATOR, name, "coordinator");
                 if let Some((cycle, spun)) = counted {
                     event["args"] = json!({"cycle": cycle, "spun_us": *spun as f64 / 1000.0});
                 }
                 line(event)?;
             }
-            Kind::Message { out: outgoing, from, to, operation, bytes } => {
+            SpanKind::Message { out: outgoing, from, to, operation, bytes } => {
                 let (tid, peer) = if *outgoing { (OUT, to) } else { (IN, from) };
                 let args = json!({"from": party(*from), "to": party(*to), "bytes": bytes, "operation": operation});
                 spanning(tid, &party(*peer), "message", (begin, end), args)?;
             }
-            Kind::Operation { number, label, call, bytes } => {
+            SpanKind::Operation { number, label, call, bytes } => {
                 let name = if label.is_empty() { call } else { label.as_str() };
                 let args = json!({"call": call, "bytes": bytes, "operation": number});
                 spanning(OPERATIONS, name, "operation", (begin, end), args)?;
             }
-            Kind::Tensor(TensorSpan { name, asked, agreed, operation, together, bytes }) => {
+            SpanKind::Tensor(TensorSpan { name, asked, agreed, operation, together, bytes }) => {
                 let done = ends.get(operation).copied().unwrap_or(*agreed);
                 let args = json!({"bytes": bytes, "operation": operation, "together": together,
                     "negotiated_us": us(*agreed) - us(*asked)});
