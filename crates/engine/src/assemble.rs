@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use socket2::Socket;
 
 use super::control::Control;
+use super::core_placement::CorePlacement;
 use super::driver::{Driver, Host};
 use super::failure_detector::{FailureDetector, Monitor};
 use super::ledger::Ledger;
 use super::memory::Opened;
 use super::orders::Orders;
 use super::peers::Peer;
-use super::placement::Placement;
 use super::{End, Engine, Shared};
 use crate::settings::Settings;
 use paceline_executor::timeline::Timeline;
@@ -48,7 +48,7 @@ pub(super) fn assemble(
         let peers = (0u32..).zip(&opened).filter(move |&(peer, _)| (peer < rank) == lower);
         peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
     };
-    let placement = Placement::new(segment.clone(), neighbours(true), neighbours(false));
+    let placement = CorePlacement::new(segment.clone(), neighbours(true), neighbours(false));
     let zero_copy = opened.iter().zip(&shared_with);
     let zero_copy =
         zero_copy.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.readable()));

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::core_placement::{CorePlacement, pin};
 use super::failure_detector::Monitor;
 use super::ledger::{Command, GroupOperations, Ledger};
-use super::placement::{Placement, pin};
 use super::{STUCK, closed};
 use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
@@ -58,7 +58,7 @@ pub(super) struct Driver {
     ledger: Arc<Ledger>,
     monitor: Arc<Monitor>,
     timeline: Arc<Timeline>,
-    placement: Placement,
+    placement: CorePlacement,
     /// Peers on this host use it to wake this rank.
     waker: Waker,
     /// Callers that sleep because another thread drives.
@@ -96,7 +96,7 @@ impl Driver {
     pub fn new(
         core: Executor,
         (ledger, monitor, timeline): (Arc<Ledger>, Arc<Monitor>, Arc<Timeline>),
-        (placement, waker, host): (Placement, Waker, Host),
+        (placement, waker, host): (CorePlacement, Waker, Host),
     ) -> Driver {
         Driver {
             core: Mutex::new(core),

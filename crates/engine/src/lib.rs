@@ -18,12 +18,13 @@
 //! | `orders` | what a parameter server is told to take part in |
 //! | `peers` | who the other ranks are |
 //! | `listeners` | coordinators that listen for what happens to their group |
-//! | `placement` | two ranks that wait on one core |
+//! | `core_placement` | moves a rank away when two wait on one core |
 //! | [`settings`] | of a job |
 //! | `fork` | what a forked child must let go of |
 mod assemble;
 mod checks;
 mod control;
+mod core_placement;
 mod driver;
 mod failure_detector;
 mod fork;
@@ -33,7 +34,6 @@ mod listeners;
 mod memory;
 mod orders;
 mod peers;
-mod placement;
 pub mod settings;
 mod start;
 
@@ -45,11 +45,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+pub use core_placement::pin;
 pub use introduction::Exchange;
 pub use listeners::{Listener, News};
 pub use orders::Order;
 pub use peers::Peer;
-pub use placement::pin;
 pub use start::exchange_over_mpi;
 
 use crate::settings::Settings;

@@ -101,7 +101,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     })?;
     let waker = Waker::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
     let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;
-    // Over TCP, too, ranks of a host look into each other's segments: see `Placement`.
+    // Over TCP, too, ranks of a host look into each other's segments: see `CorePlacement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
     if settings.transport.shares_no_memory() {
         shared_with.fill(false);

@@ -29,7 +29,7 @@ pub fn pin(thread: Option<rustix::process::Pid>, core: usize) -> std::io::Result
 }
 
 /// Where the ranks of this host wait.
-pub(super) struct Placement {
+pub(super) struct CorePlacement {
     own: Arc<Segment>,
     /// The segments of the lower ranks on the host: the higher of two moves.
     lower: Vec<Arc<Segment>>,
@@ -37,10 +37,10 @@ pub(super) struct Placement {
     moved: Mutex<Option<Instant>>,
 }
 
-impl Placement {
-    pub fn new(own: Arc<Segment>, lower: Vec<Arc<Segment>>, higher: Vec<Arc<Segment>>) -> Placement {
+impl CorePlacement {
+    pub fn new(own: Arc<Segment>, lower: Vec<Arc<Segment>>, higher: Vec<Arc<Segment>>) -> CorePlacement {
         let others = lower.iter().chain(&higher).cloned().collect();
-        Placement { own, lower, others, moved: Mutex::new(None) }
+        CorePlacement { own, lower, others, moved: Mutex::new(None) }
     }
 
     /// Called again and again while waiting.
