@@ -14,7 +14,7 @@ use paceline_executor::handle::Handle;
 use parking_lot::Mutex;
 
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{Communicator, Request};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
@@ -255,7 +255,7 @@ impl PyCommunicator {
             name => (parse("call", name)?, false),
         };
         let from_anybody = collective == Collective::SendRecv && !sends && root == -1;
-        let request = Request {
+        let request = CollectiveRequest {
             collective,
             dtype: parse("dtype", dtype)?,
             op: parse("op", op)?,
@@ -292,7 +292,13 @@ impl PyCommunicator {
         let dtype = parse("dtype", dtype)?;
         let op = parse("op", op)?;
         let inputs = [(address, elements)];
-        let request = Request { collective: Collective::AllReduce, dtype, op, inputs: &inputs, ..Request::default() };
+        let request = CollectiveRequest {
+            collective: Collective::AllReduce,
+            dtype,
+            op,
+            inputs: &inputs,
+            ..CollectiveRequest::default()
+        };
         // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
         let handle = handle.map_err(python_error)?;

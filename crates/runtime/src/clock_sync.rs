@@ -1,7 +1,7 @@
 //! One clock for all ranks: the first rank's. A rank of its host has the same one; another asks it for the time, several
 //! times, and believes the answer that was quickest (D. Mills, RFC 5905, section 10: the clock filter).
 #![allow(unsafe_code, reason = "numbers on the stack are handed to operations that are waited for")]
-use crate::communicator::{Communicator, Request};
+use crate::communicator::{CollectiveRequest, Communicator};
 use paceline_engine::Submission;
 use paceline_executor::timeline::now;
 use paceline_kernels::dtype::Dtype;
@@ -43,22 +43,22 @@ pub(crate) fn align(world: &Communicator) -> Result<()> {
 }
 
 fn transfer(world: &Communicator, other: u32, sends: bool, numbers: &mut [u64; 1]) -> Result<()> {
-    let request = Request {
+    let request = CollectiveRequest {
         collective: Collective::SendRecv,
         dtype: Dtype::Int64,
         root: other,
         tag: TAG,
         sends,
-        ..Request::default()
+        ..CollectiveRequest::default()
     };
     one(world, &request, numbers)
 }
 
-fn one(world: &Communicator, request: &Request<'_>, numbers: &mut [u64; 1]) -> Result<()> {
+fn one(world: &Communicator, request: &CollectiveRequest<'_>, numbers: &mut [u64; 1]) -> Result<()> {
     let memory = [(numbers.as_mut_ptr() as usize, 1)];
     let arrives = request.collective == Collective::SendRecv && !request.sends;
     let (inputs, outputs): (&[_], &[_]) = if arrives { (&[], &memory) } else { (&memory, &[]) };
-    let request = Request { inputs, outputs, ..*request };
+    let request = CollectiveRequest { inputs, outputs, ..*request };
     // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.
     let handle = unsafe { world.submit(&request, None, Submission::default())? };
     world.wait(&handle, None).map(drop)

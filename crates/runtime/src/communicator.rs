@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use paceline_schedule::{Bucket, Topology};
 use parking_lot::Mutex;
-pub use request::{Memory, Request};
+pub use request::{CollectiveRequest, Memory};
 
 use crate::digest::digest;
 use crate::selection::{Choice, Plan, Planned, is_a_librarys};
@@ -195,7 +195,7 @@ impl Communicator {
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(
         &self,
-        request: &Request<'_>,
+        request: &CollectiveRequest<'_>,
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<Arc<Handle>> {
@@ -222,7 +222,7 @@ impl Communicator {
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     unsafe fn submit_planned(
         &self,
-        request: &Request<'_>,
+        request: &CollectiveRequest<'_>,
         plan: Option<Arc<Planned>>,
         bucket: u32,
         keep: Option<Box<dyn Any + Send>>,
@@ -310,7 +310,7 @@ impl Communicator {
     }
 
     /// Tells the servers what the workers have begun.
-    fn order(&self, request: &Request<'_>, plan: &Plan, bucket: u32, timeout: Option<Duration>) {
+    fn order(&self, request: &CollectiveRequest<'_>, plan: &Plan, bucket: u32, timeout: Option<Duration>) {
         let name = self.shared.name_of(self.id);
         let order = Order {
             group: name.strip_suffix(", servers").unwrap_or_default().into(),
@@ -341,10 +341,15 @@ impl Communicator {
             return Err(wrong());
         }
         let memory = [(0, order.count)];
-        let request =
-            Request { collective: Collective::AllReduce, dtype, op, label: &order.label, ..Request::default() };
-        let request = Request { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
-        let request = Request { pull_only: order.pull_only, ..request };
+        let request = CollectiveRequest {
+            collective: Collective::AllReduce,
+            dtype,
+            op,
+            label: &order.label,
+            ..CollectiveRequest::default()
+        };
+        let request = CollectiveRequest { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
+        let request = CollectiveRequest { pull_only: order.pull_only, ..request };
         let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
         let timeout = order.timeout_s.map(paceline_engine::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.
@@ -388,11 +393,11 @@ impl Communicator {
     #[allow(unsafe_code, reason = "no memory is given")]
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: a barrier has no memory.
-        let handle = unsafe { self.submit(&Request::default(), None, Submission::default())? };
+        let handle = unsafe { self.submit(&CollectiveRequest::default(), None, Submission::default())? };
         self.wait(&handle, None).map(drop)
     }
 
-    fn plan(&self, request: &Request<'_>) -> Result<Option<Arc<Planned>>> {
+    fn plan(&self, request: &CollectiveRequest<'_>) -> Result<Option<Arc<Planned>>> {
         if request.collective != Collective::AllReduce {
             if let Some(name) = request.strategy {
                 return Err(RunError::Usage(format!("strategy '{name}': only an all_reduce has one")));

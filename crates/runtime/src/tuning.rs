@@ -9,7 +9,7 @@ use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
 use parking_lot::Mutex;
 
-use crate::communicator::{Communicator, Request};
+use crate::communicator::{CollectiveRequest, Communicator};
 use crate::selection::{Choice, KIB, Plan, Planned};
 
 /// A size, the size up to which its winner is taken, and what is tried.
@@ -159,8 +159,13 @@ fn median(times: &mut [f32]) -> f32 {
 #[allow(unsafe_code, reason = "the memory is a slice that lives until the operation is over")]
 fn all_reduce(world: &Communicator, memory: &mut [f32], op: ReduceOp) -> Result<()> {
     let inputs = [(memory.as_mut_ptr() as usize, memory.len() as u64)];
-    let request =
-        Request { collective: Collective::AllReduce, dtype: Dtype::Float32, op, inputs: &inputs, ..Request::default() };
+    let request = CollectiveRequest {
+        collective: Collective::AllReduce,
+        dtype: Dtype::Float32,
+        op,
+        inputs: &inputs,
+        ..CollectiveRequest::default()
+    };
     // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.
     let handle = unsafe { world.submit(&request, None, Submission::default())? };
     world.wait(&handle, None).map(drop)

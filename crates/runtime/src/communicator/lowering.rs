@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on to the space")]
 use paceline_schedule::Piece;
 
-use super::{Memory, Request};
+use super::{CollectiveRequest, Memory};
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
 use paceline_executor::{Finish, PointToPoint};
 use paceline_kernels::reduce::scale;
@@ -50,7 +50,13 @@ fn usage<T>(message: String) -> Result<T> {
 }
 
 /// The counts of all ranks: as given, or equal shares of `total`.
-fn shares(request: &Request<'_>, given: Option<&[u64]>, total: u64, size: u32, what: &str) -> Result<Vec<u64>> {
+fn shares(
+    request: &CollectiveRequest<'_>,
+    given: Option<&[u64]>,
+    total: u64,
+    size: u32,
+    what: &str,
+) -> Result<Vec<u64>> {
     let name = request.collective.name();
     match given {
         Some(counts) if counts.len() != size as usize => {
@@ -67,7 +73,7 @@ fn shares(request: &Request<'_>, given: Option<&[u64]>, total: u64, size: u32, w
     }
 }
 
-fn expect(request: &Request<'_>, what: &str, is: u64, wanted: u64) -> Result<()> {
+fn expect(request: &CollectiveRequest<'_>, what: &str, is: u64, wanted: u64) -> Result<()> {
     if is == wanted {
         return Ok(());
     }
@@ -78,7 +84,7 @@ fn expect(request: &Request<'_>, what: &str, is: u64, wanted: u64) -> Result<()>
 ///
 /// # Safety
 /// As for [`Communicator::submit`](crate::communicator::Communicator::submit).
-pub(crate) unsafe fn prepare(request: &Request<'_>, me: u32, size: u32) -> Result<Prepared> {
+pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32) -> Result<Prepared> {
     let element = request.dtype.size();
     let (passed, exchanged) = (PASSED_BYTES / element as u64, EXCHANGED_BYTES / element as u64);
     let mut space = Space::new(element);
@@ -204,7 +210,7 @@ fn exchange(me: u32, size: u32, sends: Vec<Piece>, recvs: Vec<Piece>, chunk: u64
 }
 
 /// What this rank contributes, multiplied: in a copy, because what the caller gave is not to be changed.
-fn contribution(mut given: Space, request: &Request<'_>) -> Space {
+fn contribution(mut given: Space, request: &CollectiveRequest<'_>) -> Space {
     #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
     if request.prescale == 1.0 {
         return given;
@@ -217,7 +223,7 @@ fn contribution(mut given: Space, request: &Request<'_>) -> Space {
 }
 
 /// Multiplies this rank's contribution.
-pub(crate) fn prescale(space: &mut Space, request: &Request<'_>) {
+pub(crate) fn prescale(space: &mut Space, request: &CollectiveRequest<'_>) {
     #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
     if request.prescale != 1.0 {
         space.for_each(|run| scale(request.dtype, run, request.prescale));

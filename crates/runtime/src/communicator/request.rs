@@ -7,7 +7,7 @@ use paceline_transport::header::Collective;
 pub type Memory = (usize, u64);
 
 /// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
-pub struct Request<'a> {
+pub struct CollectiveRequest<'a> {
     /// Which.
     pub collective: Collective,
     /// Of the elements.
@@ -48,9 +48,9 @@ pub struct Request<'a> {
     pub notify: Option<u64>,
 }
 
-impl Default for Request<'_> {
+impl Default for CollectiveRequest<'_> {
     fn default() -> Self {
-        Request {
+        CollectiveRequest {
             collective: Collective::Barrier,
             dtype: Dtype::Uint8,
             op: ReduceOp::Sum,

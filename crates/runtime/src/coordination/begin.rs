@@ -8,7 +8,7 @@ use paceline_coordinator::{Agreed, Bucket, Terms};
 use super::named::{Keep, Named};
 use super::output::Output;
 use super::status_words::StatusWords;
-use crate::communicator::{Communicator, Memory, Request};
+use crate::communicator::{CollectiveRequest, Communicator, Memory};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::{self, TensorSpan, Timeline};
@@ -140,7 +140,7 @@ fn submit(
         1 => first.request.name.clone(),
         n => format!("{} and {} more", first.request.name, n - 1),
     };
-    let request = Request {
+    let request = CollectiveRequest {
         collective,
         dtype,
         op,
@@ -153,7 +153,7 @@ fn submit(
         postscale: f64::from_bits(terms.scale[1]),
         label: &label,
         bucket: Some(number),
-        ..Request::default()
+        ..CollectiveRequest::default()
     };
     // SAFETY: promised by whoever asked for the operations; the rest belongs to `keeps`.
     unsafe { data.submit(&request, Some(Box::new(keeps)), how) }

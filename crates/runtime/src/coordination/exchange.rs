@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::machine::{Closed, Counting, Machine};
 use super::output::Output;
-use crate::communicator::{Memory, Request};
+use crate::communicator::{CollectiveRequest, Memory};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
@@ -32,13 +32,13 @@ impl Machine {
         let memory = Arc::new(Output::with(&numbers));
         let count = numbers.len() as u64 / 4;
         let ballots = [(memory.address(), count)];
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             dtype: Dtype::Int32,
             op: ReduceOp::Min,
             inputs: &ballots,
             label: "which tensors are ready",
-            ..Request::default()
+            ..CollectiveRequest::default()
         };
         if self.nonblocking {
             let handle = self.send(&request, &memory, true)?;
@@ -69,13 +69,13 @@ impl Machine {
         let inputs = [(own.address(), text.len() as u64)];
         let outputs: &[Memory] = &[(all.address(), all.len() as u64)];
         let both = Arc::new((own, all));
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::Gather,
             inputs: &inputs,
             outputs: if first { outputs } else { &[] },
             counts: first.then_some(&lengths[..]),
             label: "what each asks for",
-            ..Request::default()
+            ..CollectiveRequest::default()
         };
         self.exchange(&request, &both, closed, None)?;
         if !first {
@@ -99,7 +99,12 @@ impl Machine {
         let memory = Arc::new(if decided.is_some() { Output::with(&text) } else { Output::new(length as usize) });
         let inputs = [(memory.address(), length)];
         let label = "what begins";
-        let request = Request { collective: Collective::Broadcast, inputs: &inputs, label, ..Request::default() };
+        let request = CollectiveRequest {
+            collective: Collective::Broadcast,
+            inputs: &inputs,
+            label,
+            ..CollectiveRequest::default()
+        };
         self.exchange(&request, &memory, closed, None)?;
         decode(&memory.copy())
     }
@@ -109,13 +114,13 @@ impl Machine {
         let size = self.control.size() as usize;
         let memory = Arc::new((Output::with(&own.to_ne_bytes()), Output::new(8 * size)));
         let (inputs, outputs) = ([(memory.0.address(), 1)], [(memory.1.address(), size as u64)]);
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllGather,
             dtype: Dtype::Int64,
             inputs: &inputs,
             outputs: &outputs,
             label: "how much each has to say",
-            ..Request::default()
+            ..CollectiveRequest::default()
         };
         self.exchange(&request, &memory, closed, None)?;
         let bytes = memory.1.copy();
@@ -128,7 +133,7 @@ impl Machine {
 
     fn send<T: Send + Sync + 'static>(
         &self,
-        request: &Request<'_>,
+        request: &CollectiveRequest<'_>,
         memory: &Arc<T>,
         background: bool,
     ) -> Result<Arc<Handle>> {
@@ -142,7 +147,7 @@ impl Machine {
     /// An operation between coordinators, to its end.
     fn exchange<T: Send + Sync + 'static>(
         &self,
-        request: &Request<'_>,
+        request: &CollectiveRequest<'_>,
         memory: &Arc<T>,
         closed: Closed<'_>,
         invites: Option<u64>,
