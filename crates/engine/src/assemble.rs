@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 use super::memory::Opened;
 use super::orders::Orders;
 use super::peers::Peer;
-use super::{End, Engine, Shared};
+use super::{End, Engine, EngineShared};
 use crate::settings::Settings;
 use paceline_executor::timeline::Timeline;
 use paceline_executor::{Executor, Wires};
@@ -110,7 +110,7 @@ pub(super) fn assemble(
         controls,
         (ledger.clone(), driver.clone(), monitor.clone(), orders.clone()),
     );
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(EngineShared {
         rank,
         settings,
         peers,

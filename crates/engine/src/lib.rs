@@ -65,7 +65,7 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
 
 /// What callers and communicators use of the engine. Each part knows only those above it here.
-pub struct Shared {
+pub struct EngineShared {
     /// This process's.
     pub rank: u32,
     /// Of the job.
@@ -113,7 +113,7 @@ const STUCK: Duration = Duration::from_secs(5);
 /// This process's part of a job; closed when dropped.
 pub struct Engine {
     /// What its threads share, and communicators with them.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<EngineShared>,
     threads: Mutex<Vec<End>>,
     /// The thread that speaks gRPC, if one does.
     grpc: Mutex<Option<grpc::Thread>>,
@@ -242,7 +242,7 @@ impl Drop for Engine {
     }
 }
 
-impl Shared {
+impl EngineShared {
     /// Ranks that train; behind them come those that help, if these are processes of their own.
     pub fn workers(&self) -> u32 {
         self.peers.len() as u32 - self.settings.helpers()

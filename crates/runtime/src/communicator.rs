@@ -14,7 +14,7 @@ pub use request::{CollectiveRequest, Memory};
 use crate::digest::digest;
 use crate::selection::{Choice, Plan, Planned, is_a_librarys};
 use lowering::Prepared;
-use paceline_engine::{Order, Shared, Submission};
+use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, OffloadRequest, Scheduled};
 use paceline_executor::{Finish, OperationSpec};
@@ -36,7 +36,7 @@ const DUPLICATES: usize = 4;
 
 /// A group of ranks. Each of them calls the same operations in the same order; sends and receives are outside of that order.
 pub struct Communicator {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<EngineShared>,
     id: u32,
     ranks: Vec<u32>,
     me: u32,
@@ -52,7 +52,7 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(shared: &Arc<Shared>, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
+    pub(crate) fn new(shared: &Arc<EngineShared>, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
         let size = shared.workers();
         let mut seen = ranks.clone();
         seen.sort_unstable();
@@ -121,14 +121,19 @@ impl Communicator {
     }
 
     /// These workers, and the servers behind them. A server makes it when it hears of it.
-    pub(crate) fn served(shared: &Arc<Shared>, workers: &[u32], name: &str) -> Result<Communicator> {
+    pub(crate) fn served(shared: &Arc<EngineShared>, workers: &[u32], name: &str) -> Result<Communicator> {
         let servers = shared.workers()..shared.peers.len() as u32;
         let ranks: Vec<u32> = workers.iter().copied().chain(servers).collect();
         let me = ranks.iter().position(|&rank| rank == shared.rank).unwrap_or(0) as u32;
         Communicator::assemble(shared, ranks, &format!("{name}, servers"), (workers.len() as u32, me))
     }
 
-    fn assemble(shared: &Arc<Shared>, ranks: Vec<u32>, name: &str, (workers, me): (u32, u32)) -> Result<Communicator> {
+    fn assemble(
+        shared: &Arc<EngineShared>,
+        ranks: Vec<u32>,
+        name: &str,
+        (workers, me): (u32, u32),
+    ) -> Result<Communicator> {
         let id = group_id(name, &ranks);
         let topology = topology(shared, &ranks[..workers as usize]);
         let choice = Mutex::new(Choice::new(&shared.settings, &topology)?);
@@ -432,7 +437,7 @@ fn group_id(name: &str, ranks: &[u32]) -> u32 {
 }
 
 /// Ranks per node, if neighbouring ranks share hosts and all hosts but the last have as many; else a rank a node.
-fn topology(shared: &Shared, ranks: &[u32]) -> Topology {
+fn topology(shared: &EngineShared, ranks: &[u32]) -> Topology {
     let hosts: Vec<u32> = ranks.iter().map(|&rank| shared.hosts[rank as usize]).collect();
     let per_node = hosts.iter().take_while(|&&host| host == hosts[0]).count();
     let mut nodes: Vec<u32> = hosts.clone();
