@@ -41,7 +41,7 @@ pub use output::Output;
 use paceline_executor::timeline;
 use paceline_transport::error::{Result, RunError};
 use steps::Planner;
-use thread::{Arrival, Shared, When};
+use thread::{Arrival, CoordinatorShared, When};
 
 /// Where no limit is set.
 const FOREVER: Duration = Duration::from_secs(30 * 86_400);
@@ -50,7 +50,7 @@ const MANY_NAMES: usize = 1 << 16;
 
 /// Agrees with the other ranks of a group on what is ready.
 pub struct Coordinator {
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorShared>,
     data: Arc<Communicator>,
     control: Arc<Communicator>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -94,15 +94,15 @@ impl Job {
         let cycle_time = Duration::from_nanos(settings.cycle_time);
         let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
         let counts = machine.counts();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoordinatorShared {
             inbox: Mutex::default(),
             wakeup: Condvar::new(),
             machine: Mutex::new(machine),
             cycle_time,
             timeline: self.engine.shared.timeline.clone(),
         });
-        self.engine.shared.listen(control.id(), Arc::<Shared>::downgrade(&shared));
-        self.engine.shared.listen(data.id(), Arc::<Shared>::downgrade(&shared));
+        self.engine.shared.listen(control.id(), Arc::<CoordinatorShared>::downgrade(&shared));
+        self.engine.shared.listen(data.id(), Arc::<CoordinatorShared>::downgrade(&shared));
         let driver = shared.clone();
         let thread = std::thread::Builder::new()
             .name("paceline-coordinator".into())

@@ -42,7 +42,7 @@ pub(super) enum Arrival {
     Left(String),
 }
 
-pub(super) struct Shared {
+pub(super) struct CoordinatorShared {
     pub inbox: Mutex<Inbox>,
     pub wakeup: Condvar,
     pub machine: Mutex<Machine>,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub timeline: Arc<Timeline>,
 }
 
-impl Shared {
+impl CoordinatorShared {
     pub fn post(&self, arrival: Arrival, when: When) -> Result<()> {
         let mut inbox = self.inbox.lock();
         if let Some(error) = &inbox.closed {
@@ -154,7 +154,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl CoordinatorShared {
     /// The thread slept for the cycle time: until when it wanted to, and how much longer the system let it.
     fn show_sleep(&self, since: u64, due: Option<Instant>) {
         let late = due.map_or(Duration::ZERO, |due| due.elapsed()).as_nanos() as u64;
@@ -166,7 +166,7 @@ impl Shared {
     }
 }
 
-impl Listener for Shared {
+impl Listener for CoordinatorShared {
     fn notify(&self, news: News) {
         match news {
             News::Invited(cycle) => drop(self.post(Arrival::Event(Event::Invited(cycle)), When::Now)),
