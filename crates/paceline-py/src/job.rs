@@ -137,8 +137,8 @@ impl PyEngine {
             global_sleep: kind == coordination::Kind::GlobalSleep,
         };
         let limits = coordination::Limits { first: bucket.0, most: bucket.1 };
-        let plan = coordination::Plan { kind, settings, limits, core, placement };
-        let made = py.detach(|| self.0.coordinator(&ranks, name, plan));
+        let options = coordination::CoordinatorOptions { kind, settings, limits, core, placement };
+        let made = py.detach(|| self.0.coordinator(&ranks, name, options));
         made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
     }
 

@@ -63,7 +63,7 @@ pub struct Coordinator {
 
 /// How a coordinator works.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CoordinatorOptions {
     /// Its policy.
     pub kind: Kind,
     /// Of what is negotiated.
@@ -77,13 +77,13 @@ pub struct Plan {
 }
 
 impl Job {
-    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and plan, and waits for the
+    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and options, and waits for the
     /// others.
     ///
     /// # Errors
     /// As for [`Job::group`]; a core that is not there.
-    pub fn coordinator(&self, ranks: &[u32], name: &str, plan: Plan) -> Result<Coordinator> {
-        let Plan { kind, settings, limits, core, placement } = plan;
+    pub fn coordinator(&self, ranks: &[u32], name: &str, options: CoordinatorOptions) -> Result<Coordinator> {
+        let CoordinatorOptions { kind, settings, limits, core, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         if let Some(core) = core {
