@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 pub use request::{CollectiveRequest, Memory};
 
 use crate::digest::digest;
-use crate::selection::{Choice, Plan, Planned, is_a_librarys};
+use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, is_offloaded};
 use lowering::Prepared;
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
@@ -41,8 +41,8 @@ pub struct Communicator {
     ranks: Vec<u32>,
     me: u32,
     topology: Topology,
-    choice: Mutex<Choice>,
-    named: Mutex<HashMap<String, Arc<Planned>>>,
+    selection: Mutex<AlgorithmSelection>,
+    named: Mutex<HashMap<String, Arc<BuiltAlgorithm>>>,
     /// The first of its ranks train; the others are servers.
     workers: u32,
     /// The same ranks and the servers, if these are processes of their own.
@@ -84,7 +84,7 @@ impl Communicator {
     /// A name that is taken.
     pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
-        *communicator.choice.lock() = self.choice.lock().clone();
+        *communicator.selection.lock() = self.selection.lock().clone();
         if self.shared.settings.transport.tensors_by_mpi() {
             self.shared.inherit(self.id, communicator.id);
         }
@@ -93,7 +93,7 @@ impl Communicator {
 
     /// Has the offload library create what it needs for this group. Collective over its ranks.
     fn join_library(&self) -> Result<()> {
-        let native = self.shared.settings.strategy.as_deref().is_some_and(is_a_librarys);
+        let native = self.shared.settings.strategy.as_deref().is_some_and(is_offloaded);
         let then = OffloadRequest::Join(if native { DUPLICATES } else { 0 });
         let handle = Arc::new(Handle::new(None));
         let spec = OperationSpec {
@@ -136,10 +136,10 @@ impl Communicator {
     ) -> Result<Communicator> {
         let id = group_id(name, &ranks);
         let topology = topology(shared, &ranks[..workers as usize]);
-        let choice = Mutex::new(Choice::new(&shared.settings, &topology)?);
+        let selection = Mutex::new(AlgorithmSelection::new(&shared.settings, &topology)?);
         shared.add_group(id, name, ranks.clone(), me)?;
         let (shared, named, buckets) = (shared.clone(), Mutex::default(), AtomicU32::new(0));
-        Ok(Communicator { shared, id, ranks, me, topology, choice, named, workers, served: None, buckets })
+        Ok(Communicator { shared, id, ranks, me, topology, selection, named, workers, served: None, buckets })
     }
 
     /// This process's place in it.
@@ -173,11 +173,11 @@ impl Communicator {
     /// What an all-reduce of so many bytes takes, by size.
     #[must_use]
     pub fn choices(&self) -> Vec<(u64, String)> {
-        self.choice.lock().describe()
+        self.selection.lock().describe()
     }
 
-    pub(crate) fn choice(&self) -> &Mutex<Choice> {
-        &self.choice
+    pub(crate) fn selection(&self) -> &Mutex<AlgorithmSelection> {
+        &self.selection
     }
 
     pub(crate) fn topology(&self) -> &Topology {
@@ -204,31 +204,31 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<Arc<Handle>> {
-        let plan = self.plan(request)?;
+        let built = self.algorithm_for(request)?;
         if (request.step.is_some() || request.pull_only)
-            && !plan.as_ref().is_some_and(|planned| planned.plan.has_servers())
+            && !built.as_ref().is_some_and(|built| built.algorithm.has_servers())
         {
             return Err(RunError::Usage("step, pull_only: are for all-reduces by parameter servers".into()));
         }
-        if let (Some(served), Some(planned)) = (&self.served, &plan)
-            && planned.plan.has_servers()
+        if let (Some(served), Some(built)) = (&self.served, &built)
+            && built.algorithm.has_servers()
         {
-            let planned = served.planned(&planned.plan)?;
+            let built = served.build(&built.algorithm)?;
             let bucket = request.bucket.unwrap_or_else(|| served.buckets.fetch_add(1, Ordering::Relaxed));
             // SAFETY: promised by the caller.
-            return unsafe { served.submit_planned(request, Some(planned), bucket, keep, how) };
+            return unsafe { served.submit_built(request, Some(built), bucket, keep, how) };
         }
         // SAFETY: promised by the caller.
-        unsafe { self.submit_planned(request, plan, request.bucket.unwrap_or(0), keep, how) }
+        unsafe { self.submit_built(request, built, request.bucket.unwrap_or(0), keep, how) }
     }
 
     /// # Safety
     /// As for `submit`.
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
-    unsafe fn submit_planned(
+    unsafe fn submit_built(
         &self,
         request: &CollectiveRequest<'_>,
-        plan: Option<Arc<Planned>>,
+        built: Option<Arc<BuiltAlgorithm>>,
         bucket: u32,
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
@@ -243,24 +243,25 @@ impl Communicator {
         if request.collective.rooted() {
             signature.root = request.root as u16;
         }
-        let zero_copy = plan.as_ref().map_or_else(|| self.choice.lock().zero_copy(), |planned| planned.plan.zero_copy);
-        let ordered = plan.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
-        let native = plan.as_ref().filter(|planned| planned.plan.is_native());
+        let zero_copy =
+            built.as_ref().map_or_else(|| self.selection.lock().zero_copy(), |built| built.algorithm.zero_copy);
+        let ordered = built.as_ref().filter(|_| self.me == 0 && self.workers < self.size()).cloned();
+        let native = built.as_ref().filter(|built| built.algorithm.is_offloaded());
         let program = match (program, native) {
             (Some(program), _) => {
                 roles.push((self.me, space));
                 program
             }
-            (None, Some(planned)) => {
-                signature.plan = planned.digest ^ digest(request.postscale.to_bits().to_le_bytes());
+            (None, Some(built)) => {
+                signature.plan = built.digest ^ digest(request.postscale.to_bits().to_le_bytes());
                 lowering::prescale(&mut space, request);
                 roles.push((self.me, space));
                 Box::new(Native { barrier: Barrier { size: self.size() }, then: OffloadRequest::AllReduce })
             }
             (None, None) => {
-                let plan = plan.ok_or_else(|| RunError::Failed("an all-reduce has a plan".into()))?;
-                let schedule = plan.schedule(&self.topology, request.dtype.size())?;
-                signature.plan = plan.digest;
+                let built = built.ok_or_else(|| RunError::Failed("an all-reduce has no algorithm".into()))?;
+                let schedule = built.schedule(&self.topology, request.dtype.size())?;
+                signature.plan = built.digest;
                 if schedule.roles().total() > 1
                     && let Some(Finish { factor: each, .. }) = finish.take()
                 {
@@ -308,19 +309,19 @@ impl Communicator {
             keep,
         };
         // Before the data, behind which it would wait in the card's queue.
-        if let Some(plan) = ordered {
-            self.order(request, &plan.plan, bucket, how.timeout);
+        if let Some(built) = ordered {
+            self.order(request, &built.algorithm, bucket, how.timeout);
         }
         self.shared.submit(self.id, spec, &how)
     }
 
     /// Tells the servers what the workers have begun.
-    fn order(&self, request: &CollectiveRequest<'_>, plan: &Plan, bucket: u32, timeout: Option<Duration>) {
+    fn order(&self, request: &CollectiveRequest<'_>, algorithm: &Algorithm, bucket: u32, timeout: Option<Duration>) {
         let name = self.shared.name_of(self.id);
         let order = Order {
             group: name.strip_suffix(", servers").unwrap_or_default().into(),
             workers: self.ranks[..self.workers as usize].to_vec(),
-            strategy: plan.strategy.clone(),
+            strategy: algorithm.strategy.clone(),
             dtype: request.dtype,
             op: request.op,
             count: request.inputs.iter().map(|memory| memory.1).sum(),
@@ -355,23 +356,23 @@ impl Communicator {
         };
         let request = CollectiveRequest { inputs: &memory, postscale: order.postscale, step: order.step, ..request };
         let request = CollectiveRequest { pull_only: order.pull_only, ..request };
-        let planned = self.planned(&Plan::named(&order.strategy, &self.shared.settings)?)?;
+        let built = self.build(&Algorithm::named(&order.strategy, &self.shared.settings)?)?;
         let timeout = order.timeout_s.map(paceline_engine::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.
         unsafe {
-            self.submit_planned(&request, Some(planned), order.bucket, None, Submission { timeout, background: true })
+            self.submit_built(&request, Some(built), order.bucket, None, Submission { timeout, background: true })
         }
     }
 
-    /// The plan's schedules for this group's topology.
-    fn planned(&self, plan: &Plan) -> Result<Arc<Planned>> {
+    /// The schedules of an algorithm for the topology of this group.
+    fn build(&self, algorithm: &Algorithm) -> Result<Arc<BuiltAlgorithm>> {
         let mut named = self.named.lock();
-        if let Some(planned) = named.get(&plan.strategy) {
-            return Ok(planned.clone());
+        if let Some(built) = named.get(&algorithm.strategy) {
+            return Ok(built.clone());
         }
-        let planned = Planned::new(plan.clone(), &self.topology)?;
-        named.insert(plan.strategy.clone(), planned.clone());
-        Ok(planned)
+        let built = BuiltAlgorithm::new(algorithm.clone(), &self.topology)?;
+        named.insert(algorithm.strategy.clone(), built.clone());
+        Ok(built)
     }
 
     /// Waits for an operation; `false` at the time limit.
@@ -402,7 +403,7 @@ impl Communicator {
         self.wait(&handle, None).map(drop)
     }
 
-    fn plan(&self, request: &CollectiveRequest<'_>) -> Result<Option<Arc<Planned>>> {
+    fn algorithm_for(&self, request: &CollectiveRequest<'_>) -> Result<Option<Arc<BuiltAlgorithm>>> {
         if request.collective != Collective::AllReduce {
             if let Some(name) = request.strategy {
                 return Err(RunError::Usage(format!("strategy '{name}': only an all_reduce has one")));
@@ -411,15 +412,15 @@ impl Communicator {
         }
         let bytes = request.inputs.iter().map(|m| m.1).sum::<u64>() * request.dtype.size() as u64;
         match request.strategy {
-            None => Ok(Some(self.choice.lock().of(bytes))),
+            None => Ok(Some(self.selection.lock().of(bytes))),
             Some(name) => {
                 let mut named = self.named.lock();
-                if let Some(plan) = named.get(name) {
-                    return Ok(Some(plan.clone()));
+                if let Some(built) = named.get(name) {
+                    return Ok(Some(built.clone()));
                 }
-                let plan = Planned::new(Plan::named(name, &self.shared.settings)?, &self.topology)?;
-                named.insert(name.into(), plan.clone());
-                Ok(Some(plan))
+                let built = BuiltAlgorithm::new(Algorithm::named(name, &self.shared.settings)?, &self.topology)?;
+                named.insert(name.into(), built.clone());
+                Ok(Some(built))
             }
         }
     }

@@ -12,7 +12,7 @@ use paceline_transport::error::{Result, RunError};
 
 /// A strategy and how it cuts, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct Algorithm {
     /// As users type it.
     pub strategy: String,
     /// None: the strategy's own.
@@ -35,9 +35,9 @@ pub(crate) enum Copied {
     Sender,
 }
 
-impl Plan {
-    pub(crate) fn new(strategy: &str, cut: Option<ChunkBytes>) -> Plan {
-        Plan {
+impl Algorithm {
+    pub(crate) fn new(strategy: &str, cut: Option<ChunkBytes>) -> Algorithm {
+        Algorithm {
             strategy: strategy.into(),
             cut,
             inside: Inside::default(),
@@ -52,7 +52,7 @@ impl Plan {
     ///
     /// # Errors
     /// An unknown name, or one of a library that is not here.
-    pub fn named(name: &str, settings: &Settings) -> Result<Plan> {
+    pub fn named(name: &str, settings: &Settings) -> Result<Algorithm> {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
             return Err(RunError::Usage(format!(
@@ -62,9 +62,9 @@ impl Plan {
             )));
         }
         let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk));
-        let default = Plan::new(entry.name, cut);
+        let default = Algorithm::new(entry.name, cut);
         let placed = entry.uses(Knob::Placement).then(|| settings.placement.clone());
-        Ok(Plan {
+        Ok(Algorithm {
             inside: settings.inside,
             placement: placed.unwrap_or_default(),
             distribution: if entry.uses(Knob::Distribution) { settings.distribution } else { default.distribution },
@@ -83,7 +83,7 @@ impl Plan {
 
     /// What ranks compare.
     fn digest(&self) -> u32 {
-        let Plan { strategy, cut, inside, placement, distribution, .. } = self;
+        let Algorithm { strategy, cut, inside, placement, distribution, .. } = self;
         let text = format!("{strategy} {cut:?} {inside:?} {placement:?} {distribution:?}");
         digest(text.bytes())
     }
@@ -94,8 +94,8 @@ impl Plan {
     }
 
     /// Whether an offload library runs the whole operation.
-    pub(crate) fn is_native(&self) -> bool {
-        is_a_librarys(&self.strategy)
+    pub(crate) fn is_offloaded(&self) -> bool {
+        is_offloaded(&self.strategy)
     }
 
     fn describe(&self) -> String {
@@ -115,23 +115,23 @@ impl Plan {
 }
 
 /// Whether a strategy is the all-reduce of an offload library.
-pub(crate) fn is_a_librarys(name: &str) -> bool {
+pub(crate) fn is_offloaded(name: &str) -> bool {
     look_up(name).is_ok_and(|entry| entry.uses(Knob::Rates))
 }
 
-/// A plan and the schedules made of it, by the size of an element: 1, 2, 4, 8 bytes.
-pub(crate) struct Planned {
-    pub plan: Plan,
+/// An algorithm and the schedules built from it, by the size of an element: 1, 2, 4, 8 bytes.
+pub(crate) struct BuiltAlgorithm {
+    pub algorithm: Algorithm,
     /// What ranks compare.
     pub digest: u32,
     schedules: [OnceLock<Arc<dyn Schedule>>; 4],
 }
 
-impl Planned {
-    /// Checks that the plan can be built.
-    pub fn new(plan: Plan, topology: &Topology) -> Result<Arc<Planned>> {
-        plan.build(topology, 4)?;
-        Ok(Arc::new(Planned { digest: plan.digest(), plan, schedules: Default::default() }))
+impl BuiltAlgorithm {
+    /// Checks that the algorithm can be built.
+    pub fn new(algorithm: Algorithm, topology: &Topology) -> Result<Arc<BuiltAlgorithm>> {
+        algorithm.build(topology, 4)?;
+        Ok(Arc::new(BuiltAlgorithm { digest: algorithm.digest(), algorithm, schedules: Default::default() }))
     }
 
     /// The schedule for elements of so many bytes.
@@ -140,17 +140,17 @@ impl Planned {
         if let Some(schedule) = cell.get() {
             return Ok(schedule.clone());
         }
-        let schedule: Arc<dyn Schedule> = Arc::from(self.plan.build(topology, element as u64)?);
+        let schedule: Arc<dyn Schedule> = Arc::from(self.algorithm.build(topology, element as u64)?);
         Ok(cell.get_or_init(|| schedule).clone())
     }
 }
 
-/// Up to so many bytes, in rising order, a plan; the last has no bound.
-pub(crate) type Table = Vec<(u64, Arc<Planned>)>;
+/// An algorithm for each size: up to so many bytes, in rising order; the last has no bound.
+pub(crate) type Table = Vec<(u64, Arc<BuiltAlgorithm>)>;
 
-/// For each size a plan.
+/// Which algorithm an all-reduce of each size uses.
 #[derive(Clone)]
-pub struct Choice {
+pub struct AlgorithmSelection {
     pub(crate) table: Table,
     /// It will not change any more.
     pub(crate) settled: bool,
@@ -158,40 +158,43 @@ pub struct Choice {
 
 pub(crate) const KIB: u64 = 1 << 10;
 
-impl Choice {
+impl AlgorithmSelection {
     /// Before anything was measured: recursive doubling while latency counts, then pieces that stay in the cache.
-    pub(crate) fn new(settings: &Settings, topology: &Topology) -> Result<Choice> {
+    pub(crate) fn new(settings: &Settings, topology: &Topology) -> Result<AlgorithmSelection> {
         if let Some(name) = &settings.strategy {
-            let plan = Plan::named(name, settings)?;
+            let algorithm = Algorithm::named(name, settings)?;
             if let Some(chunk) = settings.chunk
-                && plan.cut.is_none()
+                && algorithm.cut.is_none()
             {
                 return Err(RunError::Usage(format!("chunk {chunk:?}: strategy {name} is not cut; leave it out")));
             }
-            return Ok(Choice { table: vec![(u64::MAX, Planned::new(plan, topology)?)], settled: true });
+            return Ok(AlgorithmSelection {
+                table: vec![(u64::MAX, BuiltAlgorithm::new(algorithm, topology)?)],
+                settled: true,
+            });
         }
         if settings.chunk.is_some() {
             return Err(RunError::Usage(
                 "chunk: without a strategy the pieces are chosen by size; name a strategy, or leave it out".into(),
             ));
         }
-        let small = Plan::new("recursive-doubling", Some(ChunkBytes::Whole));
-        let large = Plan::new("halving-doubling", Some(ChunkBytes::Size(128 * KIB)));
-        let (small, large) = (Planned::new(small, topology)?, Planned::new(large, topology)?);
-        Ok(Choice { table: vec![(32 * KIB, small), (u64::MAX, large)], settled: false })
+        let small = Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole));
+        let large = Algorithm::new("halving-doubling", Some(ChunkBytes::Size(128 * KIB)));
+        let (small, large) = (BuiltAlgorithm::new(small, topology)?, BuiltAlgorithm::new(large, topology)?);
+        Ok(AlgorithmSelection { table: vec![(32 * KIB, small), (u64::MAX, large)], settled: false })
     }
 
-    pub(crate) fn of(&self, bytes: u64) -> Arc<Planned> {
+    pub(crate) fn of(&self, bytes: u64) -> Arc<BuiltAlgorithm> {
         let index = self.table.partition_point(|(most, _)| *most < bytes);
         self.table[index.min(self.table.len() - 1)].1.clone()
     }
 
-    /// Whether operations without a plan send large pieces without a copy.
+    /// Whether operations without an algorithm send large pieces without a copy.
     pub(crate) fn zero_copy(&self) -> bool {
-        self.table.last().is_none_or(|(_, planned)| planned.plan.zero_copy)
+        self.table.last().is_none_or(|(_, built)| built.algorithm.zero_copy)
     }
 
     pub(crate) fn describe(&self) -> Vec<(u64, String)> {
-        self.table.iter().map(|(most, planned)| (*most, planned.plan.describe())).collect()
+        self.table.iter().map(|(most, built)| (*most, built.algorithm.describe())).collect()
     }
 }

@@ -10,19 +10,19 @@ use paceline_transport::header::Collective;
 use parking_lot::Mutex;
 
 use crate::communicator::{CollectiveRequest, Communicator};
-use crate::selection::{Choice, KIB, Plan, Planned};
+use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, KIB};
 
 /// A size, the size up to which its winner is taken, and what is tried.
-type Trial = (u64, u64, Vec<Plan>);
+type Trial = (u64, u64, Vec<Algorithm>);
 
 /// Sizes at which candidates are measured.
 const TRIALS: usize = 4;
 
 fn trials(ranks: u32, zero_copy: bool) -> [Trial; TRIALS] {
-    let doubling = |cut| Plan::new("recursive-doubling", Some(cut));
-    let halving = |cut| Plan::new("halving-doubling", Some(cut));
-    let ring = |cut| Plan::new("ring", Some(cut));
-    let copied = |plan| Plan { zero_copy: false, ..plan };
+    let doubling = |cut| Algorithm::new("recursive-doubling", Some(cut));
+    let halving = |cut| Algorithm::new("halving-doubling", Some(cut));
+    let ring = |cut| Algorithm::new("ring", Some(cut));
+    let copied = |algorithm| Algorithm { zero_copy: false, ..algorithm };
     let (whole, parts) = (ChunkBytes::Whole, |kib: u64| ChunkBytes::Size(kib * KIB));
     let tiny = vec![doubling(whole), copied(halving(whole))];
     let small = vec![doubling(whole), copied(halving(whole)), halving(parts(32)), ring(ChunkBytes::PerWorker)];
@@ -54,11 +54,11 @@ pub(crate) struct Tuned(Mutex<Vec<(Topology, [usize; TRIALS])>>);
 /// Measures the candidates for each size and has the communicator take what was fastest, unless a strategy was named. All
 /// of its ranks call this together.
 pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
-    if world.choice().lock().settled || world.size() == 1 {
+    if world.selection().lock().settled || world.size() == 1 {
         return Ok(());
     }
-    let simple = Planned::new(Plan::new("recursive-doubling", Some(ChunkBytes::Whole)), world.topology())?;
-    let use_only = |planned: &Arc<Planned>| world.choice().lock().table = vec![(u64::MAX, planned.clone())];
+    let simple = BuiltAlgorithm::new(Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole)), world.topology())?;
+    let use_only = |built: &Arc<BuiltAlgorithm>| world.selection().lock().table = vec![(u64::MAX, built.clone())];
     use_only(&simple);
     // Ranks agree on whether any two can send without a copy. The first rank decides whether such a group has been measured
     // before, because ranks that did so in different groups have different results.
@@ -77,22 +77,26 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
     }
     let mut memory = Vec::new();
     let mut table = Vec::new();
-    for ((bytes, most, plans), winner) in trials(world.size(), zero_copy).into_iter().zip(&mut winners) {
-        let plans: Vec<_> =
-            plans.into_iter().map(|plan| Planned::new(plan, world.topology())).collect::<Result<_>>()?;
-        if *winner >= plans.len() {
+    for ((bytes, most, algorithms), winner) in trials(world.size(), zero_copy).into_iter().zip(&mut winners) {
+        let algorithms: Vec<_> = algorithms
+            .into_iter()
+            .map(|algorithm| BuiltAlgorithm::new(algorithm, world.topology()))
+            .collect::<Result<_>>()?;
+        if *winner >= algorithms.len() {
             memory.resize((bytes / 4) as usize, 0f32);
-            let times = measure(world, &mut memory, &plans, use_only)?;
+            let times = measure(world, &mut memory, &algorithms, use_only)?;
             // Zero-copy sends gain more in larger buffers and in huge pages, so they win a near tie.
-            let cost = |index: &usize| times[*index] * if plans[*index].plan.zero_copy { ZERO_COPY_BONUS } else { 1.0 };
-            *winner = (0..plans.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
+            let cost = |index: &usize| {
+                times[*index] * if algorithms[*index].algorithm.zero_copy { ZERO_COPY_BONUS } else { 1.0 }
+            };
+            *winner = (0..algorithms.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
         }
-        table.push((most, plans[*winner].clone()));
+        table.push((most, algorithms[*winner].clone()));
     }
     let mut tuned = tuned.0.lock();
     tuned.retain(|(shape, _)| shape != world.topology());
     tuned.push((world.topology().clone(), winners));
-    *world.choice().lock() = Choice { table, settled: true };
+    *world.selection().lock() = AlgorithmSelection { table, settled: true };
     Ok(())
 }
 
@@ -106,25 +110,25 @@ const ZERO_COPY_BONUS: f32 = 0.9;
 /// What took so many times as long as the fastest at first is not tried again.
 const HOPELESS: f32 = 3.0;
 
-/// The time of each plan on the slowest rank: the median of the turns' medians. All ranks see the same figures.
+/// The time of each algorithm on the slowest rank: the median of the turns' medians. All ranks see the same figures.
 fn measure(
     world: &Communicator,
     memory: &mut [f32],
-    plans: &[Arc<Planned>],
-    use_only: impl Fn(&Arc<Planned>),
+    algorithms: &[Arc<BuiltAlgorithm>],
+    use_only: impl Fn(&Arc<BuiltAlgorithm>),
 ) -> Result<Vec<f32>> {
     let once = |memory: &mut [f32]| {
         let begin = Instant::now();
         all_reduce(world, memory, ReduceOp::Sum).map(|()| begin.elapsed().as_secs_f32())
     };
     let agree = |times: &mut [f32]| {
-        // The same for all, whatever the plan.
-        use_only(&plans[0]);
+        // The same for all, whatever the algorithm.
+        use_only(&algorithms[0]);
         all_reduce(world, times, ReduceOp::Max)
     };
-    let mut first = Vec::with_capacity(plans.len());
-    for plan in plans {
-        use_only(plan);
+    let mut first = Vec::with_capacity(algorithms.len());
+    for algorithm in algorithms {
+        use_only(algorithm);
         let cold = once(memory)?;
         first.push(cold.min(once(memory)?));
     }
@@ -132,11 +136,11 @@ fn measure(
     let fastest = first.iter().copied().fold(f32::INFINITY, f32::min);
     let mut turns: Vec<Vec<f32>> = first.iter().map(|_| Vec::new()).collect();
     for _ in 0..TURNS {
-        for (index, plan) in plans.iter().enumerate() {
+        for (index, algorithm) in algorithms.iter().enumerate() {
             if first[index] > (HOPELESS * fastest).min(SLOW_S) {
                 continue;
             }
-            use_only(plan);
+            use_only(algorithm);
             let runs = (LONG_ENOUGH_S / TURNS as f32 / first[index].max(1e-7)).clamp(1.0, 100.0) as usize;
             let mut times = (0..runs).map(|_| once(memory)).collect::<Result<Vec<_>>>()?;
             turns[index].push(median(&mut times));
