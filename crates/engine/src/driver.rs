@@ -239,9 +239,9 @@ impl Driver {
     /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
     /// other way to make a communicator): what has failed, fails here.
     fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
-        let book = self.ledger.operations();
+        let operations = self.ledger.operations();
         let has = |group: &&GroupOperations| group.in_flight.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
-        if let Some(error) = book.groups.values().find(has).and_then(|group| group.failed.clone()) {
+        if let Some(error) = operations.groups.values().find(has).and_then(|group| group.failed.clone()) {
             handle.fail(error);
         }
     }
@@ -420,8 +420,8 @@ impl Driver {
 
     fn read_ledger(&self, core: &mut Executor) {
         let (inbox, alarms) = {
-            let mut book = self.ledger.operations();
-            (std::mem::take(&mut book.inbox), std::mem::take(&mut book.alarms))
+            let mut operations = self.ledger.operations();
+            (std::mem::take(&mut operations.inbox), std::mem::take(&mut operations.alarms))
         };
         for command in inbox {
             match command {

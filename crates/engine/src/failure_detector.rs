@@ -226,8 +226,8 @@ impl FailureDetector {
                 self.states[rank as usize] = PeerState::Left(called.into_iter().collect());
                 self.gone(rank);
                 let with: Vec<(u32, Vec<u32>)> = {
-                    let book = self.ledger.operations();
-                    let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
+                    let operations = self.ledger.operations();
+                    let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
                     with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
                 for (group, ranks) in with {
@@ -265,8 +265,8 @@ impl FailureDetector {
     fn bury(&self, rank: u32) {
         let PeerState::Dead(how) = &self.states[rank as usize] else { return };
         let failures: Vec<_> = {
-            let book = self.ledger.operations();
-            let with = book.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
+            let operations = self.ledger.operations();
+            let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
                 let waited = group.oldest().map_or(String::new(), |w| format!("; {} waited for it", w.describe()));
                 (id, RunError::Failed(format!("{} died: {how}{waited}", self.peers[rank as usize].describe())))
@@ -299,8 +299,8 @@ impl FailureDetector {
         let now = Instant::now();
         let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         {
-            let mut book = self.ledger.operations();
-            let Operations { groups, .. } = &mut *book;
+            let mut operations = self.ledger.operations();
+            let Operations { groups, .. } = &mut *operations;
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
                 let ranks = group.ranks.clone();
                 // Later ones wait for the oldest; sends and receives are independent of each other.

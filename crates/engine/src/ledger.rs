@@ -144,11 +144,11 @@ pub(super) struct Operations {
 impl Operations {
     /// Marks a group as failed; whether it was not yet.
     pub fn fail(&mut self, group: u32, error: &RunError) -> bool {
-        let Some(book) = self.groups.get_mut(&group) else { return false };
-        if book.failed.is_some() {
+        let Some(operations) = self.groups.get_mut(&group) else { return false };
+        if operations.failed.is_some() {
             return false;
         }
-        book.failed = Some(error.clone());
+        operations.failed = Some(error.clone());
         self.troubled = true;
         self.alarms.push((group, error.clone()));
         true
@@ -158,12 +158,12 @@ impl Operations {
     /// one not yet called, it tells what it waits in elsewhere with that rank: they may have called different things.
     pub fn answer(&self, group: u32, seq: u32, asker: u32) -> (Answer, Option<RunError>) {
         let (answer, failed) = match self.groups.get(&group) {
-            Some(book) => (book.answer(seq), book.failed.clone()),
+            Some(group) => (group.answer(seq), group.failed.clone()),
             None => (Answer::Later(0, None), None),
         };
         let Answer::Later(called, _) = answer else { return (answer, failed) };
-        let elsewhere = self.groups.iter().filter(|(id, book)| **id != group && book.ranks.contains(&asker));
-        let waits = elsewhere.filter_map(|(_, book)| book.oldest()).find(|waiting| waiting.seq.is_some());
+        let elsewhere = self.groups.iter().filter(|(id, other)| **id != group && other.ranks.contains(&asker));
+        let waits = elsewhere.filter_map(|(_, other)| other.oldest()).find(|waiting| waiting.seq.is_some());
         (Answer::Later(called, waits.map(InFlight::describe)), failed)
     }
 

@@ -105,7 +105,7 @@ const LONG_ENOUGH_S: f32 = 0.010;
 const TURNS: usize = 5;
 /// What takes longer than this has its first time: the network is slow, and so would be the start.
 const SLOW_S: f32 = 0.02;
-/// By what the time of a plan that zero_copy is multiplied.
+/// Factor on the time of an algorithm with zero-copy sends.
 const ZERO_COPY_BONUS: f32 = 0.9;
 /// What took so many times as long as the fastest at first is not tried again.
 const HOPELESS: f32 = 3.0;
