@@ -2,7 +2,7 @@
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
-use crate::network::topology::Wires;
+use crate::network::topology::NetworkLinks;
 use crate::options::Options;
 use crate::path::{COUNT, PARTS};
 use crate::prepare::Prepared;
@@ -107,7 +107,7 @@ pub(crate) type PathSeconds = Option<([f64; COUNT], f64)>;
 
 /// Links and workers after the run, and over how many iterations they were watched.
 pub(crate) struct Usage<'a> {
-    pub wires: &'a Wires,
+    pub wires: &'a NetworkLinks,
     /// Picoseconds each worker computed.
     pub workers: Vec<u64>,
     pub iterations: f64,

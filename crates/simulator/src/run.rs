@@ -2,7 +2,7 @@
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::Knob;
 
-use crate::network::topology::Wires;
+use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
@@ -71,7 +71,7 @@ fn run<C: Chain, O: Observer>(
     options: &Options,
     prepared: &Prepared,
     observer: O,
-) -> Result<(Outcome, O, Wires), SimulationError> {
+) -> Result<(Outcome, O, NetworkLinks), SimulationError> {
     let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
     let boundary = match (servers, options.barrier) {
         (false, _) => Boundary::Sums,

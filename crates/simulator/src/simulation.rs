@@ -8,7 +8,7 @@ use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
 use crate::network::switch::Memory;
-use crate::network::topology::Wires;
+use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
 use crate::prepare::{Prepared, with_least_latency};
@@ -43,7 +43,7 @@ pub(crate) struct Simulation<'a, C, O> {
     /// Marks after which it stops.
     pub marks_wanted: usize,
     pub marks: Vec<Mark<C>>,
-    pub wires: Wires,
+    pub wires: NetworkLinks,
     pub observer: O,
     agenda: Agenda<C>,
     fluid: Option<Fluid<C>>,
@@ -72,7 +72,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let roles = prepared.schedule.roles();
         let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
         let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
-        let wires = Wires::new(&with_least_latency(cluster, prepared), roles, fluid);
+        let wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid);
         Simulation {
             prepared,
             cluster,

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use paceline_model::Trace;
 
-use crate::network::topology::{LinkName, Wires};
+use crate::network::topology::{LinkName, NetworkLinks};
 use crate::observer::{Activity, Observer};
 use crate::prepare::Prepared;
 
@@ -75,7 +75,7 @@ impl Timeline {
         recorder: Recorder,
         trace: &Trace,
         prepared: &Prepared,
-        wires: &Wires,
+        wires: &NetworkLinks,
         overlapping: bool,
     ) -> Timeline {
         let roles = prepared.schedule.roles();

@@ -7,7 +7,7 @@ use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
-use crate::network::topology::{DOWN, IN, NONE, OUT, UP, Wires};
+use crate::network::topology::{DOWN, IN, NONE, NetworkLinks, OUT, UP};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
 
@@ -25,7 +25,7 @@ fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
 /// picoseconds before the event's time, before which the tail cannot leave.
 #[inline]
 fn occupy<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     observer: &mut O,
     link: u32,
     event: &mut Event<C>,
@@ -52,14 +52,21 @@ fn occupy<C: Chain, O: Observer>(
 
 /// Transmission is counted once, on the last link: cut-through, all links carry the message at once.
 #[inline]
-fn deliver<C: Chain>(wires: &Wires, agenda: &mut Agenda<C>, link: u32, mut event: Event<C>, head: u64, end: u64) {
+fn deliver<C: Chain>(
+    wires: &NetworkLinks,
+    agenda: &mut Agenda<C>,
+    link: u32,
+    mut event: Event<C>,
+    head: u64,
+    end: u64,
+) {
     event.chain.add(wires.links[link as usize].part, end - head, 0);
     agenda.push_behind(link, Event { time: end, kind: Kind::Delivered, ..event });
 }
 
 /// What a message has brought is added up, behind what came to its receiver before it.
 pub(crate) fn add<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -73,7 +80,7 @@ pub(crate) fn add<C: Chain, O: Observer>(
 /// A unicast leaves its sender.
 #[inline]
 pub(crate) fn send<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -101,7 +108,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
 /// The head of a unicast is at a further link.
 #[inline]
 pub(crate) fn head<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -120,7 +127,7 @@ pub(crate) fn head<C: Chain, O: Observer>(
 /// A multicast leaves its sender: one slot on its link, one copy per rack, one slot at each receiving node, and
 /// inside a node a copy for each rank.
 pub(crate) fn multicast<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -153,7 +160,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
 
 /// The head of a multicast is at its sender's card.
 fn leave<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -177,7 +184,7 @@ fn leave<C: Chain, O: Observer>(
 
 /// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another or a node.
 pub(crate) fn multicast_head<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,
@@ -216,7 +223,7 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
 
 /// The head of a copy is at a rank's own link.
 pub(crate) fn inside<C: Chain, O: Observer>(
-    wires: &mut Wires,
+    wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
     observer: &mut O,
     mut event: Event<C>,

@@ -10,7 +10,7 @@ use paceline_schedule::Peers;
 use crate::agenda::Agenda;
 use crate::event::{Event, Kind};
 use crate::network::maxmin::Solver;
-use crate::network::topology::{NONE, STAGES, Wires};
+use crate::network::topology::{NONE, NetworkLinks, STAGES};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
 
@@ -57,7 +57,7 @@ impl<C: Chain> Fluid<C> {
     }
 
     /// A message leaves its sender, now or after those before it on its connection.
-    pub fn send(&mut self, wires: &Wires, agenda: &mut Agenda<C>, event: Event<C>, to: Option<Peers>) {
+    pub fn send(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, event: Event<C>, to: Option<Peers>) {
         let connection = (event.from(), if to.is_some() { ALL } else { event.to() });
         if let Some(line) = self.waiting.get_mut(&connection) {
             line.push_back((event, to));
@@ -67,7 +67,14 @@ impl<C: Chain> Fluid<C> {
         self.start(wires, agenda, event, to, event.time);
     }
 
-    fn start(&mut self, wires: &Wires, agenda: &mut Agenda<C>, mut event: Event<C>, to: Option<Peers>, now: u64) {
+    fn start(
+        &mut self,
+        wires: &NetworkLinks,
+        agenda: &mut Agenda<C>,
+        mut event: Event<C>,
+        to: Option<Peers>,
+        now: u64,
+    ) {
         self.settle(now);
         let (mut links, mut latency) = (Vec::with_capacity(STAGES), 0);
         for receiver in to.unwrap_or(Peers::one(event.to())).iter() {
@@ -104,7 +111,7 @@ impl<C: Chain> Fluid<C> {
     }
 
     /// Computes rates and the moment at which the next flow ends.
-    pub fn resolve(&mut self, wires: &Wires, agenda: &mut Agenda<C>, now: u64) {
+    pub fn resolve(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, now: u64) {
         self.resolve_asked = false;
         self.settle(now);
         self.generation += 1;
@@ -126,7 +133,7 @@ impl<C: Chain> Fluid<C> {
     /// Delivers the flows that have ended, and starts what waited for them.
     pub fn flow_end<O: Observer>(
         &mut self,
-        wires: &mut Wires,
+        wires: &mut NetworkLinks,
         agenda: &mut Agenda<C>,
         observer: &mut O,
         end: &Event<C>,
@@ -154,7 +161,7 @@ impl<C: Chain> Fluid<C> {
 
     fn deliver<O: Observer>(
         &mut self,
-        wires: &mut Wires,
+        wires: &mut NetworkLinks,
         agenda: &mut Agenda<C>,
         observer: &mut O,
         flow: &Flow<C>,

@@ -78,7 +78,7 @@ pub(crate) struct Place {
     pub next: Option<u8>,
 }
 
-pub(crate) struct Wires {
+pub(crate) struct NetworkLinks {
     pub links: Vec<Link>,
     roles: Roles,
     gpus_per_node: u32,
@@ -100,10 +100,10 @@ pub(crate) struct Wires {
     pub uniform: bool,
 }
 
-impl Wires {
+impl NetworkLinks {
     /// A rack's uplink is as many parallel links of the nodes' rate as oversubscription leaves (the leaf of a
     /// leaf-spine network, its load ideally balanced); for fluid sharing it is one wide link.
-    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool) -> Wires {
+    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool) -> NetworkLinks {
         let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
         let colocated = cluster.servers == ServerPlace::Colocated;
         let nodes = worker_nodes + if colocated { 0 } else { roles.servers };
@@ -144,7 +144,7 @@ impl Wires {
                 (0..uplinks).for_each(|_| add(LinkName::RackDown(rack), Part::RackUplink, each));
             }
         }
-        Wires {
+        NetworkLinks {
             links,
             roles,
             gpus_per_node: cluster.gpus_per_node,
