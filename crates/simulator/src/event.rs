@@ -2,7 +2,7 @@
 use crate::path::Chain;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EventKind {
     /// The first bit of a message is at link `stage` of its route.
     Head,
     /// The same of a multicast, at the sender's card, the uplink of its rack, the downlink of another, or a node.
@@ -44,7 +44,7 @@ pub(crate) struct Event<C> {
     pub dst: u16,
     pub slot: u16,
     pub stage: u8,
-    pub kind: Kind,
+    pub kind: EventKind,
     pub chain: C,
 }
 
@@ -63,11 +63,11 @@ impl<C: Chain> Event<C> {
 
     /// The end of the agenda.
     pub fn nothing() -> Self {
-        Event::at_worker(0, Kind::Nothing, 0, C::default())
+        Event::at_worker(0, EventKind::Nothing, 0, C::default())
     }
 
     /// Something at a worker that is no message.
-    pub fn at_worker(time: u64, kind: Kind, worker: u32, chain: C) -> Self {
+    pub fn at_worker(time: u64, kind: EventKind, worker: u32, chain: C) -> Self {
         let role = worker as u16;
         Event { time, bytes: 0, inst: 0, lane: 0, src: role, dst: role, slot: 0, stage: 0, kind, chain }
     }

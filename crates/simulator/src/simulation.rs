@@ -3,7 +3,7 @@ use paceline_model::{Cluster, Time};
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use crate::agenda::Agenda;
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
@@ -111,7 +111,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
         while !self.is_over() {
             let event = self.agenda.pop();
-            if event.kind == Kind::Nothing {
+            if event.kind == EventKind::Nothing {
                 return Err(self.standstill());
             }
             self.handle(event);
@@ -134,27 +134,27 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     #[inline]
     fn handle(&mut self, event: Event<C>) {
         match event.kind {
-            Kind::Head => fifo::head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            Kind::Delivered if self.wires.adds => self.delivered(event),
-            Kind::Delivered | Kind::Added => self.arrived(&event),
-            Kind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            Kind::Inside => fifo::inside(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            Kind::Resolve => {
+            EventKind::Head => fifo::head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            EventKind::Delivered if self.wires.adds => self.delivered(event),
+            EventKind::Delivered | EventKind::Added => self.arrived(&event),
+            EventKind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            EventKind::Inside => fifo::inside(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            EventKind::Resolve => {
                 if let Some(fluid) = &mut self.fluid {
                     fluid.resolve(&self.wires, &mut self.agenda, event.time);
                 }
             }
-            Kind::FlowEnd => {
+            EventKind::FlowEnd => {
                 if let Some(fluid) = &mut self.fluid {
                     fluid.flow_end(&mut self.wires, &mut self.agenda, &mut self.observer, &event);
                 }
             }
-            Kind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
-            Kind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
-            Kind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
-            Kind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
-            Kind::BarrierRelease => self.release_barrier(event.time, event.chain),
-            Kind::Nothing => {}
+            EventKind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
+            EventKind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
+            EventKind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
+            EventKind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
+            EventKind::BarrierRelease => self.release_barrier(event.time, event.chain),
+            EventKind::Nothing => {}
         }
     }
 
@@ -264,8 +264,18 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.server_sends(role, inst, now, chain);
         }
         let bytes = piece.len * self.prepared.element_bytes;
-        let event =
-            Event { time: now, bytes, inst, lane, src: role as u16, dst: 0, slot, stage: 0, kind: Kind::Head, chain };
+        let event = Event {
+            time: now,
+            bytes,
+            inst,
+            lane,
+            src: role as u16,
+            dst: 0,
+            slot,
+            stage: 0,
+            kind: EventKind::Head,
+            chain,
+        };
         if multicast && to.count > 1 {
             match &mut self.fluid {
                 None => fifo::multicast(&mut self.wires, &mut self.agenda, &mut self.observer, event, to),
@@ -333,7 +343,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         } else {
             let mut chain = chain;
             chain.add(Part::Latency, wait.0, 0);
-            self.agenda.push(Event::at_worker(now + wait.0, Kind::BarrierRelease, 0, chain));
+            self.agenda.push(Event::at_worker(now + wait.0, EventKind::BarrierRelease, 0, chain));
         }
     }
 
@@ -382,11 +392,11 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 start = end;
             }
         }
-        self.after(worker, now, time, Kind::LayerDone, chain);
+        self.after(worker, now, time, EventKind::LayerDone, chain);
     }
 
-    fn after(&mut self, worker: u32, now: u64, time: u64, kind: Kind, mut chain: C) {
-        if kind != Kind::GradientReady {
+    fn after(&mut self, worker: u32, now: u64, time: u64, kind: EventKind, mut chain: C) {
+        if kind != EventKind::GradientReady {
             self.workers[worker as usize].busy += time;
         }
         chain.add(Part::Compute, time, 0);
@@ -415,7 +425,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let time = layer.duration.scaled(w.factor).0;
         self.observer.worker(worker, Activity::Layer(w.layer as u32), now, now + time);
         w.layer += 1;
-        self.after(worker, now, time, Kind::LayerDone, chain);
+        self.after(worker, now, time, EventKind::LayerDone, chain);
     }
 
     fn layer_done(&mut self, worker: u32, now: u64, chain: C) {
@@ -429,14 +439,14 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let time = recorded.backward.scaled(w.backward_factor).0;
         self.observer.worker(worker, Activity::Backward, now, now + time);
         self.plan_gradient(worker);
-        self.after(worker, now, time, Kind::BackwardDone, chain);
+        self.after(worker, now, time, EventKind::BackwardDone, chain);
     }
 
     fn plan_gradient(&mut self, worker: u32) {
         let w = &self.workers[worker as usize];
         if let Some((ready, _)) = self.prepared.workers[w.recorded].ready.get(w.next_ready) {
             let time = ready.scaled(w.backward_factor).0;
-            self.after(worker, w.backward_start, time, Kind::GradientReady, w.chain);
+            self.after(worker, w.backward_start, time, EventKind::GradientReady, w.chain);
         }
     }
 
@@ -458,7 +468,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let w = &mut self.workers[worker as usize];
         // Gradients that are ready with the end of the pass are issued before whatever follows it.
         if w.next_ready < self.prepared.workers[w.recorded].ready.len() {
-            self.agenda.push(Event::at_worker(now, Kind::BackwardDone, worker, chain));
+            self.agenda.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
             return;
         }
         (w.phase, w.since) = (Phase::Sums, now);
@@ -497,7 +507,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             return;
         }
         self.observer.worker(worker, Activity::Optimizer, now, now + time);
-        self.after(worker, now, time, Kind::OptimizerDone, chain);
+        self.after(worker, now, time, EventKind::OptimizerDone, chain);
     }
 
     fn optimizer_done(&mut self, worker: u32, now: u64, chain: C) {

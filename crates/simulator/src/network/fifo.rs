@@ -6,7 +6,7 @@
 use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::network::topology::{DOWN, IN, NONE, NetworkLinks, OUT, UP};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
@@ -61,7 +61,7 @@ fn deliver<C: Chain>(
     end: u64,
 ) {
     event.chain.add(wires.links[link as usize].part, end - head, 0);
-    agenda.push_behind(link, Event { time: end, kind: Kind::Delivered, ..event });
+    agenda.push_behind(link, Event { time: end, kind: EventKind::Delivered, ..event });
 }
 
 /// What a message has brought is added up, behind what came to its receiver before it.
@@ -74,7 +74,7 @@ pub(crate) fn add<C: Chain, O: Observer>(
     let link = wires.adder(event.to());
     let (begin, end) = occupy(wires, observer, link, &mut event, 0, 0.0, 0);
     event.chain.add(wires.links[link as usize].part, end - begin, 0);
-    agenda.push_behind(link, Event { time: end, kind: Kind::Added, ..event });
+    agenda.push_behind(link, Event { time: end, kind: EventKind::Added, ..event });
 }
 
 /// A unicast leaves its sender.
@@ -88,7 +88,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
     let (now, route) = (event.time, wires.route(event.from(), event.to()));
     if route.links[OUT as usize] == NONE {
         event.chain.add(Part::Latency, route.latency, 0);
-        agenda.push(Event { time: now + route.latency, stage: IN, kind: Kind::Head, ..event });
+        agenda.push(Event { time: now + route.latency, stage: IN, kind: EventKind::Head, ..event });
         return;
     }
     let overhead = wires.overhead;
@@ -100,7 +100,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
     match route.next(stage + 1) {
         None => deliver(wires, agenda, link, event, head + latency, end + latency),
         Some(stage) => {
-            agenda.push_behind(link, Event { time: head + latency, stage, kind: Kind::Head, ..event });
+            agenda.push_behind(link, Event { time: head + latency, stage, kind: EventKind::Head, ..event });
         }
     }
 }
@@ -142,13 +142,13 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
             let mut copy = event;
             let (head, _) = occupy(wires, observer, route.links[OUT as usize], &mut copy, overhead, 0.0, 0);
             copy.chain.add(Part::Latency, route.latency, 0);
-            Event { time: head + route.latency, kind: Kind::Inside, ..copy }
+            Event { time: head + route.latency, kind: EventKind::Inside, ..copy }
         });
         sent = Some(copy);
         agenda.push(Event { dst: receiver as u16, ..copy });
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
-    event = Event { dst: away as u16, kind: Kind::Multicast, ..event };
+    event = Event { dst: away as u16, kind: EventKind::Multicast, ..event };
     let own = wires.route(event.from(), away).links[0];
     if own == NONE {
         leave(wires, agenda, observer, event, overhead);
@@ -215,7 +215,7 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
         }
         _ => {
             for rank in wires.ranks_of(event.to()) {
-                agenda.push(Event { dst: rank as u16, kind: Kind::Inside, ..next });
+                agenda.push(Event { dst: rank as u16, kind: EventKind::Inside, ..next });
             }
         }
     }

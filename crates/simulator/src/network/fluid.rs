@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::network::maxmin::Solver;
 use crate::network::topology::{NONE, NetworkLinks, STAGES};
 use crate::observer::Observer;
@@ -97,7 +97,7 @@ impl<C: Chain> Fluid<C> {
 
     fn ask(&mut self, agenda: &mut Agenda<C>, now: u64) {
         if !std::mem::replace(&mut self.resolve_asked, true) {
-            agenda.push(Event::at_worker(now, Kind::Resolve, 0, C::default()));
+            agenda.push(Event::at_worker(now, EventKind::Resolve, 0, C::default()));
         }
     }
 
@@ -126,7 +126,8 @@ impl<C: Chain> Fluid<C> {
         if next.is_finite() {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
             let time = now + next.ceil() as u64;
-            agenda.push(Event { bytes: self.generation, ..Event::at_worker(time, Kind::FlowEnd, 0, C::default()) });
+            agenda
+                .push(Event { bytes: self.generation, ..Event::at_worker(time, EventKind::FlowEnd, 0, C::default()) });
         }
     }
 
@@ -189,7 +190,7 @@ impl<C: Chain> Fluid<C> {
             event.chain.add(wire.part, spent, spent.saturating_sub(alone));
         }
         for receiver in flow.to.unwrap_or(Peers::one(event.to())).iter() {
-            agenda.push(Event { time: now + flow.latency, dst: receiver as u16, kind: Kind::Delivered, ..event });
+            agenda.push(Event { time: now + flow.latency, dst: receiver as u16, kind: EventKind::Delivered, ..event });
         }
     }
 }

@@ -68,7 +68,7 @@ impl Route {
 }
 
 /// A link on the way of a message.
-pub(crate) struct Place {
+pub(crate) struct Hop {
     pub link: u32,
     /// What a byte takes on the slowest link before it.
     pub slowest: f64,
@@ -259,15 +259,15 @@ impl NetworkLinks {
 
     /// Where a message is at a stage of its way.
     #[inline]
-    pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> Place {
+    pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> Hop {
         if self.uniform {
-            return Place { link: 2 * self.node(to) + 1, slowest: 0.0, latency: 0, next: None };
+            return Hop { link: 2 * self.node(to) + 1, slowest: 0.0, latency: 0, next: None };
         }
         let route = self.route(from, to);
         let rate = |&link: &u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
         let slowest = route.links[..stage as usize].iter().map(rate).fold(0.0, f64::max);
         let latency = if stage == OUT { route.latency } else { 0 };
-        Place { link: self.earliest(route.links[stage as usize]), slowest, latency, next: route.next(stage + 1) }
+        Hop { link: self.earliest(route.links[stage as usize]), slowest, latency, next: route.next(stage + 1) }
     }
 
     /// Links to and from the aggregating switch are half of the way between two nodes.
