@@ -3,7 +3,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use paceline_coordinator::Kind;
+use paceline_coordinator::PolicyKind;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate};
 
@@ -16,7 +16,7 @@ fn bench(c: &mut Criterion) {
     trace.workers[0].backward = Time(37_500_000_000);
     let mut group = c.benchmark_group("iterations of 24,576 processes");
     group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Elements(ITERATIONS.into()));
-    for coordinator in Kind::ALL {
+    for coordinator in PolicyKind::ALL {
         let options = CoordinatedOptions {
             coordinator,
             strategy: "native".into(),

@@ -22,5 +22,7 @@ pub mod request;
 pub mod table;
 
 pub use event::{Action, Agreed, Ballot, Bucket, Decision, Event, Ready, Report, Stall, Tally, Time};
-pub use policy::{Graph, Issue, Kind, Limits, Negotiate, Place, Policy, Proposal, Seen, Settings, can_be_planned};
+pub use policy::{
+    Graph, Issue, Limits, Negotiate, Place, Policy, PolicyKind, Proposal, Seen, Settings, can_be_planned,
+};
 pub use request::{Request, Terms};

@@ -16,7 +16,7 @@ use crate::event::{Action, Event, Time};
 
 /// Which policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum PolicyKind {
     /// Cycles, in which ranks vote.
     #[default]
     Negotiate,
@@ -30,19 +30,25 @@ pub enum Kind {
     Graph,
 }
 
-impl Kind {
+impl PolicyKind {
     /// In the order of tables.
-    pub const ALL: [Kind; 5] = [Kind::Negotiate, Kind::GlobalSleep, Kind::Nonblocking, Kind::Partitioned, Kind::Graph];
+    pub const ALL: [PolicyKind; 5] = [
+        PolicyKind::Negotiate,
+        PolicyKind::GlobalSleep,
+        PolicyKind::Nonblocking,
+        PolicyKind::Partitioned,
+        PolicyKind::Graph,
+    ];
 
     /// As users type it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Negotiate => "negotiate",
-            Kind::GlobalSleep => "global-sleep",
-            Kind::Nonblocking => "nonblocking",
-            Kind::Partitioned => "partitioned",
-            Kind::Graph => "graph",
+            PolicyKind::Negotiate => "negotiate",
+            PolicyKind::GlobalSleep => "global-sleep",
+            PolicyKind::Nonblocking => "nonblocking",
+            PolicyKind::Partitioned => "partitioned",
+            PolicyKind::Graph => "graph",
         }
     }
 
@@ -50,11 +56,11 @@ impl Kind {
     #[must_use]
     pub fn alias(self) -> Option<&'static str> {
         match self {
-            Kind::Negotiate => None,
-            Kind::GlobalSleep => Some("gs"),
-            Kind::Nonblocking => Some("nbcs"),
-            Kind::Partitioned => Some("scp"),
-            Kind::Graph => Some("topo"),
+            PolicyKind::Negotiate => None,
+            PolicyKind::GlobalSleep => Some("gs"),
+            PolicyKind::Nonblocking => Some("nbcs"),
+            PolicyKind::Partitioned => Some("scp"),
+            PolicyKind::Graph => Some("topo"),
         }
     }
 
@@ -62,18 +68,18 @@ impl Kind {
     #[must_use]
     pub fn summary(self) -> &'static str {
         match self {
-            Kind::Negotiate => "cycles in which ranks vote on what is ready, as Horovod's",
-            Kind::GlobalSleep => "all ranks sleep equally long between cycles",
-            Kind::Nonblocking => "a thread of its own waits for the votes, asleep; nothing else does",
-            Kind::Partitioned => "coordinator, input pipeline and framework have cores of their own",
-            Kind::Graph => "a plan made once from the order of the graph; no votes",
+            PolicyKind::Negotiate => "cycles in which ranks vote on what is ready, as Horovod's",
+            PolicyKind::GlobalSleep => "all ranks sleep equally long between cycles",
+            PolicyKind::Nonblocking => "a thread of its own waits for the votes, asleep; nothing else does",
+            PolicyKind::Partitioned => "coordinator, input pipeline and framework have cores of their own",
+            PolicyKind::Graph => "a plan made once from the order of the graph; no votes",
         }
     }
 
     /// The policy of this name or alias.
     #[must_use]
-    pub fn find(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name || kind.alias() == Some(name))
+    pub fn find(name: &str) -> Option<PolicyKind> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name || kind.alias() == Some(name))
     }
 }
 

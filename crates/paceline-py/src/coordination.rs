@@ -1,5 +1,5 @@
 //! Forecasts under a coordinator.
-use paceline_coordinator::Kind;
+use paceline_coordinator::PolicyKind;
 use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate as run};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -25,8 +25,8 @@ struct Spec {
 #[pyfunction]
 pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
     let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;
-    let coordinator =
-        Kind::find(&spec.coordinator).ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
+    let coordinator = PolicyKind::find(&spec.coordinator)
+        .ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
     let options = CoordinatedOptions {
         coordinator,
         strategy: spec.strategy,

@@ -125,7 +125,7 @@ impl PyEngine {
         policy: &str,
         bucket: (u64, u64),
     ) -> PyResult<PyCoordinator> {
-        let kind = find(policy, &coordination::Kind::ALL, coordination::Kind::name)
+        let kind = find(policy, &coordination::PolicyKind::ALL, coordination::PolicyKind::name)
             .map_err(|error| user_error(format!("policy: {error}")))?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
         let settings = coordination::Settings {
@@ -134,7 +134,7 @@ impl PyEngine {
             capacity,
             warn_after: warn_after_s.map(nanoseconds),
             give_up_after: give_up_after_s.map(nanoseconds),
-            global_sleep: kind == coordination::Kind::GlobalSleep,
+            global_sleep: kind == coordination::PolicyKind::GlobalSleep,
         };
         let limits = coordination::Limits { first: bucket.0, most: bucket.1 };
         let options = coordination::CoordinatorOptions { kind, settings, limits, core, placement };

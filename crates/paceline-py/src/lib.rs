@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
-use paceline_runtime::coordination::Kind;
+use paceline_runtime::coordination::PolicyKind;
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -224,7 +224,7 @@ fn strategies() -> String {
 /// The coordinators' policies as JSON: name, aliases, summary.
 #[pyfunction]
 fn coordinators() -> String {
-    let list: Vec<_> = Kind::ALL
+    let list: Vec<_> = PolicyKind::ALL
         .iter()
         .map(|kind| {
             let aliases: Vec<_> = kind.alias().into_iter().collect();

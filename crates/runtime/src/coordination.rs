@@ -30,7 +30,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
-pub use paceline_coordinator::{Kind, Limits, Settings};
+pub use paceline_coordinator::{Limits, PolicyKind, Settings};
 use parking_lot::{Condvar, Mutex};
 
 use crate::communicator::Communicator;
@@ -65,7 +65,7 @@ pub struct Coordinator {
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
     /// Its policy.
-    pub kind: Kind,
+    pub kind: PolicyKind,
     /// Of what is negotiated.
     pub settings: Settings,
     /// Of planned buckets.
@@ -90,7 +90,7 @@ impl Job {
             self.engine.shared.pin_progress_thread(core)?;
         }
         let patience = settings.give_up_after.map_or(FOREVER, Duration::from_nanos);
-        let planner = (kind == Kind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
+        let planner = (kind == PolicyKind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
         let cycle_time = Duration::from_nanos(settings.cycle_time);
         let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
         let counts = machine.counts();

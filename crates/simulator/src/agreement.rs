@@ -11,8 +11,8 @@ mod scenario;
 use std::collections::{BinaryHeap, VecDeque};
 
 use paceline_coordinator::{
-    Action, Agreed, Ballot, Bucket, Event, Graph, Issue, Kind, Limits, Negotiate, Place, Policy, Proposal, Report,
-    Request, Settings, Tally, Terms, Time,
+    Action, Agreed, Ballot, Bucket, Event, Graph, Issue, Limits, Negotiate, Place, Policy, PolicyKind, Proposal,
+    Report, Request, Settings, Tally, Terms, Time,
 };
 
 pub use scenario::{Agreement, Scenario};
@@ -84,7 +84,7 @@ struct Operation {
 
 struct World<'a> {
     scenario: &'a Scenario,
-    kind: Kind,
+    kind: PolicyKind,
     agenda: BinaryHeap<Entry>,
     numbers: u64,
     ranks: Vec<Rank>,
@@ -102,7 +102,7 @@ struct World<'a> {
 /// # Errors
 /// A scenario that cannot be; the message names field and remedy.
 pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
-    let kind = Kind::find(&scenario.policy).ok_or_else(|| format!("policy: '{}' is unknown", scenario.policy))?;
+    let kind = PolicyKind::find(&scenario.policy).ok_or_else(|| format!("policy: '{}' is unknown", scenario.policy))?;
     if scenario.ranks == 0 || scenario.ranks > 64 || scenario.gradients.is_empty() || scenario.steps == 0 {
         return Err("ranks, steps, gradients: give 1 to 64 ranks, a step and a gradient".into());
     }
@@ -134,7 +134,7 @@ fn request(number: usize, bytes: u64, apart: bool) -> Request {
 const PLAN: &str = "plan";
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario, kind: Kind) -> World<'a> {
+    fn new(scenario: &'a Scenario, kind: PolicyKind) -> World<'a> {
         let n = scenario.ranks as usize;
         let settings = Settings {
             cycle_time: scenario.cycle_time,
@@ -142,12 +142,12 @@ impl<'a> World<'a> {
             capacity: scenario.capacity,
             warn_after: None,
             give_up_after: None,
-            global_sleep: kind == Kind::GlobalSleep,
+            global_sleep: kind == PolicyKind::GlobalSleep,
         };
         let limits = Limits { first: scenario.bucket.0, most: scenario.bucket.1 };
         let ranks = (0..scenario.ranks).map(|rank| Rank {
             machine: Negotiate::new(rank, scenario.ranks, settings.clone()),
-            graph: (kind == Kind::Graph).then(|| Graph::new(limits)),
+            graph: (kind == PolicyKind::Graph).then(|| Graph::new(limits)),
             blocked: false,
             kept: VecDeque::new(),
             sleeps: None,
@@ -367,7 +367,7 @@ impl<'a> World<'a> {
             }
             Action::Vote(cycle, ballot) => {
                 self.found.votes += u64::from(first);
-                self.ranks[rank].blocked = self.kind != Kind::Nonblocking;
+                self.ranks[rank].blocked = self.kind != PolicyKind::Nonblocking;
                 self.votes[rank].push_back(ballot);
                 for other in (0..self.ranks.len()).filter(|&other| other != rank) {
                     self.at(now, other, Happens::Coordinator(Event::Invited(cycle)));

@@ -1,6 +1,6 @@
 //! What holds of coordinators whatever the constants: parts add up, luck is seeded, and each policy is touched by those
 //! causes alone that its mechanism leaves.
-use paceline_coordinator::Kind;
+use paceline_coordinator::PolicyKind;
 use paceline_model::trace::Dtype;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_simulator::coordination::{Constants, Coordinated, CoordinatedOptions, coordinate};
@@ -30,7 +30,7 @@ fn summit() -> Cluster {
 
 fn options(coordinator: &str, workers: u32) -> CoordinatedOptions {
     CoordinatedOptions {
-        coordinator: Kind::find(coordinator).unwrap(),
+        coordinator: PolicyKind::find(coordinator).unwrap(),
         strategy: "native".into(),
         workers,
         iterations: 40,
@@ -48,7 +48,7 @@ fn with(coordinator: &str, workers: u32, change: impl Fn(&mut Constants)) -> Coo
 }
 
 fn any_coordinator() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(Kind::ALL.map(Kind::name).to_vec())
+    prop::sample::select(PolicyKind::ALL.map(PolicyKind::name).to_vec())
 }
 
 proptest! {
@@ -98,7 +98,7 @@ proptest! {
 
 #[test]
 fn more_delays_of_any_kind_are_slower_on_average() {
-    for coordinator in Kind::ALL {
+    for coordinator in PolicyKind::ALL {
         let name = coordinator.name();
         let time = |change: fn(&mut Constants)| with(name, 6144, change).iteration_s;
         let usual = time(|_| ());
@@ -110,7 +110,7 @@ fn more_delays_of_any_kind_are_slower_on_average() {
 
 #[test]
 fn a_process_alone_has_no_overhead() {
-    for coordinator in Kind::ALL {
+    for coordinator in PolicyKind::ALL {
         let found = with(coordinator.name(), 1, |_| ());
         assert_eq!(found.iteration_s, found.breakdown.compute_s, "{}", coordinator.name());
     }
@@ -134,7 +134,7 @@ fn causes_act_through_mechanisms() {
         assert_eq!(!same(name, late), by_lateness, "{name}");
     }
     // Fewer cores for the pipeline are the price of partitioned ones, and of nothing else.
-    for coordinator in Kind::ALL {
+    for coordinator in PolicyKind::ALL {
         let costs = !same(coordinator.name(), |it| it.pipeline_cores = 3.0);
         assert_eq!(costs, coordinator.name() == "partitioned", "{}", coordinator.name());
     }

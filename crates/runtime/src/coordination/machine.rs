@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Action, Event, Kind, Negotiate, Policy, Settings, Stall};
+use paceline_coordinator::{Action, Event, Negotiate, Policy, PolicyKind, Settings, Stall};
 
 use super::Arrival;
 use super::begin;
@@ -71,13 +71,13 @@ impl Machine {
     pub fn new(
         control: Arc<Communicator>,
         data: Arc<Communicator>,
-        (kind, settings): (Kind, Settings),
+        (kind, settings): (PolicyKind, Settings),
         placement: BTreeMap<String, u32>,
         planner: Option<Arc<Planner>>,
     ) -> Machine {
         let now = Instant::now();
         Machine {
-            nonblocking: kind == Kind::Nonblocking,
+            nonblocking: kind == PolicyKind::Nonblocking,
             counting: None,
             planner,
             under_way: None,

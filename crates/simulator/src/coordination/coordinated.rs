@@ -1,5 +1,5 @@
 //! A run of many iterations: what is asked for, and the result.
-use paceline_coordinator::Kind;
+use paceline_coordinator::PolicyKind;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::options::SimulationError;
 #[derive(Clone)]
 pub struct CoordinatedOptions {
     /// Who decides what is reduced when.
-    pub coordinator: Kind,
+    pub coordinator: PolicyKind,
     /// Name or alias of the collective's strategy.
     pub strategy: String,
     /// Processes, one per GPU.

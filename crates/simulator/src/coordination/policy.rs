@@ -5,7 +5,7 @@ mod negotiate;
 mod nonblocking;
 mod partitioned;
 
-use paceline_coordinator::Kind;
+use paceline_coordinator::PolicyKind;
 
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
@@ -53,12 +53,12 @@ pub(super) struct Model {
 }
 
 /// The model of a kind.
-pub(super) fn model(kind: Kind) -> &'static Model {
+pub(super) fn model(kind: PolicyKind) -> &'static Model {
     match kind {
-        Kind::Negotiate => &negotiate::NEGOTIATE,
-        Kind::GlobalSleep => &global_sleep::GLOBAL_SLEEP,
-        Kind::Nonblocking => &nonblocking::NONBLOCKING,
-        Kind::Partitioned => &partitioned::PARTITIONED,
-        Kind::Graph => &graph::GRAPH,
+        PolicyKind::Negotiate => &negotiate::NEGOTIATE,
+        PolicyKind::GlobalSleep => &global_sleep::GLOBAL_SLEEP,
+        PolicyKind::Nonblocking => &nonblocking::NONBLOCKING,
+        PolicyKind::Partitioned => &partitioned::PARTITIONED,
+        PolicyKind::Graph => &graph::GRAPH,
     }
 }
