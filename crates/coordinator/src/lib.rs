@@ -23,6 +23,6 @@ pub mod table;
 
 pub use event::{Action, Agreed, Ballot, Bucket, Decision, Event, Ready, Report, Stall, Tally, Time};
 pub use policy::{
-    Graph, Issue, Limits, Negotiate, Place, Policy, PolicyKind, Proposal, Seen, Settings, can_be_planned,
+    Assignment, Graph, Issue, Limits, Negotiate, Policy, PolicyKind, Proposal, Seen, Settings, can_be_planned,
 };
 pub use request::{Request, Terms};

@@ -9,7 +9,7 @@ mod graph;
 mod negotiate;
 
 pub use global_sleep::Pace;
-pub use graph::{Graph, Issue, Limits, Place, Proposal, Seen, can_be_planned};
+pub use graph::{Assignment, Graph, Issue, Limits, Proposal, Seen, can_be_planned};
 pub use negotiate::{Negotiate, Settings};
 
 use crate::event::{Action, Event, Time};

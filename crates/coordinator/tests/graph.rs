@@ -2,7 +2,7 @@
 //! ranks, and all find out in the same step what was not as planned.
 use std::collections::BTreeMap;
 
-use paceline_coordinator::{Graph, Issue, Limits, Place, Proposal, Request, Terms};
+use paceline_coordinator::{Assignment, Graph, Issue, Limits, Proposal, Request, Terms};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { first: 100, most: 250 };
@@ -92,12 +92,12 @@ impl World {
             for (at, (name, bytes)) in order.iter().enumerate() {
                 let wanted = request(*name, *bytes);
                 match graph.asked(&wanted, at + late >= order.len()) {
-                    Place::Slot(slot) => {
+                    Assignment::Slot(slot) => {
                         assert_eq!(names[slot], wanted.name);
                         filled.insert(wanted.name.clone(), value(rank, &wanted.name, number));
                         note(graph.due(), &mut filled);
                     }
-                    Place::Negotiated => {
+                    Assignment::Negotiated => {
                         let twice = negotiated[rank].insert(wanted.name.clone(), value(rank, &wanted.name, number));
                         assert_eq!(twice, None);
                     }
@@ -301,8 +301,8 @@ fn a_shape_that_changes_on_one_rank_is_absent_there() {
     world.step(0, &[plan.clone(), plan.clone()], &[]);
     world.step(0, &[plan.clone(), plan], &[]);
     let graph = &mut world.ranks[1];
-    assert_eq!(graph.asked(&request(0, 40), false), Place::Negotiated);
-    assert_eq!(graph.asked(&request(1, 200), false), Place::Slot(1));
+    assert_eq!(graph.asked(&request(0, 40), false), Assignment::Negotiated);
+    assert_eq!(graph.asked(&request(1, 200), false), Assignment::Slot(1));
     assert!(graph.due().is_empty());
     let issues = graph.flush();
     assert_eq!(issues[0], Issue { slots: 0..1, absent: vec![0], irregular: true });

@@ -11,7 +11,7 @@ mod scenario;
 use std::collections::{BinaryHeap, VecDeque};
 
 use paceline_coordinator::{
-    Action, Agreed, Ballot, Bucket, Event, Graph, Issue, Limits, Negotiate, Place, Policy, PolicyKind, Proposal,
+    Action, Agreed, Assignment, Ballot, Bucket, Event, Graph, Issue, Limits, Negotiate, Policy, PolicyKind, Proposal,
     Report, Request, Settings, Tally, Terms, Time,
 };
 
@@ -220,7 +220,7 @@ impl<'a> World<'a> {
             let place = graph.asked(&wanted, false);
             let due = graph.due();
             self.issue(now, rank, due);
-            if matches!(place, Place::Slot(_)) {
+            if matches!(place, Assignment::Slot(_)) {
                 return;
             }
         }

@@ -49,7 +49,7 @@ pub struct Proposal {
 
 /// Who takes care of a tensor that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Assignment {
     /// It is negotiated.
     Negotiated,
     /// It has this slot of the plan.
@@ -135,21 +135,21 @@ impl Graph {
     }
 
     /// The user asks for an operation. `late`: its tensor was missing at the end of the backward pass.
-    pub fn asked(&mut self, request: &Request, late: bool) -> Place {
+    pub fn asked(&mut self, request: &Request, late: bool) -> Assignment {
         match &mut self.phase {
-            Phase::Learning { proposed: true, .. } => Place::Negotiated,
+            Phase::Learning { proposed: true, .. } => Assignment::Negotiated,
             Phase::Learning { seen, twice, .. } => {
                 *twice |= seen.iter().any(|other| other.name == request.name);
                 seen.push(Seen { name: request.name.clone(), terms: request.terms.clone(), late });
-                Place::Negotiated
+                Assignment::Negotiated
             }
             Phase::Planned { plan, filled, irregular, .. } => {
                 let slot = plan.by_name.get(&request.name).copied();
                 let fits = slot.filter(|&slot| !filled[slot] && plan.slots[slot].terms == request.terms);
                 *irregular |= fits.is_none_or(|slot| late && !plan.slots[slot].late);
-                fits.map_or(Place::Negotiated, |slot| {
+                fits.map_or(Assignment::Negotiated, |slot| {
                     filled[slot] = true;
-                    Place::Slot(slot)
+                    Assignment::Slot(slot)
                 })
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Agreed, Bucket, Graph, Issue, Limits, Place, Proposal, Request, Seen, can_be_planned};
+use paceline_coordinator::{Agreed, Assignment, Bucket, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned};
 use parking_lot::Mutex;
 
 use super::begin;
@@ -126,10 +126,10 @@ impl Planner {
         for operation in operations {
             let request = &operation.request;
             let place =
-                if can_be_planned(&request.terms) { steps.policy.asked(request, late) } else { Place::Negotiated };
+                if can_be_planned(&request.terms) { steps.policy.asked(request, late) } else { Assignment::Negotiated };
             match place {
-                Place::Negotiated => others.push(operation.clone()),
-                Place::Slot(slot) => steps.waiting[slot] = Some(operation.clone()),
+                Assignment::Negotiated => others.push(operation.clone()),
+                Assignment::Slot(slot) => steps.waiting[slot] = Some(operation.clone()),
             }
         }
         steps.negotiated.extend(others.iter().cloned());
