@@ -39,7 +39,7 @@ pub enum Action {
     /// Tell all ranks, this one as well.
     Decide(Decision),
     /// Begin an operation. All ranks begin the same in the same order. Whether some rank had no more data then.
-    Start(Bucket, bool),
+    Start(AgreedBucket, bool),
     /// The operation fails for this reason.
     Refuse(String, String),
     /// For people: a tensor waits for ranks.
@@ -176,7 +176,7 @@ pub struct Agreed {
 
 /// Tensors that are one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Bucket {
+pub struct AgreedBucket {
     /// Of all payloads.
     pub bytes: u64,
     /// In the order in which they lie.

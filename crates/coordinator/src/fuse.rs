@@ -1,16 +1,16 @@
 //! From tensors in their order to buckets.
 use std::collections::BTreeMap;
 
-use crate::event::{Agreed, Bucket};
+use crate::event::{Agreed, AgreedBucket};
 
 /// Puts neighbours that may go together into one bucket, up to `threshold` bytes. What was asked for together stays
 /// together, at the place of its first, however many bytes it is.
 #[must_use]
-pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = Vec::new();
+pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<AgreedBucket> {
+    let mut buckets: Vec<AgreedBucket> = Vec::new();
     for tensor in in_order(agreed) {
         let bytes = tensor.request.terms.bytes;
-        let fits = |bucket: &&mut Bucket| {
+        let fits = |bucket: &&mut AgreedBucket| {
             let Some(last) = bucket.tensors.last() else { return false };
             let together = tensor.request.together.is_some() && tensor.request.together == last.request.together;
             last.request.terms.fuses_with(&tensor.request.terms) && (together || bucket.bytes + bytes <= threshold)
@@ -20,7 +20,7 @@ pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<Bucket> {
                 bucket.bytes += bytes;
                 bucket.tensors.push(tensor);
             }
-            None => buckets.push(Bucket { bytes, tensors: vec![tensor] }),
+            None => buckets.push(AgreedBucket { bytes, tensors: vec![tensor] }),
         }
     }
     buckets

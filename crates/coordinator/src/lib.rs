@@ -21,7 +21,7 @@ pub mod policy;
 pub mod request;
 pub mod table;
 
-pub use event::{Action, Agreed, Ballot, Bucket, Decision, Event, Ready, Report, Stall, Tally, Time};
+pub use event::{Action, Agreed, AgreedBucket, Ballot, Decision, Event, Ready, Report, Stall, Tally, Time};
 pub use policy::{
     Assignment, Graph, Issue, Limits, Negotiate, Policy, PolicyKind, Proposal, Seen, Settings, can_be_planned,
 };

@@ -11,8 +11,8 @@ mod scenario;
 use std::collections::{BinaryHeap, VecDeque};
 
 use paceline_coordinator::{
-    Action, Agreed, Assignment, Ballot, Bucket, Event, Graph, Issue, Limits, Negotiate, Policy, PolicyKind, Proposal,
-    Report, Request, Settings, Tally, Terms, Time,
+    Action, Agreed, AgreedBucket, Assignment, Ballot, Event, Graph, Issue, Limits, Negotiate, Policy, PolicyKind,
+    Proposal, Report, Request, Settings, Tally, Terms, Time,
 };
 
 pub use scenario::{Agreement, Scenario};
@@ -393,7 +393,7 @@ impl<'a> World<'a> {
                 self.ranks[rank].blocked = true;
                 self.all(now + self.scenario.tell, &Event::Decided(decision));
             }
-            Action::Start(Bucket { bytes, tensors }, _) => {
+            Action::Start(AgreedBucket { bytes, tensors }, _) => {
                 let is_plan = tensors.iter().any(|Agreed { request, .. }| request.name == PLAN);
                 self.begin(now, rank, 0, bytes, tensors.len(), is_plan);
             }

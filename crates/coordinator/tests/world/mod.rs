@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use paceline_coordinator::{
-    Action, Ballot, Bucket, Event, Negotiate, Policy, Report, Request, Settings, Stall, Tally, Terms, Time,
+    Action, AgreedBucket, Ballot, Event, Negotiate, Policy, Report, Request, Settings, Stall, Tally, Terms, Time,
 };
 
 pub fn request(name: &str) -> Request {
@@ -32,7 +32,7 @@ pub struct World {
     pub inboxes: Vec<VecDeque<Event>>,
     pub now: Time,
     pub asleep: Vec<Option<Time>>,
-    pub begun: Vec<Vec<Bucket>>,
+    pub begun: Vec<Vec<AgreedBucket>>,
     pub refused: Vec<Vec<(String, String)>>,
     pub warned: Vec<Stall>,
     pub all_joined: Vec<Vec<u32>>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use paceline_coordinator::{Agreed, Bucket, Terms};
+use paceline_coordinator::{Agreed, AgreedBucket, Terms};
 
 use super::named::{Keep, Named};
 use super::output::Output;
@@ -22,7 +22,7 @@ use paceline_transport::header::Collective;
 /// `status` travels behind the tensors.
 pub(super) fn begin(
     data: &Communicator,
-    bucket: &Bucket,
+    bucket: &AgreedBucket,
     named: &[Option<Arc<Named>>],
     (number, how): (u32, Submission),
     status: Option<&Arc<StatusWords>>,
@@ -48,7 +48,7 @@ pub(super) fn begin(
     begun
 }
 
-fn show(timeline: &Timeline, (bucket, named): (&Bucket, &[Option<Arc<Named>>]), agreed: u64, operation: u64) {
+fn show(timeline: &Timeline, (bucket, named): (&AgreedBucket, &[Option<Arc<Named>>]), agreed: u64, operation: u64) {
     for (tensor, operation_of) in bucket.tensors.iter().zip(named) {
         let Some(named) = operation_of else { continue };
         let asked = named.asked_at.load(Ordering::Relaxed);
@@ -82,7 +82,7 @@ fn understand(terms: &Terms) -> Result<(Collective, ReduceOp, Dtype)> {
 fn submit(
     data: &Communicator,
     first: &Agreed,
-    bucket: &Bucket,
+    bucket: &AgreedBucket,
     named: &[Option<Arc<Named>>],
     (number, how): (u32, Submission),
     status: Option<&Arc<StatusWords>>,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Agreed, Assignment, Bucket, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned};
+use paceline_coordinator::{
+    Agreed, AgreedBucket, Assignment, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned,
+};
 use parking_lot::Mutex;
 
 use super::begin;
@@ -26,7 +28,7 @@ struct Steps {
     /// Of the last plan.
     slots: Vec<Seen>,
     /// Its buckets, by the slots they begin with.
-    buckets: BTreeMap<usize, Bucket>,
+    buckets: BTreeMap<usize, AgreedBucket>,
     /// In slots, not begun.
     waiting: Vec<Option<Arc<Named>>>,
     /// Of this step.
@@ -244,7 +246,7 @@ impl Planner {
     }
 }
 
-fn bucket_of(planned: &[Seen]) -> Bucket {
+fn bucket_of(planned: &[Seen]) -> AgreedBucket {
     let agreed = |seen: &Seen| Agreed {
         request: Request {
             name: seen.name.clone(),
@@ -255,5 +257,8 @@ fn bucket_of(planned: &[Seen]) -> Bucket {
         },
         own: Vec::new(),
     };
-    Bucket { bytes: planned.iter().map(|seen| seen.terms.bytes).sum(), tensors: planned.iter().map(agreed).collect() }
+    AgreedBucket {
+        bytes: planned.iter().map(|seen| seen.terms.bytes).sum(),
+        tensors: planned.iter().map(agreed).collect(),
+    }
 }
