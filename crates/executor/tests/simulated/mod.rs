@@ -38,7 +38,7 @@ impl Payload {
 
 /// What lies between two ranks, in one direction.
 #[derive(Default)]
-struct Link {
+struct InMemoryLink {
     /// On their way.
     sent: VecDeque<(FragmentHeader, Payload)>,
     /// Those that the receiver sees; of the last one perhaps only the header.
@@ -48,7 +48,7 @@ struct Link {
     taken: u32,
 }
 
-impl Link {
+impl InMemoryLink {
     fn held(&self) -> usize {
         self.sent.len() + self.arrived.len()
     }
@@ -73,16 +73,16 @@ impl Link {
     }
 }
 
-type Shared = Arc<Mutex<Link>>;
+type SharedLink = Arc<Mutex<InMemoryLink>>;
 
-fn locked(link: &Shared) -> MutexGuard<'_, Link> {
+fn locked(link: &SharedLink) -> MutexGuard<'_, InMemoryLink> {
     link.lock().expect("a channel panicked")
 }
 
 /// A rank's end of the two links to a peer.
 struct Memory {
-    outgoing: Shared,
-    incoming: Shared,
+    outgoing: SharedLink,
+    incoming: SharedLink,
     network: Network,
     rng: TestRng,
     refused: bool,
@@ -235,7 +235,7 @@ pub struct Effort {
 pub struct World {
     pub executors: Vec<Executor>,
     /// By sender and receiver.
-    links: Vec<Vec<Shared>>,
+    links: Vec<Vec<SharedLink>>,
     ranks: Vec<Progress>,
     rng: TestRng,
     effort: Effort,
@@ -244,7 +244,8 @@ pub struct World {
 impl World {
     /// Without communicators.
     pub fn new(ranks: u32, network: &Network) -> World {
-        let links: Vec<Vec<Shared>> = (0..ranks).map(|_| (0..ranks).map(|_| Shared::default()).collect()).collect();
+        let links: Vec<Vec<SharedLink>> =
+            (0..ranks).map(|_| (0..ranks).map(|_| SharedLink::default()).collect()).collect();
         let channel = |me: usize, peer: usize| -> Option<Box<dyn Channel>> {
             let (outgoing, incoming) = (links[me][peer].clone(), links[peer][me].clone());
             let rng = rng(network.seed.wrapping_add((me * 97 + peer) as u64 + 1));

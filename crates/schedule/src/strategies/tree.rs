@@ -34,7 +34,7 @@ struct Tree {
 
 /// Where a rank stands in a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Place {
+struct Position {
     parent: Option<u32>,
     children: [Option<u32>; 2],
     /// Which child of its parent it is.
@@ -46,7 +46,7 @@ pub(super) const SLOTS: u16 = 3;
 
 /// One member's part in the sum of a piece over a tree; also used between the nodes of `native`.
 pub(super) struct TreePart<R> {
-    place: Place,
+    place: Position,
     pub piece: Piece,
     /// The role of a member.
     role: R,
@@ -60,7 +60,7 @@ impl<R: Fn(u32) -> u32> TreePart<R> {
 
     /// Step `pc`, or what is left of `pc` after the tree's last step.
     pub fn step(&self, mut pc: u32) -> Result<Step, u32> {
-        let (Place { parent, children, index }, piece) = (&self.place, self.piece);
+        let (Position { parent, children, index }, piece) = (&self.place, self.piece);
         let peer = |member: u32| Peers::one((self.role)(member));
         for (slot, child) in (0..).zip(children) {
             if let Some(child) = *child {
@@ -110,7 +110,7 @@ fn children(rank: u32, size: u32) -> [Option<u32>; 2] {
 }
 
 /// The second tree is the first one mirrored (even W) or shifted by one (odd W): inner nodes become leaves.
-fn place(rank: u32, size: u32, second: bool) -> Place {
+fn place(rank: u32, size: u32, second: bool) -> Position {
     let mapped = |rank: u32, back: bool| match (second, size.is_multiple_of(2), back) {
         (false, ..) => rank,
         (true, true, _) => size - 1 - rank,
@@ -120,7 +120,7 @@ fn place(rank: u32, size: u32, second: bool) -> Place {
     let own = mapped(rank, false);
     let up = parent(own, size);
     let index = up.map_or(0, |up| u16::from(children(up, size)[1] == Some(own)));
-    Place {
+    Position {
         parent: up.map(|up| mapped(up, true)),
         children: children(own, size).map(|child| child.map(|child| mapped(child, true))),
         index,
