@@ -68,7 +68,7 @@ pub struct Issue {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Plan {
+struct SlotPlan {
     slots: Vec<Seen>,
     by_name: BTreeMap<String, usize>,
     buckets: Vec<Range<usize>>,
@@ -83,7 +83,7 @@ enum Phase {
         proposed: bool,
     },
     Planned {
-        plan: Plan,
+        plan: SlotPlan,
         filled: Vec<bool>,
         next: usize,
         irregular: bool,
@@ -240,7 +240,7 @@ impl Graph {
         let by_name = slots.iter().enumerate().map(|(slot, seen)| (seen.name.clone(), slot)).collect();
         let buckets = buckets(&slots, self.limits);
         let filled = vec![false; slots.len()];
-        let plan = Plan { slots, by_name, buckets };
+        let plan = SlotPlan { slots, by_name, buckets };
         self.phase = Phase::Planned { plan, filled, next: 0, irregular: false };
         true
     }
