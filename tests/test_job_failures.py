@@ -128,7 +128,7 @@ def test_a_stopped_rank_is_reported_and_then_an_error(tmp_path, transport):
     stall = rf"has waited \d s for rank 1 \(host {HOST}, pid \d+\), silent: stopped, or its host cannot be reached"
     for rank in (0, 2):
         first = raised(outcomes, rank)
-        assert re.search(stall + r"\. The limit is 3 s without progress; PACELINE_TIMEOUT", first["error"]), first
+        assert re.search(stall + r"\. The limit is 3 s without progress; .*PACELINE_TIMEOUT", first["error"]), first
         assert "of 'layer1.weight'" in first["error"]
         assert 2.5 < first["at"] - ended_at(outcomes) < 5.5
     # Before: who waits for whom, at least on one rank (the others may wait for one that waits).

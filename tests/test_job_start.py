@@ -101,7 +101,7 @@ def test_ranks_that_were_told_different_things(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("FSIZE=65536", "shared memory of 3 ranks cannot be reserved: .*; is there enough memory"),
+        ("FSIZE=65536", "shared memory for 3 ranks cannot be reserved: .*; is there enough memory"),
         pytest.param("NOFILE=9", "(?i)too many open files", marks=pytest.mark.slow),
     ],
 )

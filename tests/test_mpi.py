@@ -166,13 +166,13 @@ def test_the_library_of_another_launcher(mpirun, other):
     result = mpirun.worker(2, "waits", 0, env=env, options=RECOVERS[mpirun.name])
     assert result.returncode != 0
     assert "Traceback" not in result.stderr, result.stderr[-3000:]
-    assert "mpirun that belongs to" in result.stderr, result.stderr[-3000:]
+    assert "mpirun of this library" in result.stderr, result.stderr[-3000:]
     assert "PACELINE_MPI_LIBRARY" in result.stderr
 
 
 @pytest.mark.process
 def test_a_library_that_is_none(mpirun):
-    for path, says in [("libmpi.so", "text for linkers"), ("..", "Tried")]:
+    for path, says in [("libmpi.so", "linker script"), ("..", "Tried")]:
         env = {"PACELINE_MPI_LIBRARY": str(mpirun.library.parent / path)}
         result = mpirun.worker(1, "waits", 0, env=env)
         assert result.returncode != 0

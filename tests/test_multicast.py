@@ -92,7 +92,7 @@ def test_ranks_that_were_told_of_different_groups(tmp_path):
         outcomes = ranks.outcomes(30)
     for outcome in outcomes.values():
         assert outcome.code != 0
-        assert "were told different things" in outcome.err and group(9) in outcome.err and group(10) in outcome.err
+        assert "have different settings" in outcome.err and group(9) in outcome.err and group(10) in outcome.err
 
 
 def start(*words):

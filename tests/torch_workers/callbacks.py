@@ -202,6 +202,6 @@ def the_end(store, rank, size):
     started = time.monotonic()
     dist.destroy_process_group()
     result.wait()
-    raises(Exception, "the job was left", never.get_future().wait)
+    raises(Exception, "has left the job", never.get_future().wait)
     assert len(told) == (rank == 0), told
     assert time.monotonic() - started < 5

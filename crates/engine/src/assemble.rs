@@ -71,7 +71,7 @@ pub(super) fn assemble(
                 let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), peer_waker);
                 Some(Box::new(channel))
             }
-            _ => Some(Box::new(TcpChannel::new(streams).map_err(system("a connection"))?)),
+            _ => Some(Box::new(TcpChannel::new(streams).map_err(system("cannot set up a connection"))?)),
         });
     }
     let mut controls = Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn assemble(
     let control: Vec<Option<Socket>> = called_by_grpc.map_or_else(over_tcp, over_grpc);
     for socket in control {
         sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
-        controls.push(socket.map(Control::new).transpose().map_err(system("a connection"))?);
+        controls.push(socket.map(Control::new).transpose().map_err(system("cannot set up a connection"))?);
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let timeline = Arc::new(Timeline::new(
@@ -93,7 +93,7 @@ pub(super) fn assemble(
     if let Some((port, key, sizes)) = multicast {
         sockets.extend(port.descriptors());
         let all = Multicast::new(rank, port, Key::new(&key), sizes, links, settings.disturbance);
-        wires.set_multicast(all.map_err(system("a multicast"))?);
+        wires.set_multicast(all.map_err(system("cannot set up multicasts"))?);
     }
     if let Some(port) = port {
         wires.set_offload(Box::new(port));
@@ -102,7 +102,7 @@ pub(super) fn assemble(
     let host = Host { crowded: local.len() > cores, real_time: real_time(), funneled: library.is_some() };
     let peers: Arc<[Peer]> = peers.into();
     let (ledger, orders) = (Arc::<Ledger>::default(), Arc::<Orders>::default());
-    let monitor = Arc::new(Monitor::new().map_err(system("a pipe cannot be made"))?);
+    let monitor = Arc::new(Monitor::new().map_err(system("cannot create a pipe"))?);
     let tells = (ledger.clone(), monitor.clone(), timeline.clone());
     let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, waker, host)));
     let detector = FailureDetector::new(
@@ -127,7 +127,7 @@ pub(super) fn assemble(
     });
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.into()).spawn(body);
-        thread.map(End::Thread).map_err(system("a thread cannot be started"))
+        thread.map(End::Thread).map_err(system("cannot start a thread"))
     };
     let drive = Box::new(move || driver.run_progress_thread());
     let drives = match library {

@@ -7,14 +7,14 @@ use paceline_transport::error::{Result, RunError};
 pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<()> {
     if size == 0 || rank >= size || size > u32::from(u16::MAX) / 2 {
         return Err(RunError::Usage(format!(
-            "rank {rank} of {size} ranks: ranks are numbered from 0, and up to 32,767"
+            "rank {rank} of {size} ranks: a rank is at least 0 and less than the number of ranks, which is at most 32,767"
         )));
     }
     if settings.switch && !settings.dedicated {
-        return Err(RunError::Usage("switch: a process in the switch's place needs servers that are processes".into()));
+        return Err(RunError::Usage("switch: a switch process needs server processes".into()));
     }
     if settings.helpers() >= size {
-        return Err(RunError::Usage(format!("{} servers among {size} ranks leave nobody to train", settings.servers)));
+        return Err(RunError::Usage(format!("{} servers among {size} ranks leave no rank to train", settings.servers)));
     }
     Ok(())
 }
@@ -23,8 +23,8 @@ pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], sh
     let without = (0..peers.len()).find(|&peer| peer != rank as usize && !shared_with[peer]);
     match (settings.transport, without) {
         (Transport::Shm, Some(peer)) => Err(RunError::Usage(format!(
-            "transport shm: rank {rank} and {} cannot share memory; they must run on one host, in one container, as one \
-             user. Use transport auto or tcp",
+            "transport shm: rank {rank} and {} cannot share memory; they must run on the same host, in the same \
+             container and as the same user. Use transport auto or tcp",
             peers[peer].describe()
         ))),
         _ => Ok(()),
@@ -53,8 +53,8 @@ pub(super) fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], share
     let all_shared = (0..hosts.len()).all(|peer| peer == rank as usize || shared_with[peer]);
     if settings.streams > 1 && hosts.len() > 1 && together && all_shared {
         return Err(RunError::Usage(format!(
-            "streams: {} have no effect, because all ranks share the memory of one host; leave PACELINE_STREAMS out, or \
-             set PACELINE_TRANSPORT=tcp",
+            "streams: {} have no effect, because all ranks share the memory of one host; unset PACELINE_STREAMS, or set \
+             PACELINE_TRANSPORT=tcp",
             settings.streams
         )));
     }

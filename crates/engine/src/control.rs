@@ -106,14 +106,14 @@ impl Control {
         while let Some(head) = self.incoming.get(at..at + 4) {
             let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
             if length > LONGEST_CONTROL_MESSAGE {
-                end = Some("it sent what is no message".into());
+                end = Some("it sent an invalid message".into());
                 break;
             }
             let Some(text) = self.incoming.get(at + 4..at + 4 + length) else { break };
             match serde_json::from_slice(text) {
                 Ok(message) => messages.push(message),
                 Err(e) => {
-                    end = Some(format!("it sent what is no message: {e}"));
+                    end = Some(format!("it sent an invalid message: {e}"));
                     break;
                 }
             }

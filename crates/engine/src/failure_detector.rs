@@ -371,7 +371,7 @@ impl FailureDetector {
             let PeerState::Left(called) = &self.states[rank as usize] else { continue };
             let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
             if never || stalled > GRACE {
-                let text = format!("{}; {what} waits for it", self.departure(rank, others, peers));
+                let text = format!("{}; {what} is waiting for it", self.departure(rank, others, peers));
                 return Finding::Fail(RunError::Failed(text));
             }
         }
@@ -411,8 +411,8 @@ impl FailureDetector {
             return Finding::Report(text);
         }
         Finding::Fail(RunError::Failed(format!(
-            "{text}. The limit is {:.0} s without progress; PACELINE_TIMEOUT or the timeout of the process group sets \
-             another",
+            "{text}. The limit is {:.0} s without progress; change it with PACELINE_TIMEOUT or the timeout of the \
+             process group",
             limit.as_secs_f64()
         )))
     }
@@ -451,7 +451,7 @@ impl FailureDetector {
         if !absent.is_empty() {
             let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
                 ([_], Some(Answer::Later(called, Some(waits)))) => {
-                    format!(" (it has called {called} so far, and waits in {waits})")
+                    format!(" (it has called {called} so far, and is waiting in {waits})")
                 }
                 ([_], Some(Answer::Later(called, None))) => format!(" (it has called {called} so far)"),
                 _ => String::new(),
@@ -461,7 +461,8 @@ impl FailureDetector {
             parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
         }
         if parts.is_empty() {
-            parts.push(format!("{}, which wait in it, too", describe(peers, &here)));
+            let are = if here.len() == 1 { "is" } else { "are" };
+            parts.push(format!("{}, which {are} also waiting in it", describe(peers, &here)));
         }
         parts.join("; and for ")
     }

@@ -45,8 +45,8 @@ pub(super) fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, min
     let parse = |(rank, blob): (usize, &Vec<u8>)| {
         serde_json::from_slice(blob).map_err(|e| {
             RunError::Failed(format!(
-                "rank {rank} introduced itself in a way this version does not know ({e}); use the \
-                same version of paceline on all ranks"
+                "rank {rank} sent an introduction that this version cannot read ({e}); use the same \
+                 version of paceline on all ranks"
             ))
         })
     };
@@ -61,7 +61,7 @@ pub(super) fn introduce(
     exchange: Exchange<'_>,
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
-    getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
+    getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
     let helper = rank.checked_sub(size - settings.helpers());
     let (server, switch) = (helper.filter(|&number| number < settings.servers), helper == Some(settings.servers));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -78,7 +78,7 @@ pub(super) fn introduce(
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {
-        return Err(RunError::Failed(format!("the exchange gave {} blobs for {size} ranks", all.len())));
+        return Err(RunError::Failed(format!("the exchange returned {} blobs for {size} ranks", all.len())));
     }
     for other in &all {
         if other.version != mine.version {
@@ -91,7 +91,7 @@ pub(super) fn introduce(
         }
         if other.settings != mine.settings {
             return Err(RunError::Usage(format!(
-                "{} and rank {rank} were told different things: {}; give all ranks the same PACELINE_ variables",
+                "{} and rank {rank} have different settings: {}; give all ranks the same PACELINE_ variables",
                 other.peer.describe(),
                 differences(&other.settings, &mine.settings)
             )));

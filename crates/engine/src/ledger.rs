@@ -211,10 +211,13 @@ impl Ledger {
             && other.failed.is_none()
             && (other.ranks != ranks || other.name != name)
         {
-            return Err(RunError::Usage(format!("group '{name}': the name clashes with group '{}'", other.name)));
+            return Err(RunError::Usage(format!(
+                "group '{name}': its name collides with that of group '{}'; choose another",
+                other.name
+            )));
         }
         if operations.groups.contains_key(&id) {
-            return Err(RunError::Usage(format!("group '{name}' exists already; give each its own name")));
+            return Err(RunError::Usage(format!("group '{name}' already exists; give each group its own name")));
         }
         operations.groups.insert(id, GroupOperations::new(name.into(), ranks.clone()));
         operations.inbox.push(Command::Group { id, ranks, me });
@@ -252,7 +255,7 @@ impl Ledger {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
         if let Some(error) = &entry.failed {
-            return Err(RunError::Failed(format!("{error} (communicator '{}' cannot go on)", entry.name)));
+            return Err(RunError::Failed(format!("{error} (communicator '{}' has failed)", entry.name)));
         }
         let seq = spec.point_to_point.is_none().then(|| {
             entry.next = entry.next.wrapping_add(1);

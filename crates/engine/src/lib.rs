@@ -261,8 +261,8 @@ impl EngineShared {
     pub fn usable(&self) -> Result<()> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(RunError::Usage(
-                "this process was forked from one that had joined the job; it is no rank. Start processes with the \
-                 spawn method, or fork before the job is joined"
+                "this process was forked from one that had joined the job; it is not a rank. Start processes with the \
+                 spawn method, or fork before joining the job"
                     .into(),
             ));
         }
@@ -338,7 +338,7 @@ impl EngineShared {
     pub fn pin_progress_thread(&self, core: usize) -> Result<()> {
         self.driver
             .pin_progress_thread(core)
-            .map_err(|e| RunError::Usage(format!("a thread cannot be bound to core {core}: {e}")))
+            .map_err(|e| RunError::Usage(format!("cannot pin a thread to core {core}: {e}")))
     }
 
     /// Destroys a communicator; what is in flight in it fails on all its ranks.
@@ -388,7 +388,7 @@ impl EngineShared {
 
 /// Why operations fail when the job is left.
 fn closed() -> RunError {
-    RunError::Failed("the job was left: the engine is closed".into())
+    RunError::Failed("this rank has left the job: the engine is closed".into())
 }
 
 /// What is not part of an operation, but of how it is submitted.

@@ -157,7 +157,7 @@ impl Settings {
         if let Placement::Table(_) = settings.placement {
             // Buckets have no numbers before tensors have been fused: a coordinator places tensors by name.
             return Err(RunError::Usage(
-                "settings: placement: a table is for simulations; take round-robin or even".into(),
+                "settings: placement: a table works only in simulations; use round-robin or even".into(),
             ));
         }
         Ok(settings)

@@ -95,11 +95,11 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
     let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
         RunError::Failed(format!(
-            "shared memory of {} ranks cannot be reserved: {e}; is there enough memory?",
+            "shared memory for {} ranks cannot be reserved: {e}; is there enough memory?",
             local.len()
         ))
     })?;
-    let waker = Waker::new(segment.clone()).map_err(system("a pipe cannot be made"))?;
+    let waker = Waker::new(segment.clone()).map_err(system("cannot create a pipe"))?;
     let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;
     // Over TCP, too, ranks of a host look into each other's segments: see `CorePlacement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
@@ -126,8 +126,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     };
     let called = grpc_listener.map(|grpc_listener| {
         let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
-        let offers =
-            offers.ok_or_else(|| RunError::Failed("a rank does not say where it is called over gRPC".into()))?;
+        let offers = offers.ok_or_else(|| RunError::Failed("a rank did not announce its gRPC address".into()))?;
         let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
         let options = grpc::ConnectOptions { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
         grpc::connect(grpc_listener, options)
@@ -156,8 +155,8 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
     let about = &thread.about;
     if (about.rank, about.size) != (rank, size) {
         let remedy = if about.size == 1 {
-            "another launcher has started it: start it with the mpirun that belongs to this library, or set \
-             PACELINE_MPI_LIBRARY to the library that belongs to the launcher"
+            "another launcher has started it: use the mpirun of this library, or set PACELINE_MPI_LIBRARY to the \
+             library of the launcher"
         } else {
             "give MPI and paceline the same ranks: unset RANK and WORLD_SIZE, or start with mpirun alone"
         };

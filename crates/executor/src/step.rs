@@ -224,7 +224,7 @@ fn fits(wanted: &Wanted, header: &FragmentHeader, signature: &Signature) -> Resu
         Ok(elements)
     } else {
         Err(RunError::Failed(format!(
-            "{}: a message has {} bytes at element {} of a piece of {} elements",
+            "{}: received {} bytes at element {} of a piece of {} elements, which do not fit",
             signature.describe(),
             header.bytes,
             header.offset,

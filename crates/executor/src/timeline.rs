@@ -158,7 +158,7 @@ impl Timeline {
         let wrong = |why: String| RunError::Usage(format!("timeline {path}: {why}"));
         let mut inner = self.inner.lock();
         if inner.target.is_some() {
-            return Err(wrong("one is being recorded already; stop it first".into()));
+            return Err(wrong("a timeline is already being recorded; stop it first".into()));
         }
         let file = File::create(path).map_err(|e| wrong(format!("cannot be written: {e}")))?;
         *inner = Inner { target: Some((path.into(), file)), since: now(), ..Inner::default() };

@@ -46,12 +46,12 @@ impl GrpcListener {
     pub fn open(interface: &str, encrypted: Option<bool>) -> Result<GrpcListener> {
         let (listener, address) = Listener::bind(interface)?.into_socket();
         let mut nonce = [0; 16];
-        getrandom::fill(&mut nonce).map_err(|e| RunError::Failed(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut nonce).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
         let (mut tls, mut certificate) = (None, None);
         if encrypted.unwrap_or(!address.ip().to_canonical().is_loopback()) {
             // Its key never leaves this process, and ends with it.
             let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
-                .map_err(|e| RunError::Failed(format!("a certificate cannot be made: {e}")))?;
+                .map_err(|e| RunError::Failed(format!("cannot create a certificate: {e}")))?;
             let (public, key) = (made.cert.pem(), made.signing_key.serialize_pem());
             tls = Some(ServerTlsConfig::new().identity(Identity::from_pem(&public, key)).timeout(HANDSHAKE));
             certificate = Some(public);

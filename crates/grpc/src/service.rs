@@ -81,7 +81,7 @@ impl Hosted {
 }
 
 fn taken() -> Status {
-    Status::already_exists("this rank has called already, or is one that is called: is WORLD_SIZE or RANK wrong?")
+    Status::already_exists("this rank has already called, or should be called instead: is WORLD_SIZE or RANK wrong?")
 }
 
 #[tonic::async_trait]

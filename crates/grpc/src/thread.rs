@@ -102,24 +102,21 @@ pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connec
     let (mut places, mut wanted) = (Places::default(), Vec::new());
     let (mut channels, mut controls) = (Vec::new(), Vec::new());
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("gRPC cannot be started"))?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("cannot start gRPC"))?;
     for peer in 0..meeting.offers.len() as u32 {
         if peer == rank {
             channels.push(None);
             controls.push(None);
             continue;
         }
-        let (ours, theirs) = UnixStream::pair().map_err(system("a socket cannot be made"))?;
-        theirs.set_nonblocking(true).map_err(system("a socket cannot be made"))?;
+        let (ours, theirs) = UnixStream::pair().map_err(system("cannot create a socket"))?;
+        theirs.set_nonblocking(true).map_err(system("cannot create a socket"))?;
         let control = {
             let _inside = runtime.enter();
-            tokio::net::UnixStream::from_std(theirs).map_err(system("a socket cannot be made"))?
+            tokio::net::UnixStream::from_std(theirs).map_err(system("cannot create a socket"))?
         };
-        let queues = if tensors {
-            Some(Arc::new(PeerQueues::new().map_err(system("an eventfd cannot be created"))?))
-        } else {
-            None
-        };
+        let queues =
+            if tensors { Some(Arc::new(PeerQueues::new().map_err(system("cannot create an eventfd"))?)) } else { None };
         channels.push(queues.clone().map(GrpcChannel::new));
         controls.push(Some(ours));
         if meeting.is_host(peer) {
@@ -135,12 +132,12 @@ pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connec
     let work = Work { meeting, received, descriptors: descriptors.clone(), deadline, streams: 1 + u32::from(tensors) };
     let body = move || runtime.block_on(work.run(listener, places, wanted, tell, asked_to_close));
     let handle = std::thread::Builder::new().name("paceline-grpc".into()).spawn(body);
-    let handle = handle.map_err(system("a thread cannot be started"))?;
+    let handle = handle.map_err(system("cannot start a thread"))?;
     let thread = Thread { closing: Some(closing), handle: Some(handle), descriptors };
     match told.recv() {
         Ok(Ok(())) => Ok(Connected { channels, controls, thread }),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(RunError::Failed("the thread of gRPC ended before the ranks had met".into())),
+        Err(_) => Err(RunError::Failed("the gRPC thread ended before all ranks were connected".into())),
     }
 }
 
@@ -246,7 +243,7 @@ async fn serve(
     hosted: Hosted,
     descriptors: &Descriptors,
 ) -> Result<()> {
-    let failed = |error: &dyn std::fmt::Display| RunError::Failed(format!("gRPC cannot be served: {error}"));
+    let failed = |error: &dyn std::fmt::Display| RunError::Failed(format!("cannot serve gRPC: {error}"));
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| failed(&error))?;
     let mut server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
@@ -288,6 +285,6 @@ async fn serve(
         served = server.serve_with_incoming(service, ReceiverStream::new(incoming)) => {
             served.map_err(|error| failed(&error))
         }
-        () = welcome => Err(failed(&"nobody takes those who call")),
+        () = welcome => Err(failed(&"connections are no longer accepted")),
     }
 }

@@ -129,7 +129,7 @@ impl Abi {
             return Ok(Abi { name, functions, handles, funneled: 1, multiple: 3, status_words: 3 });
         }
         if !has_standard_abi(library) {
-            return Err("has neither the standard ABI of MPI 5 nor Open MPI's; take libmpi_abi.so.1 of MPICH 5 or \
+            return Err("has neither the standard ABI of MPI 5 nor Open MPI's; use libmpi_abi.so.1 of MPICH 5 or \
                         newer, or libmpi.so.40 of Open MPI 5"
                 .into());
         }

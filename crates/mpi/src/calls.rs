@@ -89,8 +89,8 @@ impl Mpi {
                 self.check("MPI_Query_thread", (functions.query_thread)(&raw mut level))?;
                 if level < self.abi.multiple {
                     return Err(
-                        "this process has initialised MPI without MPI_THREAD_MULTIPLE, so that no other thread \
-                                may call it; initialise it so (mpi4py does by default), or leave it to paceline"
+                        "this process has initialised MPI without MPI_THREAD_MULTIPLE, so other threads must not \
+                         call it; initialise it with that level (mpi4py does by default), or let paceline do it"
                             .into(),
                     );
                 }
@@ -101,7 +101,7 @@ impl Mpi {
             self.check("MPI_Init_thread", init)?;
         }
         if level < self.abi.funneled {
-            return Err("it was built without threads; take a library that has MPI_THREAD_FUNNELED".into());
+            return Err("it was built without thread support; use a library with MPI_THREAD_FUNNELED".into());
         }
         self.return_errors()?;
         Ok(Owner::Us)
@@ -241,7 +241,7 @@ impl Mpi {
         let code =
             unsafe { (self.functions().get_count)(status.as_ptr().cast(), self.abi.handles.byte, &raw mut bytes) };
         self.check("MPI_Get_count", code)?;
-        usize::try_from(bytes).map_err(|_| "MPI_Get_count: no whole number of bytes".into())
+        usize::try_from(bytes).map_err(|_| "MPI_Get_count: not a whole number of bytes".into())
     }
 
     /// Whether a request is over; then it becomes none.

@@ -91,7 +91,7 @@ impl Collectives {
 
     pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {
         let comm = self.groups.get(&group).ok_or(
-            "strategy native: this group of ranks has no communicator of MPI's; name the strategy for the whole job \
+            "strategy native: this group has no MPI communicator; set the strategy for the whole job \
              (PACELINE_STRATEGY=native)",
         )?;
         let ((own, op), elements) = (self.mpi.arithmetic(kind.0, kind.1), space.len() as usize);

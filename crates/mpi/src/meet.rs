@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// Ranks that do not come in time.
 pub fn exchange(thread: &Thread, blob: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>> {
     let until = Instant::now() + limit;
-    thread.call("telling each other where they are", limit, move |mpi| all_gather(mpi, &blob, until))
+    thread.call("exchanging addresses", limit, move |mpi| all_gather(mpi, &blob, until))
 }
 
 fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Result<Vec<Vec<u8>>, String> {
@@ -35,7 +35,7 @@ fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Resul
         return Err(why);
     }
     if lengths.iter().any(|&length| length < 0) || lengths.iter().sum::<i64>() > MOST_BYTES {
-        return Err(format!("the ranks tell each other blobs of {lengths:?} bytes, which are too many"));
+        return Err(format!("blobs of {lengths:?} bytes are too long to exchange"));
     }
     let counts: Box<[c_int]> = lengths.iter().map(|&length| length as c_int).collect();
     let ends = counts.iter().scan(0, |end, count| {
@@ -57,7 +57,7 @@ fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Resul
 fn finish(mpi: &Mpi, mut request: Handle, until: Instant) -> std::result::Result<(), String> {
     while !mpi.test(&mut request)? {
         if Instant::now() > until {
-            return Err("the other ranks have not come; look at their output".into());
+            return Err("the other ranks have not joined; check their output".into());
         }
         std::thread::sleep(LOOK);
     }

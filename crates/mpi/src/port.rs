@@ -254,7 +254,7 @@ impl Messages {
         let header = self.requests.buffer(at).first_chunk().and_then(FragmentHeader::decode);
         let header = header.filter(|header| bytes == HEADER_BYTES + header.bytes as usize);
         let header =
-            header.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+            header.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the peer sent an invalid fragment"))?;
         self.peers[rank].front = Some(header);
         Ok(Some(header))
     }

@@ -72,14 +72,14 @@ impl Thread {
         }
         if is_loaded(OTHERS) {
             return usage(format!(
-                "transport mpi: this process has loaded {OTHERS}, an interface of MPICH that is not MPI 5's, and can have no \
-                 other MPI beside it; load no mpi4py that was built for it, or take Open MPI"
+                "transport mpi: this process has loaded {OTHERS}, an MPICH interface older than MPI 5, and cannot load another \
+                 MPI beside it; do not load an mpi4py built for it, or use Open MPI"
             ));
         }
         let (library, abi) = load(named)?;
         if BEGUN.swap(true, Ordering::SeqCst) {
             return usage(
-                "MPI could not be initialised in this process before, and cannot be again; start it anew".into(),
+                "MPI failed to initialise in this process, and cannot be initialised again; restart the process".into(),
             );
         }
         let (tasks, queue) = channel();
@@ -88,13 +88,13 @@ impl Thread {
         std::thread::Builder::new()
             .name("paceline-mpi".into())
             .spawn(move || run(abi, at, &sender, &queue))
-            .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
+            .map_err(|e| RunError::Failed(format!("cannot start a thread: {e}")))?;
         let (about, owner) = match receiver.recv_timeout(limit) {
             Ok(begun) => begun.map_err(|why| RunError::Usage(format!("MPI ({}): {why}", library.display())))?,
             Err(_) => {
                 return Err(RunError::Failed(format!(
-                    "MPI ({}): MPI_Init has waited {} s for the other ranks; look at their output, or give them more \
-                     time by PACELINE_START_TIMEOUT",
+                    "MPI ({}): MPI_Init has waited {} s for the other ranks; check their output, or raise \
+                     PACELINE_START_TIMEOUT",
                     library.display(),
                     limit.as_secs()
                 )));
@@ -113,17 +113,19 @@ impl Thread {
     fn usable(&self, named: Option<&str>) -> Result<()> {
         let loaded = self.about.library.display();
         if self.process != std::process::id() {
-            return usage("this process was forked from one that uses MPI, and cannot use it; start it anew".into());
+            return usage(
+                "this process was forked from one that uses MPI, and cannot use MPI itself; start a new process".into(),
+            );
         }
         if abandoned() {
             return usage(
-                "MPI cannot be used in this process any more: it failed while an all-reduce of the library was under \
-                 way, which MPI cannot take back; start the processes anew"
+                "MPI cannot be used in this process any more: it failed during an all-reduce of the library, \
+                 which MPI cannot cancel; restart the processes"
                     .into(),
             );
         }
         if named.is_some() && named != self.named.as_deref() {
-            return usage(format!("PACELINE_MPI_LIBRARY: this process has loaded {loaded}; it cannot take another"));
+            return usage(format!("PACELINE_MPI_LIBRARY: this process has already loaded {loaded}"));
         }
         Ok(())
     }
@@ -145,7 +147,7 @@ impl Thread {
                 "{what} over MPI has waited {:.0} s for the other ranks",
                 limit.as_secs_f64()
             ))),
-            Err(RecvTimeoutError::Disconnected) => Err(RunError::Failed("the thread of MPI has ended".into())),
+            Err(RecvTimeoutError::Disconnected) => Err(RunError::Failed("the MPI thread has ended".into())),
         }
     }
 
@@ -183,11 +185,11 @@ fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
         }
     }
     let remedy = if named.is_some() {
-        "PACELINE_MPI_LIBRARY: name libmpi_abi.so.1 of MPICH 5 or newer, or libmpi.so.40 of Open MPI 5, or the folder \
-         that holds it (libmpi.so is a text for linkers in many installations)"
+        "PACELINE_MPI_LIBRARY: name libmpi_abi.so.1 of MPICH 5 or newer, libmpi.so.40 of Open MPI 5, or the folder \
+         that contains it (libmpi.so is a linker script in many installations)"
     } else {
-        "transport mpi: there is no MPI library; start with the mpirun of MPICH 5 or Open MPI 5, or set \
-         PACELINE_MPI_LIBRARY to its libmpi_abi.so.1 or libmpi.so.40"
+        "transport mpi: no MPI library found; start with the mpirun of MPICH 5 or Open MPI 5, or set \
+         PACELINE_MPI_LIBRARY to libmpi_abi.so.1 or libmpi.so.40"
     };
     usage(format!("{remedy}. Tried: {}", tried.join("; ")))
 }
@@ -229,11 +231,9 @@ fn run(abi: Abi, library: PathBuf, sender: &Sender<Begun>, queue: &Receiver<Task
 /// of 1, which is told when it is compared with the launcher's variables.
 fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
     if abi == "standard" && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
-        return Err(
-            "Open MPI's mpirun has started this process, and this is another library: start it with the mpirun \
-                    that belongs to it, or set PACELINE_MPI_LIBRARY to Open MPI's libmpi.so.40"
-                .into(),
-        );
+        return Err("Open MPI's mpirun has started this process, but this is another library: use the mpirun of this \
+                    library, or set PACELINE_MPI_LIBRARY to Open MPI's libmpi.so.40"
+            .into());
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ extern "C" fn finish() {
     let ended = thread.post(|mpi| mpi.finalize());
     if ended.recv_timeout(TELL).is_err() {
         eprintln!(
-            "paceline: rank {}: waits in MPI_Finalize for ranks that have not ended, at most {} s",
+            "paceline: rank {}: waiting in MPI_Finalize for other ranks, at most {} s",
             thread.about.rank,
             FINALIZE.as_secs()
         );

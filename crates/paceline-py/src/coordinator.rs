@@ -182,7 +182,7 @@ impl NamedOperation {
 
     fn data(&self) -> PyResult<Data> {
         let output = self.named.output();
-        output.map(Data).ok_or_else(|| user_error(format!("'{}' has no result of its own yet", self.named.name())))
+        output.map(Data).ok_or_else(|| user_error(format!("'{}' has no result yet", self.named.name())))
     }
 
     fn own(&self) -> Vec<Vec<u64>> {
@@ -190,7 +190,7 @@ impl NamedOperation {
     }
 
     fn source(&self) -> PyResult<u32> {
-        self.named.last_joined().ok_or_else(|| user_error(format!("'{}' is no join that is over", self.named.name())))
+        self.named.last_joined().ok_or_else(|| user_error(format!("'{}' is not a completed join", self.named.name())))
     }
 }
 
@@ -208,7 +208,7 @@ impl Data {
     /// `view` is what the interpreter gives.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("no view is given"));
+            return Err(PyBufferError::new_err("no view given"));
         }
         let output = &slf.get().0;
         let length = ffi::Py_ssize_t::try_from(output.len()).map_err(|e| PyBufferError::new_err(e.to_string()))?;

@@ -264,7 +264,7 @@ impl PyCommunicator {
             root: if from_anybody {
                 0
             } else {
-                u32::try_from(root).map_err(|_| user_error(format!("root: {root} is no rank")))?
+                u32::try_from(root).map_err(|_| user_error(format!("root: {root} is not a rank")))?
             },
             tag,
             sends,

@@ -104,7 +104,7 @@ impl Acceptor {
             match guest.advance() {
                 Progress::Waits if now < guest.since + LIMIT => self.guests.push(guest),
                 Progress::Waits if guest.host.is_spoken_to() => {
-                    self.strangers.add(ip, format!("{ip} began a handshake and did not end it"), false);
+                    self.strangers.add(ip, format!("{ip} did not complete its handshake"), false);
                 }
                 Progress::Waits => self.strangers.add(ip, format!("{ip} connected and said nothing"), false),
                 Progress::Left => {}

@@ -12,21 +12,21 @@ use paceline_transport::error::{Result, RunError};
 pub(super) fn split(address: &str) -> Result<(&str, u16)> {
     let wrong = |what: &str| {
         RunError::Usage(format!(
-            "{address:?} is no address of a rendezvous: {what}; write host:port, for instance 10.0.0.5:29400 or \
+            "{address:?} is not a rendezvous address: {what}; write host:port, for instance 10.0.0.5:29400 or \
              [fd00::5]:29400"
         ))
     };
     let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
     let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(host) => host,
-        None if host.contains(':') => return Err(wrong("an IPv6 address stands in brackets")),
+        None if host.contains(':') => return Err(wrong("put an IPv6 address in brackets")),
         None => host,
     };
     if host.is_empty() {
         return Err(wrong("it has no host"));
     }
     match port.parse() {
-        Ok(0) | Err(_) => Err(wrong("the port is a number from 1 to 65535")),
+        Ok(0) | Err(_) => Err(wrong("the port must be from 1 to 65535")),
         Ok(port) => Ok((host, port)),
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn cannot_listen(address: &str, error: &io::Error) -> String {
             format!("cannot listen on {address}: this machine does not have that address")
         }
         io::ErrorKind::PermissionDenied => {
-            format!("cannot listen on {address}: not permitted; ports below 1024 are for root, choose a higher one")
+            format!("cannot listen on {address}: not permitted; ports below 1024 need root; choose a higher one")
         }
         _ => format!("cannot listen on {address}: {error}"),
     }
@@ -97,8 +97,8 @@ pub fn check_exposure(address: &str, has_secret: bool) -> Result<()> {
         return Ok(());
     }
     Err(RunError::Usage(format!(
-        "{address} can be reached by other machines, and the job has no secret to tell its ranks from strangers: set \
-         PACELINE_SECRET or PACELINE_SECRET_FILE to the same on all ranks (`paceline run` makes one)"
+        "{address} can be reached from other machines, but the job has no secret that keeps strangers out: set \
+         PACELINE_SECRET or PACELINE_SECRET_FILE to the same value on all ranks (`paceline run` makes one)"
     )))
 }
 

@@ -100,7 +100,7 @@ impl Call {
         }
         loop {
             match self.stream.read(self.calling.space()) {
-                Ok(0) => return Err(Missed::Network("closed the connection in the handshake".into())),
+                Ok(0) => return Err(Missed::Network("closed the connection during the handshake".into())),
                 Ok(count) => match self.calling.receive(count).map_err(Missed::Stranger)? {
                     Answer::More => {}
                     Answer::Challenge(proof) => self.send(&proof)?,
@@ -142,7 +142,7 @@ impl Call {
     fn send(&mut self, message: &[u8]) -> Result<(), Missed> {
         match self.stream.write(message) {
             Ok(count) if count == message.len() => Ok(()),
-            Ok(_) => Err(Missed::Network("does not take what is sent".into())),
+            Ok(_) => Err(Missed::Network("does not accept data".into())),
             Err(error) => Err(Missed::network(&error)),
         }
     }
@@ -151,6 +151,6 @@ impl Call {
         if Instant::now() < self.until() {
             return Ok(None);
         }
-        Err(Missed::Network(if self.connected { "does not end the handshake" } else { "does not answer" }.into()))
+        Err(Missed::Network(if self.connected { "does not complete the handshake" } else { "does not answer" }.into()))
     }
 }

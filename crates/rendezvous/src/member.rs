@@ -176,14 +176,14 @@ impl Member<'_> {
                     let why = match broken {
                         Broken::Closed => String::new(),
                         Broken::Io(error) => format!(" ({})", text::plain(&error)),
-                        Broken::Forged => " (what came was not signed by it)".into(),
+                        Broken::Forged => " (its message had a wrong signature)".into(),
                     };
                     return Err(Failure::Lost(format!("rank 0 at {} left before all had come{why}", self.address)));
                 }
             }
             if Instant::now() >= until {
                 return Err(Failure::Final(RunError::Failed(format!(
-                    "rank {} reached rank 0 at {}, which has not heard from all {} ranks in time",
+                    "rank {} reached rank 0 at {}, which was not reached by all {} ranks in time",
                     self.rank, self.address, self.size
                 ))));
             }

@@ -123,18 +123,20 @@ fn check(rank: u32, peers: &[SocketAddr], streams: &[u32]) -> Result<()> {
     let wrong = |what: String| Err(RunError::Usage(what));
     let world = peers.len();
     if streams.len() != world {
-        return wrong(format!("{world} peers, and numbers of streams for {}", streams.len()));
+        return wrong(format!("{world} peers, but stream counts for {}", streams.len()));
     }
     match streams.get(rank as usize) {
         None => return wrong(format!("there is no rank {rank} in a world of {world}")),
         Some(0) => {}
-        Some(_) => return wrong(format!("rank {rank} has no streams to itself")),
+        Some(_) => return wrong(format!("rank {rank} cannot have streams to itself")),
     }
     if let Some(peer) = streams.iter().position(|&count| count > MAX_STREAMS) {
         return wrong(format!("{} data streams to rank {peer} are too many; at most {MAX_STREAMS}", streams[peer]));
     }
     match peers.iter().position(|peer| peer.ip().is_unspecified() || peer.port() == 0) {
-        Some(peer) if world > 1 => wrong(format!("{} is no address at which rank {peer} can be reached", peers[peer])),
+        Some(peer) if world > 1 => {
+            wrong(format!("{} is not an address at which rank {peer} can be reached", peers[peer]))
+        }
         _ => Ok(()),
     }
 }
@@ -271,7 +273,7 @@ impl Weaver<'_> {
                 Ok(())
             }
             _ => {
-                self.acceptor.strangers.add(ip, format!("rank {from} ({ip}) looked for something else here"), true);
+                self.acceptor.strangers.add(ip, format!("rank {from} ({ip}) asked for something else"), true);
                 Ok(())
             }
         }

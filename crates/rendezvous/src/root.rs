@@ -219,7 +219,10 @@ impl Root<'_> {
         if unheard.is_empty() {
             return Ok(());
         }
-        Err(RunError::Failed(format!("{} came, but left before being told of the others", text::ranks(&unheard))))
+        Err(RunError::Failed(format!(
+            "{} came, but left before receiving the addresses of the others",
+            text::ranks(&unheard)
+        )))
     }
 
     /// Tells all who are here, and for a moment those who still come, who would otherwise knock until their deadline. That

@@ -61,8 +61,7 @@ impl fmt::Debug for Secret {
 /// Random bytes that nobody can foresee: secrets, nonces, names of processes.
 pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| RunError::Failed(format!("the system gives no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| RunError::Failed(format!("cannot get random numbers: {error}")))?;
     Ok(bytes)
 }
 

@@ -59,12 +59,12 @@ impl Communicator {
         seen.dedup();
         if seen.len() != ranks.len() || seen.last().is_none_or(|&last| last >= size) {
             return Err(RunError::Usage(format!(
-                "group '{name}': {ranks:?} are no ranks of a job of {size}; each may come once"
+                "group '{name}': {ranks:?} must be distinct ranks of a job of {size}"
             )));
         }
         let Some(me) = ranks.iter().position(|&rank| rank == shared.rank) else {
             return Err(RunError::Usage(format!(
-                "group '{name}' of ranks {ranks:?} has no place for rank {}",
+                "group '{name}' of ranks {ranks:?} does not contain rank {}",
                 shared.rank
             )));
         };
@@ -208,7 +208,7 @@ impl Communicator {
         if (request.step.is_some() || request.pull_only)
             && !built.as_ref().is_some_and(|built| built.algorithm.has_servers())
         {
-            return Err(RunError::Usage("step, pull_only: are for all-reduces by parameter servers".into()));
+            return Err(RunError::Usage("step, pull_only: only all-reduces by parameter servers have them".into()));
         }
         if let (Some(served), Some(built)) = (&self.served, &built)
             && built.algorithm.has_servers()
@@ -341,7 +341,7 @@ impl Communicator {
     /// An order that makes no sense, or a group that has failed.
     #[allow(unsafe_code, reason = "no memory is given: a server has its own")]
     pub(crate) fn serve(&self, order: &Order) -> Result<Arc<Handle>> {
-        let wrong = || RunError::Failed(format!("the workers' order makes no sense: {order:?}"));
+        let wrong = || RunError::Failed(format!("invalid order from the workers: {order:?}"));
         let Order { dtype, op, .. } = *order;
         if order.count.checked_mul(dtype.size() as u64).is_none_or(|bytes| bytes > MOST_SERVED) {
             return Err(wrong());
@@ -406,7 +406,7 @@ impl Communicator {
     fn algorithm_for(&self, request: &CollectiveRequest<'_>) -> Result<Option<Arc<BuiltAlgorithm>>> {
         if request.collective != Collective::AllReduce {
             if let Some(name) = request.strategy {
-                return Err(RunError::Usage(format!("strategy '{name}': only an all_reduce has one")));
+                return Err(RunError::Usage(format!("strategy '{name}': only all_reduce has a strategy")));
             }
             return Ok(None);
         }

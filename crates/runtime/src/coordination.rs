@@ -112,7 +112,7 @@ impl Job {
                 }
                 driver.run_thread();
             })
-            .map_err(|e| RunError::Failed(format!("a thread cannot be started: {e}")))?;
+            .map_err(|e| RunError::Failed(format!("cannot start a thread: {e}")))?;
         Ok(Coordinator {
             shared,
             data,
@@ -240,8 +240,8 @@ impl Coordinator {
     /// Ends the thread; what is in flight fails.
     pub fn close(&self) {
         let error = RunError::Failed(
-            "the coordinator was closed by hvd.shutdown() or with its process set; what was made before hvd.init() is to be \
-             made anew".into(),
+            "the coordinator was closed by hvd.shutdown() or with its process set; create optimizers and process sets again \
+             after hvd.init()".into(),
         );
         self.shared.close(&error);
         if let Some(planner) = &self.planner {

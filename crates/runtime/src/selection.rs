@@ -166,7 +166,9 @@ impl AlgorithmSelection {
             if let Some(chunk) = settings.chunk
                 && algorithm.cut.is_none()
             {
-                return Err(RunError::Usage(format!("chunk {chunk:?}: strategy {name} is not cut; leave it out")));
+                return Err(RunError::Usage(format!(
+                    "chunk {chunk:?}: strategy {name} does not cut its buckets; leave it out"
+                )));
             }
             return Ok(AlgorithmSelection {
                 table: vec![(u64::MAX, BuiltAlgorithm::new(algorithm, topology)?)],
@@ -175,7 +177,7 @@ impl AlgorithmSelection {
         }
         if settings.chunk.is_some() {
             return Err(RunError::Usage(
-                "chunk: without a strategy the pieces are chosen by size; name a strategy, or leave it out".into(),
+                "chunk: without a strategy, the chunk size is chosen by message size; name a strategy, or leave chunk out".into(),
             ));
         }
         let small = Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole));

@@ -30,7 +30,7 @@ impl Job {
             let key = (order.group.clone(), order.workers.clone());
             if !groups.0.contains_key(&key) {
                 if order.workers.iter().any(|&rank| rank >= shared.workers()) {
-                    return Err(RunError::Failed(format!("the workers' order makes no sense: {order:?}")));
+                    return Err(RunError::Failed(format!("invalid order from the workers: {order:?}")));
                 }
                 let group = Communicator::served(shared, &order.workers, &order.group)?;
                 groups.0.insert(key.clone(), Arc::new(group));

@@ -25,7 +25,7 @@ impl RunError {
         RunError::Failed(if theirs == mine {
             format!(
                 "operation {number}{label}: {me} and {them} both called {mine}, but with different strategies or \
-                 pieces; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
+                 chunk sizes; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
             )
         } else {
             format!(

@@ -1,4 +1,4 @@
-//! A rank that knows the secret, and sends what is no fragment: its stream ends with the reason, and nothing else does.
+//! A rank that knows the secret, and sends an invalid fragment: its stream ends with the reason, and nothing else does.
 use std::io::Read;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;

@@ -67,7 +67,7 @@ fn shares(
         }
         Some(counts) => Ok(counts.to_vec()),
         None if !total.is_multiple_of(u64::from(size)) => usage(format!(
-            "{name}: {total} elements of the {what} cannot be shared equally by {size} ranks; give counts"
+            "{name}: the {total} elements of the {what} cannot be divided equally among {size} ranks; give counts"
         )),
         None => Ok(vec![total / u64::from(size); size as usize]),
     }
@@ -77,7 +77,7 @@ fn expect(request: &CollectiveRequest<'_>, what: &str, is: u64, wanted: u64) -> 
     if is == wanted {
         return Ok(());
     }
-    usage(format!("{}: the {what} has {is} elements, {wanted} are needed", request.collective.name()))
+    usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
 }
 
 /// Checks a request and lays out its memory. Elements that stay at this rank are copied here.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
     if (request.collective.rooted() || (request.collective == Collective::SendRecv && !request.from_anybody))
         && root >= size
     {
-        return usage(format!("{}: rank {root} of a group of {size}", request.collective.name()));
+        return usage(format!("{}: rank {root} is not in a group of {size}", request.collective.name()));
     }
     let lay = |space: &mut Space, memory: &[Memory]| {
         for &(address, elements) in memory {
@@ -192,7 +192,7 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             lay(&mut space, memory);
             let peer = (!request.from_anybody).then_some(root);
             if peer == Some(me) {
-                return usage(format!("send/recv: rank {me} with itself"));
+                return usage(format!("send/recv: rank {me} cannot exchange with itself"));
             }
             let program = SendRecv { peer: root, sends: request.sends, len };
             let point_to_point = Some(PointToPoint { peer, tag: request.tag, sends: request.sends });

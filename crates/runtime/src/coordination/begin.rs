@@ -69,7 +69,7 @@ fn show(timeline: &Timeline, (bucket, named): (&AgreedBucket, &[Option<Arc<Named
 fn understand(terms: &Terms) -> Result<(Collective, ReduceOp, Dtype)> {
     let unknown = |error: UnknownName| {
         RunError::Failed(format!(
-            "ranks agreed on what this one does not know: {error}; install the same paceline everywhere"
+            "the ranks agreed on an operation that this rank does not know: {error}; install the same paceline on all hosts"
         ))
     };
     let collective: Collective = terms.call.parse().map_err(unknown)?;
@@ -161,7 +161,7 @@ fn submit(
 
 fn bytes(elements: u64, dtype: Dtype) -> Result<usize> {
     let bytes = usize::try_from(elements).ok().and_then(|elements| elements.checked_mul(dtype.size()));
-    bytes.ok_or_else(|| RunError::Failed(format!("{elements} elements of {} are too many", dtype.name())))
+    bytes.ok_or_else(|| RunError::Failed(format!("{elements} elements of {} do not fit into memory", dtype.name())))
 }
 
 /// Elements of each rank: rows as equal as can be, the first ranks have one more.

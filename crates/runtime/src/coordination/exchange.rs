@@ -56,7 +56,7 @@ impl Machine {
         self.last_contact = Instant::now();
         let bytes = memory.copy();
         let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|&word| i32::from_ne_bytes(word)).collect();
-        Tally::decode(&numbers).ok_or_else(|| RunError::Failed("a vote of the coordinator is garbled".into()))
+        Tally::decode(&numbers).ok_or_else(|| RunError::Failed("invalid vote in the coordinator".into()))
     }
 
     /// All ranks' reports, on the first.
@@ -74,7 +74,7 @@ impl Machine {
             inputs: &inputs,
             outputs: if first { outputs } else { &[] },
             counts: first.then_some(&lengths[..]),
-            label: "what each asks for",
+            label: "requests of each rank",
             ..CollectiveRequest::default()
         };
         self.exchange(&request, &both, closed, None)?;
@@ -98,7 +98,7 @@ impl Machine {
         let length = self.lengths(text.len() as u64, closed)?[0];
         let memory = Arc::new(if decided.is_some() { Output::with(&text) } else { Output::new(length as usize) });
         let inputs = [(memory.address(), length)];
-        let label = "what begins";
+        let label = "which operations begin";
         let request = CollectiveRequest {
             collective: Collective::Broadcast,
             inputs: &inputs,
@@ -119,7 +119,7 @@ impl Machine {
             dtype: Dtype::Int64,
             inputs: &inputs,
             outputs: &outputs,
-            label: "how much each has to say",
+            label: "lengths of the requests",
             ..CollectiveRequest::default()
         };
         self.exchange(&request, &memory, closed, None)?;
@@ -127,7 +127,7 @@ impl Machine {
         let lengths: Vec<u64> = bytes.as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word)).collect();
         match lengths.iter().try_fold(0u64, |all, &length| all.checked_add(length)) {
             Some(all) if all <= LONGEST => Ok(lengths),
-            _ => Err(RunError::Failed(format!("ranks have more than {LONGEST} bytes to say of their tensors"))),
+            _ => Err(RunError::Failed(format!("the requests of all ranks exceed {LONGEST} bytes"))),
         }
     }
 
@@ -169,10 +169,9 @@ impl Machine {
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec(value)
-        .map_err(|e| RunError::Failed(format!("what ranks tell each other cannot be written: {e}")))
+    serde_json::to_vec(value).map_err(|e| RunError::Failed(format!("cannot encode a coordinator message: {e}")))
 }
 
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
-    serde_json::from_slice(text).map_err(|e| RunError::Failed(format!("what a rank told the others is garbled: {e}")))
+    serde_json::from_slice(text).map_err(|e| RunError::Failed(format!("invalid coordinator message: {e}")))
 }

@@ -93,24 +93,26 @@ impl Named {
             Collective::AllGather => (row.checked_mul(rows), 1),
             Collective::AllToAll => (row.checked_mul(rows), size as usize),
             Collective::Barrier => (Some(0), 0),
-            _ => return wrong("a coordinator has no such operation".into()),
+            _ => return wrong("coordinators do not support this operation".into()),
         };
         if own.len() != parts {
-            return wrong(format!("{} numbers of rows, {parts} are needed", own.len()));
+            return wrong(format!("got {} row counts; {parts} needed", own.len()));
         }
         if elements != Some(given) {
             return wrong(format!(
-                "the memory has {given} elements, the shape {shape:?} with rows {own:?} another number"
+                "the memory has {given} elements, which does not match shape {shape:?} with rows {own:?}"
             ));
         }
         if collective.reduces() && (op.is_none() || known.is_none()) {
-            return wrong(format!("elements of {dtype} cannot be combined; give op, and one of the runtime's dtypes"));
+            return wrong(format!(
+                "elements of {dtype} cannot be combined; give op and a dtype that the runtime supports"
+            ));
         }
         if collective == Collective::ReduceScatter && shape.is_empty() {
-            return wrong("a tensor without dimensions cannot be scattered".into());
+            return wrong("a scalar cannot be scattered".into());
         }
         if (collective == Collective::Broadcast) != root.is_some() || root.is_some_and(|root| root >= size) {
-            return wrong(format!("the root is {root:?} in a group of {size}"));
+            return wrong(format!("root {root:?} is invalid in a group of {size}"));
         }
         let op = op.filter(|_| collective.reduces());
         let bytes = row.saturating_mul(known.unwrap_or(Dtype::Uint8).size() as u64);
@@ -239,8 +241,8 @@ impl Named {
     pub(super) fn complete(&self) -> Result<()> {
         match self.status.get() {
             Some((status, place)) if status.absent(*place) => Err(RunError::Failed(format!(
-                "tensor '{}': another rank did not have it in this step, or with another shape or dtype; have all ranks \
-                 change their models together, or take --coordinator negotiate, which says which rank it is",
+                "tensor '{}': another rank did not have it in this step, or had it with another shape or dtype; change the \
+                 model on all ranks together, or use --coordinator negotiate, which names the rank",
                 self.name()
             ))),
             _ => Ok(()),

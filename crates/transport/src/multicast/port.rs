@@ -59,11 +59,11 @@ impl Port {
     pub fn open(address: SocketAddrV4, interface: IpAddr, receives: bool) -> Result<Port> {
         let wrong = |what: String| RunError::Usage(format!("multicast {address}: {what}"));
         if !address.ip().is_multicast() || address.port() == 0 {
-            return Err(wrong("is no group's address and port; write one such as 239.77.0.0:47700".into()));
+            return Err(wrong("is not a multicast address and port; use for example 239.77.0.0:47700".into()));
         }
         let IpAddr::V4(interface) = interface.to_canonical() else {
             return Err(wrong(format!(
-                "the interface {interface} has IPv6; choose one with IPv4 by PACELINE_INTERFACE"
+                "the interface {interface} has IPv6; choose one with IPv4 in PACELINE_INTERFACE"
             )));
         };
         let refused = |e: io::Error| wrong(format!("cannot be used on {interface}: {e}"));
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_said() {
-        assert!(message("10.0.0.1:47700", "127.0.0.1").contains("is no group's address"));
-        assert!(message("239.77.0.0:0", "127.0.0.1").contains("is no group's address"));
+        assert!(message("10.0.0.1:47700", "127.0.0.1").contains("is not a multicast address"));
+        assert!(message("239.77.0.0:0", "127.0.0.1").contains("is not a multicast address"));
         assert!(message("239.77.0.0:47700", "::1").contains("has IPv6"));
         // TEST-NET-1 of RFC 5737: nobody's.
         assert!(message("239.77.0.0:47700", "192.0.2.77").contains("cannot be used on 192.0.2.77"));

@@ -80,7 +80,7 @@ impl Segment {
         let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = size(address.ranks);
-        let foreign = || std::io::Error::other("it is not the segment that the rank announced");
+        let foreign = || std::io::Error::other("this is not the segment that the rank announced");
         // Another process namespace may have another process, with another file, under the same numbers.
         if fstat(&file)?.st_size != bytes as i64 {
             return Err(foreign());

@@ -122,7 +122,7 @@ impl Stream {
         self.start += HEADER_BYTES;
         let header = FragmentHeader::decode(&bytes).filter(|header| header.bytes as usize <= FRAGMENT);
         let header =
-            header.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent what is no fragment"))?;
+            header.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the peer sent an invalid fragment"))?;
         (self.front, self.received) = (Some(header), 0);
         self.collects = false;
         Ok(self.front)
