@@ -12,26 +12,26 @@ use crate::program::SendRecv;
 use paceline_transport::error::RunError;
 use paceline_transport::header::{Collective, FragmentHeader};
 
-/// What a fragment is to this group.
+/// How a fragment relates to this group.
 pub(super) enum Found {
-    /// Its operation is over or has failed.
+    /// Its operation has completed or failed.
     Past,
-    /// It has not begun here.
+    /// Its operation has not begun here.
     Later,
-    /// This one.
+    /// Its operation is in flight.
     InFlight(At),
 }
 
-/// Where an operation in flight is.
+/// Identifies an operation in flight.
 #[derive(Clone, Copy)]
 pub(super) enum At {
-    /// In the order.
+    /// In the order: index, part, lane.
     Op(usize, usize, u32),
-    /// Among the sends and receives.
+    /// Index among the sends and receives.
     PointToPoint(usize),
 }
 
-/// Whether an operation that was begun goes on: it may wait for others before it.
+/// Whether an operation that was submitted is running: it may have to wait for earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
     NotYet,
@@ -48,17 +48,17 @@ pub(super) struct Group {
     pub id: u32,
     ranks: Vec<u32>,
     me: u32,
-    /// Number of the first of `ops`.
+    /// Number of the first operation in `ops`.
     base: u32,
     ops: VecDeque<Slot>,
     point_to_point: Vec<Operation>,
-    /// Sends and receives so far: by rank in the group, tag, and whether sent.
+    /// Numbers of sends and receives so far, by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
     broken: Option<RunError>,
     depth: Depth,
-    /// Bytes of operations that may begin before the oldest is over.
+    /// Bytes of operations that may begin before the oldest has completed.
     ahead: u64,
-    /// Operations have been in steps: only then is anybody looked for who meets at the end of one.
+    /// Whether operations have belonged to training steps. Only then is the end of a step looked for.
     steps: bool,
 }
 
@@ -72,7 +72,7 @@ impl Group {
         !self.ops.is_empty() || !self.point_to_point.is_empty()
     }
 
-    /// Whether it has come to its end without a failure.
+    /// Whether the group is idle and has not failed.
     pub fn whole(&self) -> bool {
         !self.busy() && self.broken.is_none()
     }
@@ -100,7 +100,7 @@ impl Group {
         *counter - 1
     }
 
-    /// The operation a fragment is for. A receive from anybody is bound to the sender here.
+    /// The operation that a fragment is for. Binds a receive from any rank to the sender.
     pub fn find(&mut self, header: &FragmentHeader) -> Found {
         if self.broken.is_some() {
             return Found::Past;
@@ -120,7 +120,7 @@ impl Group {
         }
     }
 
-    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    /// Whether the operation is running, if the fragment is for a role through which sums stream.
     pub fn streams(&self, header: &FragmentHeader) -> Option<Opened> {
         let slot = self.ops.get(header.seq.wrapping_sub(self.base) as usize)?;
         let part = slot.operation.as_ref()?.parts.iter().find(|part| part.role == u32::from(header.to))?;
@@ -171,7 +171,7 @@ impl Group {
         step::deliver(operation, part, header, lane, (rank, &view), wires)
     }
 
-    /// Goes on with the lane that has just received something.
+    /// Advances the lane that has just received something.
     pub fn advance(
         &mut self,
         at: At,
@@ -199,7 +199,7 @@ impl Group {
         Ok(())
     }
 
-    /// Does what can be done; whether anything was.
+    /// Does what can be done now; returns whether anything was.
     pub fn run(
         &mut self,
         wires: &mut Wires,
@@ -219,7 +219,7 @@ impl Group {
                 ahead += if *opened { *bytes } else { 0 };
             }
             let Some(operation) = operation else { continue };
-            // What waits for a step's other operations must not keep them from beginning.
+            // Operations that wait for others of their step must not keep those from beginning.
             if !*opened && operation.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
                 break;
             }
@@ -250,7 +250,7 @@ impl Group {
         Ok(any)
     }
 
-    /// In which order operations are worked on, if not in their own: of steps whose servers have met, by priority.
+    /// The order to work on operations, if it is not their own: steps whose servers have met go by priority.
     fn order(&self) -> Option<Vec<usize>> {
         let released =
             |operation: &Operation| operation.step.is_some() && operation.parts.iter().any(|part| part.released);
@@ -268,7 +268,8 @@ impl Group {
         Some(order)
     }
 
-    /// Where a step's last operation has come: servers whose gradients have all come say so, and all go on when all have.
+    /// Handles the last operation of a step: servers that have all their gradients announce it, and all continue once
+    /// all have.
     fn meet_steps(&mut self, wires: &mut Wires) -> bool {
         let ends =
             |slot: &Slot| slot.operation.as_ref().is_some_and(|operation| operation.step.is_some_and(|step| step.last));
@@ -297,7 +298,7 @@ impl Group {
                 }
             }
             if let Some(operation) = &mut self.ops[last].operation {
-                // Workers of this process do not meet anybody.
+                // Workers of this process do not take part in the barrier.
                 let meeting = &operation.meeting;
                 operation.step_released =
                     operation.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
@@ -345,7 +346,7 @@ impl Group {
         Ok(any)
     }
 
-    /// Ends an operation whose lanes are over.
+    /// Completes an operation whose lanes are done.
     fn settle(&mut self, index: usize, completions: &mut Vec<Completion>) -> bool {
         if !self.ops[index].operation.as_ref().is_some_and(Operation::is_done) {
             if let Some(operation) = &self.ops[index].operation {
@@ -359,7 +360,7 @@ impl Group {
         true
     }
 
-    /// Ends everything because of an error found here, which others must hear of.
+    /// Fails all operations because of an error found here, which the other ranks must be told.
     pub fn give_up(
         &mut self,
         error: RunError,
@@ -371,7 +372,7 @@ impl Group {
         Failure { group: self.id, error }
     }
 
-    /// Ends everything.
+    /// Fails all operations.
     pub fn fail(
         &mut self,
         error: &RunError,
@@ -422,14 +423,15 @@ fn run_part(
             }
             any |= step::advance(operation, part, lane, view, wires, unexpected)?;
         }
-        // Lanes in which this role has no part are over at once.
+        // Lanes in which this role has no part are done at once.
         if !operation.parts[part].lanes.front().is_some_and(|lane| lane.state == State::Done) {
             return Ok(any);
         }
     }
 }
 
-/// The barrier: the first role that has one counts, and releases all. `stands`: whether a role of this process has come.
+/// The barrier: the first role that has one counts arrivals and releases all. `stands`: whether a role of this process
+/// has arrived.
 fn meet(operation: &mut Operation, view: &GroupView<'_>, wires: &mut Wires, stands: impl Fn(&Part) -> bool) -> bool {
     let Some(&counts) = operation.meeting.first() else { return false };
     let mut any = false;

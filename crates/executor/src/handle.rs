@@ -8,36 +8,36 @@ const PENDING: u8 = 0;
 const FINISHED: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Shared by the caller, the executor and the monitor.
+/// Shared by the caller, the executor and the failure detector.
 #[derive(Debug, Default)]
 pub struct Handle {
     state: AtomicU8,
     error: Mutex<Option<RunError>>,
-    /// Fragments sent and received so far: whether it moves.
+    /// Fragments sent and received so far, which show progress.
     pub moved: AtomicU64,
-    /// Of a receive from anybody: from whom.
+    /// The sender that a receive from any rank was matched with.
     pub(crate) source: AtomicU32,
-    /// The caller asks for a notice with this number.
+    /// Set if the caller wants a notice with this number.
     pub notify: Option<u64>,
-    /// In the timeline; 0: none is recorded.
+    /// Number in the timeline; 0: not recorded.
     pub number: AtomicU64,
 }
 
 impl Handle {
-    /// Pending.
+    /// A pending operation.
     #[must_use]
     pub fn new(notify: Option<u64>) -> Handle {
         Handle { notify, ..Handle::default() }
     }
 
-    /// Whether it is over, well or not.
+    /// Whether it has completed or failed.
     #[inline]
     #[must_use]
     pub fn done(&self) -> bool {
         self.state.load(Ordering::Acquire) != PENDING
     }
 
-    /// How it ended; `Ok` while it has not.
+    /// The result; `Ok` while pending.
     ///
     /// # Errors
     /// Why it failed.
@@ -49,18 +49,18 @@ impl Handle {
         Err(error.unwrap_or_else(|| RunError::Failed("the operation failed".into())))
     }
 
-    /// The rank a finished receive came from.
+    /// The sender of a completed receive.
     #[must_use]
     pub fn source(&self) -> u32 {
         self.source.load(Ordering::Relaxed)
     }
 
-    /// It is over, and went well.
+    /// Marks the operation as completed.
     pub fn finish(&self) {
         self.state.store(FINISHED, Ordering::Release);
     }
 
-    /// It has failed.
+    /// Marks the operation as failed.
     pub fn fail(&self, error: RunError) {
         *self.error.lock() = Some(error);
         self.state.store(FAILED, Ordering::Release);

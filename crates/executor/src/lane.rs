@@ -1,11 +1,11 @@
-//! How far a lane is.
+//! Progress of a lane.
 use super::wires::Wires;
 use paceline_transport::channel::SendTicket;
 
-/// All of a message has gone or come. (A message without payload is a fragment, too.)
+/// The whole message has been moved. (A message without payload is one fragment, too.)
 pub(super) const ALL: u64 = u64::MAX;
 
-/// Elements that have gone to or come from each peer of a step.
+/// Elements sent to or received from each peer of a step.
 #[derive(Default)]
 pub(super) struct Moved {
     /// The only peer, or the first.
@@ -13,7 +13,7 @@ pub(super) struct Moved {
     /// The others.
     more: Vec<u64>,
     complete: u32,
-    /// When the first fragment of each moved; only while a timeline is recorded.
+    /// When the first fragment of each message moved; only while a timeline is recorded.
     since: Vec<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Moved {
         self.complete += u32::from(elements == ALL);
     }
 
-    /// The first fragment to or from a peer moves now.
+    /// Records when the first fragment to or from a peer begins to move.
     pub fn begin(&mut self, peer: u32, now: u64) {
         if self.since.len() <= peer as usize {
             self.since.resize(peer as usize + 1, 0);
@@ -42,7 +42,7 @@ impl Moved {
         self.since[peer as usize] = now;
     }
 
-    /// When it did; none if nothing was recorded then.
+    /// When it began to move; `None` if it was not recorded.
     pub fn since(&self, peer: u32) -> Option<u64> {
         self.since.get(peer as usize).copied().filter(|&since| since > 0)
     }
@@ -63,7 +63,7 @@ impl Moved {
 pub(super) enum State {
     #[default]
     Running,
-    /// At the barrier.
+    /// Waiting at the barrier.
     Parked,
     Done,
 }
@@ -71,14 +71,14 @@ pub(super) enum State {
 /// A zero-copy send that the peer has not read yet.
 #[derive(Clone, Copy)]
 pub(super) struct ZeroCopySend {
-    /// Of the job.
+    /// Rank in the job.
     pub rank: u32,
     pub ticket: SendTicket,
     /// Elements sent once it has.
     pub upto: u64,
 }
 
-/// Which wires have not taken what a lane last wanted to send.
+/// Which wires refused what the lane last tried to send.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Refused {
     #[default]
@@ -88,7 +88,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Another has not.
+    /// Another wire refused.
     pub fn by(&mut self, wire: u32) {
         *self = if *self == Refused::Not { Refused::By(wire) } else { Refused::BySeveral };
     }
@@ -99,18 +99,18 @@ impl Refused {
 pub(super) struct Lane {
     pub pc: u32,
     pub state: State,
-    /// Of the step's send: what has gone, so that it may change.
+    /// For the send of the step: elements sent, whose memory may change.
     pub sent: Moved,
     /// The zero-copy send in flight.
     pub zero_copy: Option<ZeroCopySend>,
-    /// Whose fault it is that the step's send has not gone.
+    /// Which wires block the send of the step.
     pub refused: Refused,
-    /// Of the step's receive, or of the receive behind the send it is at.
+    /// For the receive of the step, or for the receive after the send it is at.
     pub got: Moved,
 }
 
 impl Lane {
-    /// Whether it can surely not go on, except by what comes for it.
+    /// Whether only an incoming fragment can advance this lane.
     pub fn stuck(&self, wires: &Wires) -> bool {
         matches!(self.refused, Refused::By(wire) if wires.full(wire))
     }

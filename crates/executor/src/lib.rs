@@ -1,19 +1,19 @@
-//! Runs programs on real buffers over channels, never waiting: whoever drives it calls [`Executor::progress`].
+//! Runs programs on real buffers over channels. Never blocks: the driving thread calls [`Executor::progress`].
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `operation` | an operation in flight: its parts (one a role), their lanes |
-//! | `lane` | how far a lane is in its step |
-//! | `step` | a lane's steps, and receiving their fragments |
+//! | `operation` | an operation in flight: its parts (one per role) and their lanes |
+//! | `lane` | the progress of a lane in its step |
+//! | `step` | executing the steps of a lane, and receiving their fragments |
 //! | `send` | sending the fragments of a step |
 //! | `unexpected` | fragments that arrived before their receive was ready |
-//! | `limits` | how much is held and begun ahead |
+//! | `limits` | limits on buffering and on beginning ahead |
 //! | `group` | the operations of a communicator in their order |
 //! | `offload` | operations that the offload library of the transport runs |
 //! | `wires` | the channels by rank, and which of them are lost |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`handle`] | the caller's view of an operation in flight |
-//! | [`timeline`] | what a rank did when |
+//! | [`timeline`] | records what a rank did, and when |
 mod group;
 pub mod handle;
 mod lane;
@@ -43,24 +43,24 @@ use paceline_transport::error::RunError;
 use paceline_transport::header::FragmentHeader;
 use unexpected::UnexpectedQueue;
 
-/// A group that cannot go on.
+/// A group that has failed.
 #[derive(Debug)]
 pub struct Failure {
     /// The communicator.
     pub group: u32,
-    /// Why.
+    /// The cause.
     pub error: RunError,
 }
 
-/// An operation that is over.
+/// An operation that has completed or failed.
 pub struct Completion {
     /// The caller's handle.
     pub handle: Arc<Handle>,
     /// The communicator.
     pub group: u32,
-    /// Its number; none for a send or receive.
+    /// Its number; `None` for a send or receive.
     pub seq: Option<u32>,
-    /// The owner of the memory.
+    /// The owner of its memory.
     pub keep: Option<Box<dyn Any + Send>>,
 }
 
@@ -69,14 +69,14 @@ pub struct Executor {
     wires: Wires,
     limits: Limits,
     groups: Vec<Group>,
-    /// Communicators that were dropped.
+    /// Communicators that were destroyed.
     gone: HashSet<u32>,
     unexpected: UnexpectedQueue,
-    /// Since when whoever drives has slept and found nothing to do. Callers wait in short slices: it outlasts them.
+    /// Since when the driving thread has slept without finding work. Callers wait in short slices; this outlasts them.
     pub stuck_since: Option<Instant>,
-    /// Operations that have ended since the caller last looked.
+    /// Operations that have completed or failed since the caller last looked.
     pub completions: Vec<Completion>,
-    /// Groups that have failed since.
+    /// Groups that have failed since the caller last looked.
     pub failures: Vec<Failure>,
 }
 
@@ -87,7 +87,7 @@ impl Executor {
         Executor::with_limits(wires, Limits::default())
     }
 
-    /// The same, within these limits.
+    /// An executor over these channels, with these limits.
     #[must_use]
     pub fn with_limits(mut wires: Wires, limits: Limits) -> Executor {
         wires.limit(&limits);
@@ -109,7 +109,7 @@ impl Executor {
         &mut self.wires
     }
 
-    /// Adds a communicator of these ranks, `me` being this process's place in it.
+    /// Adds a communicator of these ranks; `me` is the index of this process in it.
     pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
         let depth = if self.wires.near(&ranks) { Depth::NEAR } else { Depth::far(ranks.len()) };
         self.groups.push(Group::new(id, ranks, me, depth.within(&self.limits), self.limits.ahead));
@@ -124,7 +124,7 @@ impl Executor {
         group.begin(spec, &mut self.completions);
     }
 
-    /// Does what can be done now; whether anything was.
+    /// Does what can be done now; returns whether anything was.
     pub fn progress(&mut self) -> bool {
         let mut any = self.wires.look();
         let mut at = 0;
@@ -196,7 +196,7 @@ impl Executor {
             at += 1;
             let Some(header) = self.wires.front(wire) else { continue };
             let streams = self.streams(&header);
-            // What waits for an operation that may not begin here may block the end of those that have begun.
+            // A fragment for an operation that may not begin here yet may block the end of operations that have begun.
             if self.unexpected.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
                 continue;
             }
@@ -220,19 +220,19 @@ impl Executor {
         false
     }
 
-    /// If the fragment is for a role through which sums stream: whether its operation goes on already.
+    /// Whether the operation is running, if the fragment is for a role through which sums stream.
     fn streams(&self, header: &FragmentHeader) -> Option<Opened> {
         self.groups.iter().find(|group| group.id == header.group).and_then(|group| group.streams(header))
     }
 
-    /// Ends all operations of a group with an error; later ones fail at once.
+    /// Fails all operations of a group; later ones fail at once.
     pub fn fail_group(&mut self, id: u32, error: &RunError) {
         if let Some(group) = self.groups.iter_mut().find(|g| g.id == id) {
             group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.completions);
         }
     }
 
-    /// Ends everything.
+    /// Fails all operations of all groups.
     pub fn fail_all(&mut self, error: &RunError) {
         for group in &mut self.groups {
             group.fail(error, &mut self.wires, &mut self.unexpected, &mut self.completions);
@@ -246,7 +246,7 @@ impl Executor {
         }
     }
 
-    /// Drops a communicator; what still comes for it is discarded.
+    /// Removes a communicator. Fragments that still arrive for it are discarded.
     pub fn remove_group(&mut self, id: u32) {
         if self.groups.iter().any(|group| group.id == id && !group.busy()) {
             self.wires.forget(id, false);

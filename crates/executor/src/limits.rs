@@ -14,7 +14,8 @@ pub struct Limits {
     /// The same for sums that stream through this process, which need not arrive faster than they are forwarded. Also the
     /// amount by which that limit grows each time nothing else helps.
     pub unexpected_streams: usize,
-    /// Bytes of operations that may begin before the oldest has completed. This bounds the unexpected messages of peers.
+    /// Bytes of operations that may begin before the oldest has completed. This also bounds the unexpected messages of
+    /// peers.
     pub ahead: u64,
     /// Most lanes in flight for a role of an operation; a communicator may use fewer.
     pub window: u32,

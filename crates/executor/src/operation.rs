@@ -15,17 +15,17 @@ use paceline_kernels::reduce::{Kernel, kernel, scale};
 use paceline_transport::header::Signature;
 use paceline_transport::space::Space;
 
-/// How much of a communicator's work is in flight at once.
+/// How much work of a communicator is in flight at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Depth {
     /// Lanes of a part.
     pub window: u32,
-    /// Lanes of all operations; the oldest come first.
+    /// Lanes of all operations; the oldest operations come first.
     pub lanes: usize,
 }
 
 impl Depth {
-    /// Ranks that share memory: few, so that what is received, combined and passed on stays in the cache.
+    /// For ranks that share memory: few lanes, so that what is received, combined and forwarded stays in the cache.
     pub const NEAR: Depth = Depth { window: 8, lanes: 16 };
 
     /// Over a network: enough to keep links busy while pieces wait for others. A ring of W workers needs W; a tree needs
@@ -34,25 +34,25 @@ impl Depth {
         Depth { window: (ranks as u32).max(64), lanes: (2 * ranks).max(256) }
     }
 
-    /// No deeper than the limits.
+    /// Applies the limits.
     pub fn within(self, limits: &Limits) -> Depth {
         Depth { window: self.window.min(limits.window).max(1), lanes: self.lanes.min(limits.lanes) }
     }
 }
 
-/// What is to be done when all lanes are over.
+/// What to do once all lanes are done.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish {
-    /// Elements of the first part's space that are multiplied: offset, length.
+    /// Elements of the first part's space to multiply: offset, length.
     pub scaled: (u64, u64),
-    /// By this.
+    /// The factor.
     pub factor: f64,
 }
 
 /// The two ends of a send or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointToPoint {
-    /// The other rank in the group; none: a receive from anybody.
+    /// The other rank in the group; `None`: a receive from any rank.
     pub peer: Option<u32>,
     /// The user's tag.
     pub tag: u32,
@@ -60,17 +60,17 @@ pub struct PointToPoint {
     pub sends: bool,
 }
 
-/// Of an all-reduce by parameter servers: its place in a training step, at whose end servers meet: none sends a sum of the
-/// step before all gradients of it have come to all of them.
+/// The place of an all-reduce by parameter servers in a training step. Servers meet at the end of each step: none sends
+/// a sum of the step before all gradients have reached all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InStep {
-    /// No more comes in this step.
+    /// The last all-reduce of the step.
     pub last: bool,
-    /// Servers send lower ones first.
+    /// Servers send sums with lower values first.
     pub priority: u32,
 }
 
-/// An operation as the caller gives it to the executor.
+/// An operation as the caller submits it.
 pub struct OperationSpec {
     /// What all ranks must agree on.
     pub signature: Signature,
@@ -80,40 +80,40 @@ pub struct OperationSpec {
     pub roles: Vec<(u32, Space)>,
     /// Whether large pieces are sent without a copy.
     pub zero_copy: bool,
-    /// Of a send or receive.
+    /// For a send or receive.
     pub point_to_point: Option<PointToPoint>,
-    /// Its place in a step.
+    /// Its place in a training step.
     pub step: Option<InStep>,
-    /// What results are multiplied by where the program completes them.
+    /// Factor that results are multiplied by as the program completes them.
     pub factor: Option<f64>,
-    /// Afterwards.
+    /// What to do at the end.
     pub finish: Option<Finish>,
-    /// The user's name of the tensors, or nothing.
+    /// The user's name for the tensors, or empty.
     pub label: String,
-    /// For the caller.
+    /// The caller's handle.
     pub handle: Arc<Handle>,
-    /// The owner of the memory, held until the end.
+    /// The owner of the memory, kept until the end.
     pub keep: Option<Box<dyn Any + Send>>,
 }
 
-/// A role's part.
+/// The part of one role.
 pub(super) struct Part {
     pub role: u32,
     pub space: Space,
     pub total: u32,
-    /// Number of the first of `lanes`.
+    /// Number of the first lane in `lanes`.
     pub first: u32,
     pub lanes: VecDeque<Lane>,
-    /// Lanes in flight at once.
+    /// Most lanes in flight at once.
     window: u32,
-    /// Lanes that will meet the barrier, and that stand there.
+    /// Lanes that reach the barrier, and how many wait there.
     pub barriers: u32,
     pub parked: u32,
-    /// The others have been told that they stand there.
+    /// The other roles have been told that all of them have arrived.
     pub announced: bool,
     pub released: bool,
-    /// All lanes wait for messages that had not come when so many had been put aside: until more are, what comes over the
-    /// channels alone makes them go on.
+    /// No lane can advance until a fragment arrives: none could when this many unexpected fragments had been queued.
+    /// Cleared when more are queued or something else changes.
     pub settled: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Part {
         self.first == self.total
     }
 
-    /// Drops finished lanes and opens new ones.
+    /// Drops finished lanes and opens new ones; returns whether it opened any.
     pub fn shift(&mut self) -> bool {
         while self.lanes.front().is_some_and(|lane| lane.state == State::Done) {
             self.lanes.pop_front();
@@ -152,7 +152,7 @@ pub(super) struct Operation {
     pub factor: Option<f64>,
     finish: Option<Finish>,
     pub label: String,
-    /// In the timeline.
+    /// Number in the timeline.
     pub number: u64,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
@@ -163,7 +163,7 @@ pub(super) struct Operation {
     /// Of the barrier: roles that have arrived (at the role that counts), and messages still to be sent.
     pub arrived: u32,
     pub barrier_messages: Vec<(u32, super::step::BarrierMessage)>,
-    /// Of a step's last operation: what stood at the barrier has been released.
+    /// For the last operation of a step: the lanes at the barrier have been released.
     pub step_released: bool,
     pub offload: Stage,
 }
@@ -185,13 +185,13 @@ impl Operation {
         } = spec;
         let total = program.lanes();
         let mut meeting: Vec<u32> = (0..program.roles()).filter(|&role| program.barriers(role) > 0).collect();
-        // Where lanes wait for each other at a barrier, all must be in flight, at every role.
+        // If lanes wait for each other at a barrier, all of them must be in flight, at every role.
         let window = if meeting.is_empty() { depth.window } else { total };
         let parts = roles
             .into_iter()
             .map(|(role, space)| {
                 let barriers = program.barriers(role);
-                // What streams through a window does so lane by lane.
+                // Sums stream through a window one lane at a time.
                 let window = if space.window().is_some() { 1 } else { window };
                 let (lanes, first, parked) = (VecDeque::with_capacity(total.min(window) as usize), 0, 0);
                 let (announced, released) = (false, false);
@@ -200,7 +200,7 @@ impl Operation {
             })
             .collect();
         if let Some(step) = step {
-            // Servers meet once in a step, at its last operation, whether they have a part in that or not.
+            // Servers meet once per step, at its last operation, whether they have a part in it or not.
             meeting = if step.last { program.servers().collect() } else { Vec::new() };
         }
         let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Operation {
         self.barrier_messages.is_empty() && met && done && self.parts.iter().all(Part::is_done)
     }
 
-    /// Whether a role of this process is among those that meet at this operation.
+    /// Whether this role takes part in the barrier of this operation.
     pub fn meets(&self, part: &Part) -> bool {
         self.meeting.contains(&part.role)
     }
@@ -251,12 +251,12 @@ impl Operation {
         self.point_to_point.is_some_and(|to| to.peer.is_none())
     }
 
-    /// The lane as a header names it.
+    /// The lane number in fragment headers.
     pub fn lane_name(&self, lane: u32) -> u32 {
         self.point_to_point.map_or(lane, |to| to.tag)
     }
 
-    /// After the last lane: scaling.
+    /// Scales the result after the last lane.
     pub fn conclude(&mut self) {
         let Some(Finish { scaled: (off, len), factor }) = self.finish else { return };
         let dtype: Dtype = self.signature.dtype;

@@ -1,8 +1,8 @@
 //! What a rank does in an operation, in the vocabulary of the schedules.
 //!
 //! An all-reduce is a strategy's schedule. The other operations are programs of their own over the same steps, so that
-//! one executor runs them all. Elements are counted over the operation's whole [`Space`](paceline_transport::space::Space): input
-//! and output may be different parts of it.
+//! one executor runs them all. Elements are counted over the operation's whole
+//! [`Space`](paceline_transport::space::Space): input and output may be different parts of it.
 mod barrier;
 mod broadcast;
 mod exchange;
@@ -22,18 +22,18 @@ pub use reduce::{Reduce, ReduceScatter};
 
 /// The steps of a role, by lane and program counter, as in a [`Schedule`].
 pub trait Program: Send {
-    /// Lanes, of which a role may have no part in some.
+    /// Number of lanes. A role may have no part in some of them.
     fn lanes(&self) -> u32;
 
     /// Step `pc` of `role` in `lane`.
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step;
 
-    /// Lanes of this role that meet the barrier.
+    /// Number of lanes of this role that reach the barrier.
     fn barriers(&self, _role: u32) -> u32 {
         0
     }
 
-    /// Roles, where there can be a barrier.
+    /// Number of roles, if there can be a barrier.
     fn roles(&self) -> u32 {
         0
     }
@@ -43,7 +43,7 @@ pub trait Program: Send {
         0..0
     }
 
-    /// Whether sums stream through this role in little memory: it takes lanes one after the other.
+    /// Whether sums stream through this role in bounded memory, one lane at a time.
     fn streams(&self, _role: u32) -> bool {
         false
     }
@@ -53,7 +53,7 @@ pub trait Program: Send {
         None
     }
 
-    /// Whether what `role` combines at a receive is the result, which is then only copied.
+    /// Whether the receive at `pc` produces the final result at `role`, which is then only copied.
     fn completes(&self, _role: u32, _lane: u32, _pc: u32) -> bool {
         false
     }
@@ -63,7 +63,7 @@ pub trait Program: Send {
 pub struct Scheduled {
     /// The strategy.
     pub schedule: Arc<dyn Schedule>,
-    /// What is synchronised.
+    /// The bucket to synchronise.
     pub bucket: Bucket,
 }
 
@@ -93,7 +93,8 @@ impl Program for Scheduled {
         role >= self.servers().end
     }
 
-    /// Who combines last receives nothing of it later. A switch's sum goes to a server that combines once more.
+    /// The role that combines last receives nothing of the piece afterwards. A switch passes its sum to a server that
+    /// combines again.
     fn completes(&self, role: u32, lane: u32, pc: u32) -> bool {
         let roles = self.schedule.roles();
         let Step::Recv { op: Op::Reduce | Op::AssignThenReduce, piece, .. } = self.step(role, lane, pc) else {
@@ -106,12 +107,12 @@ impl Program for Scheduled {
     }
 }
 
-/// Pieces of at most `size` elements.
+/// Number of pieces of at most `size` elements.
 fn chunks(len: u64, size: u64) -> u64 {
     len.div_ceil(size)
 }
 
-/// Lanes are counted in 32 bits, one bit of which is kept free.
+/// Limits a lane count to 31 bits: one of the 32 bits is reserved.
 fn lane_count(lanes: u64) -> u32 {
     lanes.min(u64::from(u32::MAX / 2)) as u32
 }

@@ -1,4 +1,4 @@
-//! Sending the fragments of a lane's step: a copy to each receiver, or one that the network copies.
+//! Sends the fragments of a lane's step: one copy to each receiver, or a single one that the network copies.
 use paceline_schedule::{Peers, Piece, Step};
 
 use super::lane::{ALL, Refused, ZeroCopySend};
@@ -19,9 +19,9 @@ fn may_send_zero_copy(operation: &Operation, part: usize, number: u32, at: usize
 
 /// Where the copies of a message go.
 enum Copies {
-    /// To each receiver its own.
+    /// One copy to each receiver.
     Each(Peers),
-    /// One on this wire to all other processes; one to that receiver which this process plays itself.
+    /// One copy on this wire to all other processes, and one to the receiver that this process plays itself.
     Shared(u32, Option<u32>),
 }
 
@@ -38,7 +38,7 @@ impl Copies {
         }
     }
 
-    /// The receiver of a copy, and the wire to it.
+    /// The receiver of copy `k`, and the wire to it.
     fn get(&self, k: u32, view: &GroupView<'_>) -> (u32, u32) {
         match *self {
             Copies::Each(to) => (to.get(k), view.host(to.get(k))),
@@ -48,8 +48,8 @@ impl Copies {
     }
 }
 
-/// Sends what the channels take of the first `upto` elements of a step's piece; whether anything moved, and whether all
-/// of it has gone to all.
+/// Sends as much of the first `upto` elements of a step's piece as the channels accept. Returns whether anything moved,
+/// and whether everything has been sent to all receivers.
 pub(super) fn send(
     operation: &mut Operation,
     part: usize,

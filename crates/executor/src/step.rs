@@ -1,4 +1,4 @@
-//! Sending and receiving the fragments of a lane's step.
+//! Executes the steps of a lane and receives their fragments.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::lane::{ALL, Lane, Moved, State};
@@ -21,9 +21,9 @@ pub(super) const BARRIER_SLOT: u16 = u16::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum BarrierMessage {
-    /// All lanes of the sender have come.
+    /// All lanes of the sender have arrived.
     Arrived = 0,
-    /// All lanes of all roles have.
+    /// All lanes of all roles have arrived.
     Release = 1,
 }
 
@@ -41,7 +41,7 @@ impl GroupView<'_> {
     }
 }
 
-/// A role, for the timeline.
+/// A role as the timeline shows it.
 fn party(role: u32, ranks: &[u32]) -> Party {
     if role == u32::from(EVERYBODY) {
         return Party::Workers;
@@ -49,7 +49,7 @@ fn party(role: u32, ranks: &[u32]) -> Party {
     ranks.get(role as usize).map_or_else(|| Party::Helper(role - ranks.len() as u32), |&rank| Party::Worker(rank))
 }
 
-/// What the timeline says of a message.
+/// A message as the timeline shows it.
 pub(super) struct Shown<'a> {
     pub out: bool,
     pub from: u32,
@@ -60,12 +60,12 @@ pub(super) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// A fragment is about to move: when, if it is the first and somebody wants to know.
+    /// The start time of a message, if this is its first fragment and a timeline is recorded.
     pub fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
         (timeline.on() && offset == 0).then(timeline::now)
     }
 
-    /// It has moved.
+    /// Records that the fragment has moved.
     pub fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
         if let Some(began) = began {
             moved.begin(peer, began);
@@ -79,15 +79,16 @@ impl Shown<'_> {
     }
 }
 
-/// What a lane can take of the sender `peer` (its place among the senders).
+/// What a lane can take from the sender with index `peer`.
 struct Wanted {
     peer: u32,
     piece: Piece,
     assign: bool,
-    /// What the result is multiplied by, where this contribution completes it.
+    /// Factor for the result, if this contribution completes it.
     factor: Option<f64>,
     got: u64,
-    /// Elements that may be combined now, the others when more has come of others or has gone on.
+    /// Elements that may be combined now; the rest must wait until more has arrived from other senders or has been
+    /// forwarded.
     room: u64,
     /// Elements of the piece that may be written.
     limit: u64,
@@ -104,8 +105,8 @@ struct Receive {
     pc: u32,
 }
 
-/// The receive that a lane is at, or the one behind the send it is at: two ranks that exchange pieces can then take the
-/// other's while theirs still goes out, as far as what comes does not overwrite what has not gone.
+/// The receive that a lane is at, or the one after the send it is at. With the latter, two ranks that exchange pieces
+/// can each receive while they still send, as long as nothing unsent is overwritten.
 fn receive_at(operation: &Operation, role: u32, number: u32, lane: &Lane) -> Option<Receive> {
     let found = |from, slot, op, piece, limit, pc| Some(Receive { from, slot, op, piece, limit, pc });
     match operation.program.step(role, number, lane.pc) {
@@ -140,8 +141,8 @@ fn wanted(operation: &Operation, part: &Part, number: u32, lane: &Lane, header: 
     if got != header.offset {
         return None;
     }
-    // Contributions are combined in the order of the senders, element by element, so that sums do not depend on who
-    // came first.
+    // Contributions are combined in the order of the senders, element by element, so that sums do not depend on arrival
+    // order.
     let ahead = match (peer, part.space.window()) {
         (0, Some(window)) => forwarded(lane, piece).saturating_add(window).min(limit),
         (0, None) => limit,
@@ -154,12 +155,12 @@ fn wanted(operation: &Operation, part: &Part, number: u32, lane: &Lane, header: 
     Some(Wanted { peer, piece, assign, factor, got, room, limit: piece.len })
 }
 
-/// Elements of a piece that streams through which have gone on.
+/// Elements of a streaming piece that have been forwarded.
 fn forwarded(lane: &Lane, piece: Piece) -> u64 {
     lane.sent.get(0).min(piece.len)
 }
 
-/// How a fragment is combined with what is there.
+/// How to combine a fragment with what is already there.
 struct Combine {
     /// First element.
     off: u64,
@@ -181,7 +182,7 @@ impl Combine {
         }
     }
 
-    /// A part of it; `at` is the part's first byte.
+    /// Combines a part of the fragment; `at` is its first byte.
     fn part(&self, space: &mut Space, at: usize, payload: &[u8]) {
         let off = self.off + (at / space.element()) as u64;
         space.zip(off, payload, |to, from| {
@@ -194,7 +195,7 @@ impl Combine {
         });
     }
 
-    /// Multiplies what is complete.
+    /// Scales elements that are complete.
     fn complete(&self, run: &mut [u8]) {
         if let Some(factor) = self.factor {
             scale(self.dtype, run, factor);
@@ -202,7 +203,7 @@ impl Combine {
     }
 }
 
-/// After the elements of a fragment have been combined.
+/// Counts the elements of a fragment that has been combined.
 fn count(lane: &mut Lane, wanted: &Wanted, elements: u64) {
     let now = wanted.got + elements;
     lane.got.set(wanted.peer, if now == wanted.limit { ALL } else { now });
@@ -213,7 +214,7 @@ fn received<'a>(header: &FragmentHeader, piece: Piece, number: u64, view: &Group
     Shown { out: false, from: header.from.into(), to: header.to.into(), ranks: view.ranks, number, bytes }
 }
 
-/// Checks a fragment's bounds, which come from a peer.
+/// Checks the bounds of a fragment, which a peer chose.
 fn fits(wanted: &Wanted, header: &FragmentHeader, signature: &Signature) -> Result<u64, RunError> {
     let size = signature.dtype.size() as u32;
     let elements = u64::from(header.bytes / size);
@@ -233,7 +234,7 @@ fn fits(wanted: &Wanted, header: &FragmentHeader, signature: &Signature) -> Resu
     }
 }
 
-/// Receives the fragment at the front of a rank's channel if its lane wants it now; whether it did.
+/// Receives the front fragment of a rank's channel if its lane wants it now; returns whether it did.
 pub(super) fn deliver(
     operation: &mut Operation,
     part: usize,
@@ -321,7 +322,7 @@ pub(super) fn release(part: &mut Part) {
     }
 }
 
-/// Goes on with a lane as far as it can; whether anything moved.
+/// Advances a lane as far as possible; returns whether anything moved.
 pub(super) fn advance(
     operation: &mut Operation,
     part: usize,
@@ -384,8 +385,8 @@ pub(super) fn advance(
     }
 }
 
-/// Sends of the receive that a lane is at what has been combined: the step behind it sends the same piece on. Whether
-/// anything moved, and whether all has gone.
+/// Forwards what has been combined of the receive that a lane is at: the next step sends the same piece. Returns
+/// whether anything moved, and whether everything has been forwarded.
 fn pass_on(
     operation: &mut Operation,
     part: usize,
@@ -408,7 +409,7 @@ fn pass_on(
     send(operation, part, number, at, (to, multicast, slot, piece, combined), view, wires)
 }
 
-/// Combines what was put aside for the receive a lane is at.
+/// Combines unexpected fragments for the receive that a lane is at.
 fn take_unexpected(
     operation: &mut Operation,
     part: usize,
@@ -441,7 +442,8 @@ fn take_unexpected(
             }
             let (here, lane) = (&operation.parts[part], &operation.parts[part].lanes[at]);
             let Some(wanted) = wanted(operation, here, number, lane, header) else { break };
-            // Senders cut their messages in different places: a fragment may fit only in part until it has partly gone on.
+            // Senders cut messages at different places, so a fragment may fit only in part until more has been
+            // forwarded.
             let all = fits(&wanted, header, &operation.signature)?;
             let elements = all.min(wanted.room);
             if elements == 0 && all > 0 {
@@ -462,7 +464,7 @@ fn take_unexpected(
     Ok(any)
 }
 
-/// Two ranks called different things.
+/// The error for two ranks that called different operations.
 pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
     let (theirs, mine) = (header.signature.describe(), operation.signature.describe());
     let servers = operation.program.servers();

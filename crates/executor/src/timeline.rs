@@ -1,8 +1,7 @@
-//! What a rank did when: tensors, operations, messages, the coordinator and what the script marks, for people to look at.
+//! Records what a rank did, and when: tensors, operations, messages, the coordinator, and marks of the script.
 //!
-//! Written in the format of the simulator's timelines (Chrome's trace events), so that both can be looked at together.
-//! While it is off, an atomic flag is read for each message and nothing else is done.
-//! `write` knows the format.
+//! The format is that of the simulator's timelines (Chrome trace events), so that both can be viewed together. While
+//! recording is off, each message costs one read of an atomic flag. `write` holds the format.
 mod write;
 
 use std::collections::HashMap;
@@ -13,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use paceline_transport::error::{Result, RunError};
 use parking_lot::Mutex;
 
-/// Most spans that are kept: beyond, they are counted.
+/// Most spans that are kept; more are only counted.
 const MOST: usize = 4_000_000;
 
-/// Nanoseconds on the clock that all processes of a host share.
+/// Nanoseconds on the monotonic clock, which all processes of a host share.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Nanoseconds for which the calling thread has had a core.
+/// CPU time of the calling thread in nanoseconds.
 pub fn processor_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
@@ -39,24 +38,24 @@ pub enum Party {
     Workers,
 }
 
-/// What is shown of a tensor that a coordinator handled.
+/// What the timeline shows of a tensor that a coordinator handled.
 pub struct TensorSpan {
     /// Its name.
     pub name: String,
-    /// When this rank asked for it, on the clock of [`now`].
+    /// When this rank requested it, on the clock of [`now`].
     pub asked: u64,
-    /// When all ranks had.
+    /// When all ranks had requested it.
     pub agreed: u64,
-    /// The number of the operation that moved it.
+    /// Number of the operation that moved it.
     pub operation: u64,
-    /// Tensors of that operation.
+    /// Number of tensors in that operation.
     pub together: usize,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 enum SpanKind {
-    /// What the script does.
+    /// What the script did.
     Mark {
         name: String,
         category: String,
@@ -75,7 +74,7 @@ enum SpanKind {
         bytes: u64,
     },
     Tensor(TensorSpan),
-    /// What the coordinator does; of a wait for votes its cycle and the nanoseconds in which it kept a core busy.
+    /// What the coordinator did. For a wait for votes: its cycle, and the nanoseconds of CPU time it used.
     Agreement(&'static str, Option<(u64, u64)>),
 }
 
@@ -98,7 +97,7 @@ struct Inner {
     spans: Vec<Span>,
     open: HashMap<u64, Open>,
     dropped: u64,
-    /// When it was begun.
+    /// When recording began.
     since: u64,
 }
 
@@ -107,19 +106,19 @@ pub struct Timeline {
     on: AtomicBool,
     rank: u32,
     servers: u32,
-    /// The first rank that is a server, if servers are processes of their own.
+    /// The first rank that is a server, if servers are separate processes.
     first_server: Option<u32>,
     numbers: AtomicU64,
-    /// The job's beginning, on the first rank's clock.
+    /// Start of the job, on the clock of the first rank.
     origin: AtomicU64,
-    /// What is to be added to this rank's clock to get the first rank's.
+    /// Offset from this rank's clock to that of the first rank.
     offset: AtomicI64,
     inner: Mutex<Inner>,
 }
 
 impl Timeline {
-    /// Of a rank of a job with so many servers. `first_server`: the first rank that is one, if servers are processes of
-    /// their own.
+    /// A timeline for a rank of a job with this many servers. `first_server`: the first rank that is a server, if
+    /// servers are separate processes.
     #[must_use]
     pub fn new(rank: u32, servers: u32, first_server: Option<u32>) -> Timeline {
         Timeline {
@@ -134,26 +133,26 @@ impl Timeline {
         }
     }
 
-    /// The job began then, on the first rank's clock.
+    /// Sets the start of the job, on the clock of the first rank.
     pub fn begin_at(&self, origin: u64) {
         self.origin.store(origin, Ordering::SeqCst);
     }
 
-    /// What is to be added to this rank's clock to get the first rank's.
+    /// Sets the offset from this rank's clock to that of the first rank.
     pub fn set_offset(&self, offset: i64) {
         self.offset.store(offset, Ordering::SeqCst);
     }
 
-    /// Whether something is recorded.
+    /// Whether recording is on.
     #[inline]
     pub fn on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Begins to record; it is written to this file when it stops.
+    /// Starts recording. The file is written when recording stops.
     ///
     /// # Errors
-    /// A file that cannot be written; a timeline that has been started.
+    /// The file cannot be written, or recording is already on.
     pub fn start(&self, path: &str) -> Result<()> {
         let wrong = |why: String| RunError::Usage(format!("timeline {path}: {why}"));
         let mut inner = self.inner.lock();
@@ -166,10 +165,10 @@ impl Timeline {
         Ok(())
     }
 
-    /// Ends recording, and writes the file.
+    /// Stops recording and writes the file.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// The file cannot be written.
     pub fn stop(&self) -> Result<()> {
         self.on.store(false, Ordering::SeqCst);
         let Some((inner, (path, file))) = ({
@@ -194,7 +193,7 @@ impl Timeline {
         }
     }
 
-    /// An operation begins: its number, or 0 while nothing is recorded.
+    /// Records the start of an operation; returns its number, or 0 while recording is off.
     pub fn begin(&self, label: &str, call: &'static str, bytes: u64) -> u64 {
         if !self.on() {
             return 0;
@@ -205,7 +204,7 @@ impl Timeline {
         number
     }
 
-    /// It is over.
+    /// Records the end of an operation.
     pub fn end(&self, number: u64) {
         if number == 0 {
             return;
@@ -216,31 +215,31 @@ impl Timeline {
         }
     }
 
-    /// A message was sent (`out`) or received, from `begin` until now.
+    /// Records a message that was sent (`out`) or received, from `begin` until now.
     pub fn message(&self, out: bool, (from, to): (Party, Party), operation: u64, bytes: u64, begin: u64) {
         self.push(SpanKind::Message { out, from, to, operation, bytes }, begin, now());
     }
 
-    /// A tensor was agreed on.
+    /// Records a tensor that was agreed on.
     pub fn tensor(&self, span: TensorSpan) {
         let (begin, end) = (span.asked, span.agreed);
         self.push(SpanKind::Tensor(span), begin, end);
     }
 
-    /// The coordinator did something from then until now.
+    /// Records a phase of the coordinator, from `begin` until now.
     pub fn agreement(&self, what: &'static str, begin: u64) {
         self.agreement_until(what, begin, now());
     }
 
-    /// Likewise until `end`; `begin` is 0 where nothing was recorded yet.
+    /// The same until `end`. `begin` is 0 if recording was off then.
     pub fn agreement_until(&self, what: &'static str, begin: u64, end: u64) {
         if self.on() && begin > 0 {
             self.push(SpanKind::Agreement(what, None), begin, end);
         }
     }
 
-    /// The coordinator has waited for the votes of a cycle from then until now. `worked` is this thread's
-    /// [`processor_time`] at the beginning.
+    /// Records that the coordinator waited for the votes of a cycle, from `begin` until now. `worked` is the
+    /// [`processor_time`] of this thread at the beginning.
     pub fn waited_for_votes(&self, cycle: u64, begin: u64, worked: u64) {
         if self.on() && begin > 0 {
             let spun = processor_time().saturating_sub(worked);
@@ -248,7 +247,7 @@ impl Timeline {
         }
     }
 
-    /// What the script did; times on the clock of [`now`].
+    /// Records what the script did; times on the clock of [`now`].
     pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
         if self.on() {
             self.push(SpanKind::Mark { name: name.to_owned(), category: category.to_owned() }, begin, end.max(begin));

@@ -1,7 +1,7 @@
 //! The channels by rank, and which of them are lost.
 //!
-//! A *wire* is a rank's channel, or behind these the stream of a multicast: those that are sent are numbered by
-//! themselves, and so are those that are received. What a process sends to itself comes from a wire for each pair of roles.
+//! A *wire* is the channel of a rank or, numbered after those, a multicast stream. Outgoing and incoming streams are
+//! numbered separately. What a process sends to itself arrives on one wire for each pair of roles.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,39 +17,39 @@ use paceline_transport::loopback::Loopback;
 use paceline_transport::multicast::Multicast;
 use paceline_transport::offload::Offload;
 
-/// Why nothing more can be sent to or received from a rank over its channel.
+/// A lost connection.
 #[derive(Debug)]
 pub struct Lost {
     /// The rank.
     pub rank: u32,
-    /// What the system said.
+    /// The system's error.
     pub reason: String,
 }
 
-/// Queues of the loopback are numbered from here.
+/// Number of the first loopback queue.
 const LOOPBACK: u32 = 1 << 31;
 
-/// A channel for each rank of the job.
+/// A channel for each rank of the job, multicast streams, and the loopback.
 pub struct Wires {
     me: u32,
     loopback: Loopback,
     zero_copy_min: usize,
-    /// By rank; none to itself.
+    /// By rank; `None` for this rank.
     channels: Vec<Option<Box<dyn Channel>>>,
     names: Vec<&'static str>,
-    /// By rank: a network is between.
+    /// By rank: whether the channel crosses a network.
     far: Vec<bool>,
     multicast: Option<Multicast>,
     offload: Option<Box<dyn Offload>>,
-    /// By rank: its channel has taken over what may not be with the system yet.
+    /// By rank: the channel may hold accepted bytes that are not with the system yet.
     unflushed: Vec<bool>,
     any_unflushed: bool,
-    /// By rank: its socket had no room, and is not asked again in this turn.
+    /// By rank: the socket had no room, and is not tried again in this turn.
     refused: Vec<bool>,
-    /// Ranks whose front fragment has partly gone to where it is wanted.
+    /// Ranks whose front fragment has been partly received.
     partial: Vec<bool>,
-    /// Streams (communicator, sender, receiver) with the message (operation, lane) that is on its way. The receiver takes
-    /// one message after the other: in their middle, others would stand before what it wants.
+    /// Streams (communicator, sender, receiver) with the message (operation, lane) that is being sent. The receiver
+    /// takes one message at a time, so fragments of another one in between would block what it wants.
     streams: HashMap<(u32, u32, u32), (u32, u32)>,
     /// Payload bytes sent and received.
     pub bytes: [u64; 2],
@@ -60,7 +60,7 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// `channels` by rank; to itself a rank talks by a loopback.
+    /// `channels` by rank. A rank sends to itself through the loopback.
     #[must_use]
     pub fn new(me: u32, mut channels: Vec<Option<Box<dyn Channel>>>) -> Wires {
         channels[me as usize] = None;
@@ -98,18 +98,18 @@ impl Wires {
         self.zero_copy_min = limits.zero_copy_min;
     }
 
-    /// Has multicasts go out as such from now on.
+    /// Sends multicasts as such from now on.
     pub fn set_multicast(&mut self, multicast: Multicast) {
         self.multicast = Some(multicast);
     }
 
-    /// The multicasts, if they go out as such.
+    /// The multicasts, if they are sent as such.
     #[must_use]
     pub fn multicast(&self) -> Option<&Multicast> {
         self.multicast.as_ref()
     }
 
-    /// Has this library called whenever the executor is driven; the channels are its own.
+    /// Has this library called whenever the executor is driven; the channels belong to it.
     pub fn set_offload(&mut self, offload: Box<dyn Offload>) {
         self.offload = Some(offload);
     }
@@ -119,7 +119,7 @@ impl Wires {
         self.offload.as_deref_mut()
     }
 
-    /// Whether nothing wakes a sleeper when something comes: then it looks again after `nap`.
+    /// Whether nothing wakes a sleeper when a message arrives, so that it must look again after `nap`.
     #[must_use]
     pub fn must_look(&self) -> bool {
         self.offload.is_some()
@@ -129,7 +129,7 @@ impl Wires {
         self.channels.len() as u32
     }
 
-    /// The wires to receive from, one after the other.
+    /// The `at`-th wire to receive from.
     pub(super) fn source(&self, at: u32) -> Option<u32> {
         let others = self.ranks() + self.multicast.as_ref().map_or(0, Multicast::streams);
         match at.checked_sub(others) {
@@ -138,14 +138,14 @@ impl Wires {
         }
     }
 
-    /// The wire to these roles of a group, of which `host` says who plays them, and the one that this process plays
-    /// itself, which it does not reach; none if there is no multicast to them.
+    /// The wire that multicasts to these roles of a group, and the role among them that this process plays itself,
+    /// which the wire does not reach. `host` maps roles to ranks. `None` if there is no multicast to these roles.
     pub(super) fn cast(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
         let (stream, own) = self.multicast.as_mut()?.to(group, peers, host)?;
         Some((self.ranks() + stream, own))
     }
 
-    /// What the channels are, or were, by rank.
+    /// Names of the channels by rank; lost ones included.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.names.clone()
@@ -161,7 +161,7 @@ impl Wires {
         self.lost.push(Lost { rank, reason: error.to_string() });
     }
 
-    /// Most payload bytes of a fragment on this wire.
+    /// Largest payload of a fragment on this wire, bytes.
     pub(super) fn fragment(&self, wire: u32) -> usize {
         match self.channels.get(wire as usize) {
             None => self.multicast.as_ref().map_or(4096, Multicast::fragment),
@@ -170,8 +170,8 @@ impl Wires {
         }
     }
 
-    /// Whether the fragment was taken over. A lost channel takes nothing: the operation waits until somebody fails it.
-    /// `last`: its message ends with it.
+    /// Sends a fragment; returns whether it was accepted. A lost channel accepts nothing: the operation waits until it
+    /// is failed. `last`: the fragment ends its message.
     pub(super) fn send(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8], last: bool) -> bool {
         if let Some(stream) = rank.checked_sub(self.ranks()) {
             let taken = self.multicast.as_mut().is_some_and(|all| all.send(stream, header, payload, last));
@@ -203,7 +203,8 @@ impl Wires {
         }
     }
 
-    /// Whether a message may be sent on a stream now; then none other may until this one has [left](Wires::leave).
+    /// Whether a message may be sent on a stream now. If so, no other message may until this one has
+    /// [left](Wires::leave).
     pub(super) fn enter(&mut self, stream: (u32, u32, u32), message: (u32, u32)) -> bool {
         *self.streams.entry(stream).or_insert(message) == message
     }
@@ -212,7 +213,7 @@ impl Wires {
         self.streams.remove(&stream);
     }
 
-    /// Whether this wire surely takes nothing now.
+    /// Whether this wire is known to accept nothing now.
     pub(super) fn full(&self, wire: u32) -> bool {
         match wire.checked_sub(self.ranks()) {
             Some(stream) => self.multicast.as_ref().is_some_and(|all| !all.has_room(stream)),
@@ -256,7 +257,7 @@ impl Wires {
         }
     }
 
-    /// A turn begins: looks for what comes of multicasts; whether anything did.
+    /// Begins a turn: lets the offload library and multicasts progress; returns whether anything arrived.
     pub(super) fn look(&mut self) -> bool {
         self.refused.fill(false);
         let came = self.offload.as_mut().is_some_and(|library| library.progress());
@@ -326,7 +327,7 @@ impl Wires {
         }
         let mut copy = Vec::with_capacity(header.bytes as usize);
         let taken = self.take(wire, header.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
-        // What has been collected so far is not lost to whoever wants it later: see `Channel::take`.
+        // What has been collected so far is kept for the next call: see `Channel::take`.
         if let Some(partial) = self.partial.get_mut(wire as usize) {
             *partial = false;
         }
@@ -336,8 +337,8 @@ impl Wires {
         taken
     }
 
-    /// Hands to the system what channels hold; whether one has got rid of all of it. Whoever was refused before must then
-    /// come again: nothing wakes it, for the channel does not wait for room any more.
+    /// Hands to the system what channels hold; returns whether any channel became empty. Whoever was refused must then
+    /// try again: the channel no longer waits for room, so nothing wakes it.
     pub(super) fn flush(&mut self) -> bool {
         if !self.any_unflushed && self.multicast.is_none() {
             return false;
@@ -361,7 +362,7 @@ impl Wires {
         any
     }
 
-    /// A group is gone, because it has `failed` or is not needed any more.
+    /// Drops the state of a group, which has `failed` or is no longer needed.
     pub(super) fn forget(&mut self, group: u32, failed: bool) {
         self.loopback.forget(group);
         self.streams.retain(|&(of, ..), _| of != group);
@@ -370,22 +371,22 @@ impl Wires {
         }
     }
 
-    /// The longest sleep after which something is due.
+    /// The longest sleep before something is due.
     #[must_use]
     pub fn nap(&self) -> Option<Duration> {
         let library = self.offload.as_ref().map(|library| library.nap());
         self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(library).min()
     }
 
-    /// Ends all connections; whether that went well. `whole`: nobody is missing who would have to take part.
+    /// Closes all connections; returns whether that went well. `whole`: all ranks that must take part are there.
     pub fn disconnect(&mut self, whole: bool) -> bool {
         self.multicast = None;
         self.channels.iter_mut().for_each(|channel| *channel = None);
-        // Without the others, what is under way is left to the library.
+        // Without the other ranks, operations in flight are left to the library.
         self.offload.take().is_none_or(|library| whole && library.close())
     }
 
-    /// Adds what to watch while sleeping.
+    /// Adds what to poll before sleeping.
     pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
         for channel in self.channels.iter().flatten() {
             channel.watch(fds);
@@ -395,7 +396,7 @@ impl Wires {
         }
     }
 
-    /// Whether something was taken over and is not yet with the system.
+    /// Whether accepted bytes are not with the system yet.
     #[must_use]
     pub fn unflushed(&self) -> bool {
         self.any_unflushed

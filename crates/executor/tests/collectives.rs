@@ -1,4 +1,4 @@
-//! The operations that are no all-reduce, and sends and receives, over every transport.
+//! Collectives other than all-reduce, and sends and receives, over every transport.
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
 mod world;
 
@@ -24,7 +24,7 @@ fn values(memory: &[u8]) -> Vec<i32> {
     memory.chunks(4).map(|b| i32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Runs one program on all ranks, over memory that `fill` gives, and gives what the memory holds afterwards.
+/// Runs one program on all ranks, over memory that `fill` initialises; returns the memory afterwards.
 fn run(
     size: u32,
     transport: Transport,
@@ -70,7 +70,7 @@ fn reduce_and_reduce_scatter() {
             let results = run(size, transport, Collective::Reduce, fill, program);
             let factor = (size * (size + 1) / 2) as i32;
             assert!(results[root as usize].iter().copied().eq((0..len as i32).map(|i| i * factor)));
-            // The others' memory is as it was.
+            // The memory of the other ranks is unchanged.
             let other = (root + 1) % size;
             assert!(results[other as usize].iter().copied().eq((0..len as i32).map(|i| i * (other as i32 + 1))));
 
@@ -169,7 +169,7 @@ fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: 
     let len = memory.len() as u64 / 4;
     let signature: Signature = signature(Collective::SendRecv, Dtype::Int32, ReduceOp::Sum, len);
     let program = Box::new(SendRecv { peer: peer.unwrap_or(0), sends, len });
-    // The role of a receive from anybody is this rank's all the same.
+    // A receive from any rank has the role of this rank all the same.
     let roles = vec![(ME.with(std::cell::Cell::get), space(memory, Dtype::Int32, 1 << 20))];
     let spec = OperationSpec {
         point_to_point: Some(PointToPoint { peer, tag, sends }),
@@ -206,7 +206,7 @@ fn transfers_match_by_rank_and_tag_in_their_order() {
                 drive(executor, &handles);
                 return;
             }
-            // Whoever comes: each rank's messages come in their order.
+            // Receive from any rank: the messages of each rank arrive in order.
             let mut next = [0; 3];
             for _ in 0..4 {
                 let mut memory = vec![0; 4 * LONG];
@@ -218,7 +218,7 @@ fn transfers_match_by_rank_and_tag_in_their_order() {
                 next[from as usize] += 1;
             }
             assert_eq!(next, [0, 2, 2]);
-            // Exactly these, asked for in another order than sent.
+            // Exactly these, requested in another order than they were sent.
             let order = [(2, 0), (1, 0), (1, 1), (2, 1)];
             let mut memory: Vec<Vec<u8>> = order.iter().map(|(_, i)| vec![0; 4 * LONG * (i + 1)]).collect();
             let receive =
@@ -249,7 +249,7 @@ fn who_calls_something_else_is_told() {
     assert!(text.contains("rank 1 broadcast(int32, 11 elements") || text.contains("rank 1 called"), "{text}");
 }
 
-/// A channel to a peer that reads slowly: it holds one fragment, and has got rid of it at every second flush.
+/// A channel to a slow peer: it holds one fragment, and gets rid of it at every second flush.
 #[derive(Default)]
 struct Slow {
     held: bool,
@@ -284,7 +284,7 @@ impl Channel for Slow {
     }
 }
 
-/// Whoever finds nothing to do sleeps. Room that a flush makes is something: a socket that is not full is not watched.
+/// A thread without work sleeps. Room that a flush makes is work: a socket that is not full is not polled.
 #[test]
 fn nobody_sleeps_while_there_is_room_again() {
     let mut executor = Executor::new(Wires::new(0, vec![None, Some(Box::new(Slow::default()))]));

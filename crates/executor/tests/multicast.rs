@@ -1,4 +1,4 @@
-//! Strategies whose messages to many are multicasts: the same bits as with unicasts, whatever befalls the datagrams.
+//! Strategies with multicasts: bit-identical to unicasts, whatever happens to the datagrams.
 #![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
 mod world;
 
@@ -25,7 +25,7 @@ fn schedule(name: &str, size: u32, servers: u32) -> Arc<dyn Schedule> {
     Arc::from(build(name, &topology, &paceline_schedule::Knobs::default()).unwrap())
 }
 
-/// Begins an all-reduce, which other roles than the worker's take part in where this rank plays them.
+/// Begins an all-reduce with the roles that this rank plays.
 fn all_reduce(
     executor: &mut Executor,
     schedule: &Arc<dyn Schedule>,
@@ -45,7 +45,7 @@ fn all_reduce(
     begin(executor, signature(Collective::AllReduce, dtype, ReduceOp::Sum, len), Box::new(program), roles)
 }
 
-/// Bytes that are different on all ranks, any numbers.
+/// Bytes that differ between all ranks.
 fn bytes(rank: u32, id: u32, count: usize) -> Vec<u8> {
     let mut state = u64::from(rank) << 32 | u64::from(id) | 1;
     let mut next = || {
@@ -55,7 +55,7 @@ fn bytes(rank: u32, id: u32, count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What ranks end with after all-reduces of so many elements each, and what was counted.
+/// Results of all-reduces of these lengths, and the counters.
 fn run(
     executors: &mut [Executor],
     schedule: &Arc<dyn Schedule>,
@@ -81,7 +81,7 @@ fn casting(size: u32, how: &Casting) -> (Vec<Executor>, SocketAddrV4) {
     (all, address)
 }
 
-/// The same bits as with unicasts; what was counted in all.
+/// Checks that results match unicasts; returns the sum of the counters.
 fn same_as_unicasts(name: &str, size: u32, dtype: Dtype, lengths: &[usize], how: &Casting) -> Counters {
     let schedule = schedule(name, size, 1 + size % 3);
     let (mut ours, _) = casting(size, how);
@@ -110,7 +110,7 @@ fn same_as_unicasts(name: &str, size: u32, dtype: Dtype, lengths: &[usize], how:
 fn the_same_bits_as_with_unicasts() {
     for name in STRATEGIES {
         for size in 2..=8 {
-            // Around the ends of datagrams, of pieces, and of the window.
+            // Lengths around the ends of datagrams, pieces and the window.
             let element = 8192 / 4;
             let lengths = [0, 1, 5, element - 1, element, element + 1, 3 * element + 7, 300_000];
             let counters = same_as_unicasts(name, size, Dtype::Float32, &lengths, &Casting::default());
@@ -206,7 +206,8 @@ fn who_does_not_look_slows_the_others_and_costs_no_memory() {
     });
 }
 
-/// Somebody on the network sends to the group: garbage, what another job sent, changed, cut and repeated datagrams.
+/// A stranger on the network sends to the group: garbage, datagrams of another job, and changed, truncated or repeated
+/// ones.
 #[test]
 fn strangers_are_counted_and_change_nothing() {
     let how = Casting::default();
@@ -259,7 +260,7 @@ fn disturb(address: SocketAddrV4, key: &[u8; 32], over: &AtomicBool) {
     }
 }
 
-/// A receiver is gone in the middle of a stream: the others hear who, and nothing is kept for it.
+/// A receiver leaves in the middle of a stream: the others learn which, and nothing is kept for it.
 #[test]
 fn who_is_gone_is_named_and_not_waited_for() {
     let (size, schedule) = (3, schedule("ps-multicast", 3, 1));
@@ -304,7 +305,7 @@ fn who_is_gone_is_named_and_not_waited_for() {
     gone.fail_group(0, &error);
 }
 
-/// Groups of some ranks: the others see the datagrams and take none of them.
+/// Groups of some ranks: the others see the datagrams and ignore them.
 #[test]
 fn groups_of_some_ranks() {
     let (mut all, _) = casting(4, &Casting::default());

@@ -1,7 +1,7 @@
-//! Whoever runs when, and however little there is room for: operations end, and with the right sums.
+//! In any order of events, and with however little room: operations complete with the right sums.
 //!
-//! Ranks play several roles each (worker, server, switch). A case of these tests is a strategy, a network and limits, and
-//! the seed of an order of events.
+//! Ranks play several roles each (worker, server, switch). A test case is a strategy, a network with limits, and a seed
+//! for the order of events.
 mod simulated;
 mod world;
 
@@ -194,7 +194,7 @@ fn case(operations: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     (strategy, operations, knobs(), network(), 0u64..40, any::<bool>()).prop_map(
         |(strategy, (topology, mut operations), knobs, network, more, step)| {
             let largest = network.fragment.max(network.zero_copy).max(network.limits.loopback_fragment) / ELEMENT;
-            // Steps are of parameter servers that meet.
+            // Training steps exist only with parameter servers that meet.
             let step = step && strategy.starts_with("ps") && knobs.barrier;
             if step {
                 operations.iter_mut().for_each(|operation| operation.group = 0);
@@ -212,8 +212,8 @@ proptest! {
         case.run(false)?;
     }
 
-    /// Late ranks cost waiting, not memory: of one operation whose lanes are all in flight, as they are where servers meet,
-    /// nothing has to be put aside beyond the limits.
+    /// Late ranks cost waiting, not memory: for one operation with all lanes in flight, as where servers meet, no
+    /// unexpected messages are queued beyond the limits.
     #[test]
     fn one_operation_needs_no_more_than_its_limits(mut case in case(1..2)) {
         case.knobs.barrier = true;
@@ -222,8 +222,8 @@ proptest! {
     }
 }
 
-/// Worker, server and switch of rank 0 share its process, and the other rank comes late: the worker's part, which goes on
-/// as soon as there is room, must not take the room that the switch needs for its sum.
+/// Worker, server and switch of rank 0 share its process, and the other rank is late. The worker, which continues as
+/// soon as there is room, must not take the room that the switch needs for its sum.
 #[test]
 fn a_switch_passes_on_beside_a_worker_and_a_server() {
     for seed in 0..50 {

@@ -1,12 +1,13 @@
-//! Barrier by dissemination: in round k everybody tells the rank 2^k further, so that after log2 W rounds everybody has
-//! heard, by others, of everybody (D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988).
+//! Dissemination barrier: in round k every rank notifies the rank 2^k further, so after log2 W rounds every rank knows,
+//! directly or through others, that all have arrived (D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier
+//! synchronization", 1988).
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::Program;
 
 /// Messages without payload.
 pub struct Barrier {
-    /// Ranks.
+    /// Number of ranks.
     pub size: u32,
 }
 

@@ -1,17 +1,17 @@
-//! Broadcast down a binomial tree, in pieces, so that the levels work at the same time.
+//! Broadcast down a binomial tree, in pieces, so that all levels work at the same time.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::{Program, chunks, lane_count};
 
-/// The root's elements to everybody, in place.
+/// Sends the root's elements to all ranks, in place.
 pub struct Broadcast {
-    /// Ranks.
+    /// Number of ranks.
     pub size: u32,
-    /// The rank that has them.
+    /// The rank with the elements.
     pub root: u32,
-    /// Elements.
+    /// Number of elements.
     pub len: u64,
-    /// Elements of a piece.
+    /// Elements per piece.
     pub chunk: u64,
 }
 
@@ -23,7 +23,8 @@ impl Program for Broadcast {
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
         let off = u64::from(lane) * self.chunk;
         let piece = Piece { off, len: self.chunk.min(self.len - off) };
-        // Counted from the root: the parent lacks the lowest bit, children have one below it.
+        // Positions are counted from the root: the parent lacks the lowest set bit, children have one more bit below
+        // it.
         let place = (role + self.size - self.root) % self.size;
         let rank = |place: u32| (place + self.root) % self.size;
         let below = if place == 0 { self.size.next_power_of_two() } else { place & place.wrapping_neg() };

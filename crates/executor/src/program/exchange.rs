@@ -1,20 +1,20 @@
-//! Everybody sends something to everybody, directly: all-to-all, and with it all-gather, gather and scatter.
+//! Direct exchange between all ranks: all-to-all, and with it all-gather, gather and scatter.
 //!
-//! In lane (c, k) a rank sends piece c to the rank k further and receives piece c from the rank k before, so that all
-//! pairs are busy at all times and nothing is forwarded.
+//! In lane (c, k) a rank sends piece c to the rank k further and receives piece c from the rank k before. All pairs are
+//! busy at all times, and nothing is forwarded.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::{Program, chunks, lane_count};
 
-/// What this rank sends to each and receives from each.
+/// What this rank sends to and receives from each rank.
 pub struct Exchange {
     /// This rank.
     pub me: u32,
-    /// By rank; none where empty.
+    /// By rank; empty if nothing is sent.
     pub sends: Vec<Piece>,
-    /// By rank; none where empty.
+    /// By rank; empty if nothing is received.
     pub recvs: Vec<Piece>,
-    /// Elements of a piece.
+    /// Elements per piece.
     pub chunk: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct SendRecv {
     pub peer: u32,
     /// Whether this rank sends.
     pub sends: bool,
-    /// Elements.
+    /// Number of elements.
     pub len: u64,
 }
 

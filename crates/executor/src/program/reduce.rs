@@ -1,18 +1,18 @@
-//! Reduce and reduce-scatter, directly: whoever owns a part receives everybody's contribution and combines them in rank
-//! order, beginning with its own.
+//! Direct reduce and reduce-scatter: the owner of a part receives all contributions and combines them in rank order,
+//! beginning with its own.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::{Program, chunks, lane_count};
 
-/// All contributions to the root, in place.
+/// Combines all contributions at the root, in place.
 pub struct Reduce {
-    /// Ranks.
+    /// Number of ranks.
     pub size: u32,
-    /// Who ends with the result.
+    /// The rank that gets the result.
     pub root: u32,
-    /// Elements.
+    /// Number of elements.
     pub len: u64,
-    /// Elements of a piece.
+    /// Elements per piece.
     pub chunk: u64,
 }
 
@@ -32,13 +32,13 @@ impl Program for Reduce {
     }
 }
 
-/// Part j of all contributions to rank j.
+/// Combines part j of all contributions at rank j.
 pub struct ReduceScatter {
-    /// Where the contribution to each rank stands.
+    /// The contribution to each rank.
     pub parts: Vec<Piece>,
-    /// Where this rank's result goes; its own contribution stands there already.
+    /// The result of this rank, initialised with its own contribution.
     pub own: Piece,
-    /// Elements of a piece.
+    /// Elements per piece.
     pub chunk: u64,
 }
 

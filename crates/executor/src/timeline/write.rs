@@ -1,7 +1,9 @@
-//! The format: Chrome's trace events ("Trace Event Format", Google, 2016), an event a line, as the simulator writes it.
+//! The file format: Chrome trace events ("Trace Event Format", Google, 2016), one event per line, as the simulator
+//! writes it.
 //!
-//! Messages, operations and tensors overlap: asynchronous events ("b", "e"). What the script and the coordinator do
-//! does not: complete events ("X"). Times are microseconds since the beginning of the job on its first rank.
+//! Messages, operations and tensors overlap, so they are asynchronous events ("b", "e"). Phases of the script and the
+//! coordinator do not, so they are complete events ("X"). Times are microseconds since the start of the job on its
+//! first rank.
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Inner, Party, SpanKind, TensorSpan, Timeline};
 
-/// Threads of a rank's process, in the order in which they are shown.
+/// Threads of a rank's process, in display order.
 const COMPUTE: u32 = 0;
 const OUT: u32 = 1;
 const IN: u32 = 2;
@@ -66,7 +68,7 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
             json!({"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin,
                 "dur": end - begin, "args": {}})
         };
-        // Numbers are a rank's own; together with it they are unique.
+        // Numbers are per rank; with the rank they are unique.
         let mut spanning = |tid: u32, name: &str, category: &str, (begin, end): (f64, f64), args: Value| {
             let id = format!("{rank}.{number}");
             line(json!({"ph": "b", "id": id, "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin,

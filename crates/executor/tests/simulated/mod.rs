@@ -1,11 +1,11 @@
-//! Ranks in one thread, over channels in memory: a seed says whose executor runs when, what has arrived by then, and who
-//! is late. What went wrong once goes wrong again, and an operation that hangs is found at once, without a clock.
+//! Ranks in one thread, over channels in memory. A seed determines whose executor runs when, what has arrived by then,
+//! and who is late. Failures are reproducible, and an operation that hangs is found at once, without a clock.
 //!
-//! A [`World`] has an executor for each rank. [`World::run`] takes a [`Task`] list for each rank and plays one event after
-//! the other: a rank begins its next task, an executor makes progress, a fragment arrives. As in a process, an executor is
-//! driven only while it has operations in flight, and puts fragments aside only when it finds nothing else to do. When
-//! nothing can happen any more, ranks that are late begin; then executors force what is in the way aside, as they do after
-//! a time without progress; if that does not help either, the operation hangs.
+//! A [`World`] has an executor for each rank. [`World::run`] takes a [`Task`] list for each rank and plays one event
+//! after another: a rank begins its next task, an executor makes progress, a fragment arrives. As in a process, an
+//! executor is driven only while it has operations in flight, and queues unexpected fragments only when it finds
+//! nothing else to do. When nothing can happen any more, late ranks begin. Then executors force blocking fragments into
+//! the queue, as they do after a time without progress. If that does not help either, the operation hangs.
 #![allow(dead_code, reason = "every test uses a part of it")]
 #![allow(unsafe_code, reason = "a zero-copy send is an address")]
 use std::collections::VecDeque;
@@ -36,12 +36,12 @@ impl Payload {
     }
 }
 
-/// What lies between two ranks, in one direction.
+/// The path between two ranks, in one direction.
 #[derive(Default)]
 struct InMemoryLink {
-    /// On their way.
+    /// In transit.
     sent: VecDeque<(FragmentHeader, Payload)>,
-    /// Those that the receiver sees; of the last one perhaps only the header.
+    /// Visible to the receiver; of the last one perhaps only the header.
     arrived: VecDeque<(FragmentHeader, Payload)>,
     torn: bool,
     /// Fragments so far.
