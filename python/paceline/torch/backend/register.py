@@ -39,7 +39,7 @@ _default: weakref.ref[Job] | None = None
 _MPIRUN = ("openmpi", "pmi")
 _NO_ADDRESS = (
     "mpirun does not say where the ranks meet: set PACELINE_TRANSPORT=mpi, over which they find each other, or "
-    "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/running.md)"
+    "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/mpirun.md)"
 )
 
 
