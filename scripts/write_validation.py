@@ -24,7 +24,7 @@ def title(row: Row) -> str:
     slower = row["shrink"] * row["scale"]
     stands = f", bytes ÷ {row['shrink']:g}" if slower != 1 else ""
     stands += f", times × {row['scale']:g}" if row["scale"] != 1 else ""
-    stands += f": stands for {units.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
+    stands += f": equivalent to {units.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
     return f"**{row['trace']}, {units.rate(row['rate_bps'])}{stands}**"
 
 
