@@ -16,6 +16,7 @@ use paceline_transport::header::FragmentHeader;
 use paceline_transport::loopback::Loopback;
 use paceline_transport::multicast::Multicast;
 use paceline_transport::offload::Offload;
+use paceline_transport::readiness::ReadySet;
 
 /// A lost connection.
 #[derive(Debug)]
@@ -29,6 +30,23 @@ pub struct Lost {
 /// Number of the first loopback queue.
 const LOOPBACK: u32 = 1 << 31;
 
+/// The sockets of these channels. A single peer is cheaper to ask itself: with a set, a message that has come costs one
+/// system call more (4 KiB between two ranks: 19.6 instead of 18.2 us; among four: 115 instead of 130). None either if the
+/// system has no room for one.
+fn ready_set(channels: &mut [Option<Box<dyn Channel>>]) -> Option<ReadySet> {
+    let mut with_sockets: Vec<_> = (0..)
+        .zip(channels)
+        .filter_map(|(rank, channel)| Some((rank, channel.as_mut()?)))
+        .filter(|(_, channel)| channel.has_sockets())
+        .collect();
+    let set = if with_sockets.len() > 1 { ReadySet::new().ok()? } else { return None };
+    for (rank, channel) in &mut with_sockets {
+        // One that finds the set full asks for itself.
+        let _ = channel.join(&set, *rank);
+    }
+    Some(set)
+}
+
 /// A channel for each rank of the job, multicast streams, and the loopback.
 pub struct Wires {
     me: u32,
@@ -39,6 +57,8 @@ pub struct Wires {
     names: Vec<&'static str>,
     /// By rank: whether the channel crosses a network.
     far: Vec<bool>,
+    /// Of the channels that are sockets, if there are several.
+    ready: Option<ReadySet>,
     multicast: Option<Multicast>,
     offload: Option<Box<dyn Offload>>,
     /// By rank: the channel may hold accepted bytes that are not with the system yet.
@@ -68,6 +88,7 @@ impl Wires {
         let mut names: Vec<_> = channels.iter().map(name).collect();
         names[me as usize] = "self";
         let Limits { loopback_fragment, loopback_fragments, zero_copy_min, .. } = Limits::default();
+        let ready = ready_set(&mut channels);
         let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
@@ -80,6 +101,7 @@ impl Wires {
             channels,
             names,
             far,
+            ready,
             multicast,
             offload,
             unflushed,
@@ -260,6 +282,13 @@ impl Wires {
     /// Begins a turn: lets the offload library and multicasts progress; returns whether anything arrived.
     pub(super) fn look(&mut self) -> bool {
         self.refused.fill(false);
+        if let Some(ready) = &self.ready {
+            ready.look(|rank, socket, ready| {
+                if let Some(Some(channel)) = self.channels.get_mut(rank as usize) {
+                    channel.report(socket, ready);
+                }
+            });
+        }
         let came = self.offload.as_mut().is_some_and(|library| library.progress());
         let Some(multicast) = &mut self.multicast else { return came };
         let any = came | multicast.look();
@@ -388,6 +417,9 @@ impl Wires {
 
     /// Adds what to poll before sleeping.
     pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
+        if let Some(ready) = &self.ready {
+            fds.push(rustix::event::PollFd::from_borrowed_fd(ready.as_fd(), rustix::event::PollFlags::IN));
+        }
         for channel in self.channels.iter().flatten() {
             channel.watch(fds);
         }

@@ -8,6 +8,7 @@ use std::io;
 use rustix::event::PollFd;
 
 use crate::header::FragmentHeader;
+use crate::readiness::{Ready, ReadySet};
 
 /// Largest fragment of any channel, bytes.
 pub const LARGEST_FRAGMENT: usize = 512 << 10;
@@ -79,8 +80,27 @@ pub trait Channel: Send {
         Ok(true)
     }
 
-    /// Adds what to poll before sleeping: it becomes ready when the channel has something to do. Shared memory uses its own
-    /// waker instead.
+    /// Whether it can join a [`ReadySet`].
+    fn has_sockets(&self) -> bool {
+        false
+    }
+
+    /// Adds its sockets to the set, as those of peer `rank`: from now on it asks the system only for what [`report`] has
+    /// announced. The caller looks at the set before each turn.
+    ///
+    /// # Errors
+    /// The set is full; the channel goes on without it.
+    ///
+    /// [`report`]: Channel::report
+    fn join(&mut self, _set: &ReadySet, _rank: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The set reports that one of its sockets has changed.
+    fn report(&mut self, _socket: u32, _ready: Ready) {}
+
+    /// Adds what to poll before sleeping: it becomes ready when the channel has something to do. Not what is in a
+    /// [`ReadySet`]; shared memory uses its own waker instead.
     fn watch<'a>(&'a self, _fds: &mut Vec<PollFd<'a>>) {}
 
     /// Largest payload of a fragment, bytes.

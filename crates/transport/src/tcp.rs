@@ -2,6 +2,7 @@
 //!
 //! Fragments go over the streams in turn and are received in the same turn, so that several streams (each with its own
 //! window and congestion control) are still one ordered channel.
+mod socket;
 mod stream;
 
 use std::io;
@@ -11,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::{Channel, Sink};
 use crate::header::FragmentHeader;
+use crate::readiness::{Ready, ReadySet};
 use stream::Stream;
 
 /// Payload of a fragment: large enough that system calls do not count, small enough that what is received is still in
@@ -68,12 +70,30 @@ impl Channel for TcpChannel {
         Ok(all)
     }
 
+    fn has_sockets(&self) -> bool {
+        true
+    }
+
+    fn join(&mut self, set: &ReadySet, rank: u32) -> io::Result<()> {
+        for (number, stream) in (0..).zip(&self.streams) {
+            set.add(rank, number, stream.socket.stream())?;
+        }
+        self.streams.iter_mut().for_each(|stream| stream.socket.join());
+        Ok(())
+    }
+
+    fn report(&mut self, socket: u32, ready: Ready) {
+        if let Some(stream) = self.streams.get_mut(socket as usize) {
+            stream.socket.report(ready);
+        }
+    }
+
     fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        for (index, stream) in self.streams.iter().enumerate() {
+        for (index, stream) in self.streams.iter().enumerate().filter(|(_, stream)| !stream.socket.joined()) {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, index == self.to_receive);
             flags.set(PollFlags::OUT, stream.full());
-            fds.push(PollFd::new(stream.socket(), flags));
+            fds.push(PollFd::new(stream.socket.stream(), flags));
         }
     }
 

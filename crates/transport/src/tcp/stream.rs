@@ -1,8 +1,9 @@
 //! One connection: whole fragments go in, whole fragments come out, nothing blocks.
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::TcpStream;
 
 use super::FRAGMENT;
+use super::socket::Socket;
 use crate::channel::Sink;
 use crate::header::{FragmentHeader, HEADER_BYTES};
 
@@ -10,7 +11,7 @@ use crate::header::{FragmentHeader, HEADER_BYTES};
 const READ_AHEAD: usize = 16 << 10;
 
 pub(super) struct Stream {
-    socket: TcpStream,
+    pub socket: Socket,
     /// What the system did not take of the last fragment. The fragment's memory is its owner's again at once.
     rest: Vec<u8>,
     written: usize,
@@ -26,33 +27,10 @@ pub(super) struct Stream {
     collects: bool,
 }
 
-fn closed() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")
-}
-
-/// Bytes moved; 0 if it would have blocked.
-fn unblocked(result: io::Result<usize>) -> io::Result<usize> {
-    match result {
-        Ok(n) => Ok(n),
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-        Err(e) => Err(e),
-    }
-}
-
-/// Bytes received; 0 if none are there. The end of the stream is an error.
-fn received(result: io::Result<usize>) -> io::Result<usize> {
-    match result {
-        Ok(0) => Err(closed()),
-        other => unblocked(other),
-    }
-}
-
 impl Stream {
     pub fn new(socket: TcpStream) -> io::Result<Stream> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
         Ok(Stream {
-            socket,
+            socket: Socket::new(socket)?,
             rest: Vec::new(),
             written: 0,
             full: false,
@@ -66,10 +44,6 @@ impl Stream {
         })
     }
 
-    pub fn socket(&self) -> &TcpStream {
-        &self.socket
-    }
-
     /// Whether the sender waits for room.
     pub fn full(&self) -> bool {
         self.full
@@ -77,7 +51,7 @@ impl Stream {
 
     pub fn flush(&mut self) -> io::Result<bool> {
         while self.written < self.rest.len() {
-            let sent = unblocked((&self.socket).write(&self.rest[self.written..]))?;
+            let sent = self.socket.write(&[IoSlice::new(&self.rest[self.written..])])?;
             if sent == 0 {
                 return Ok(false);
             }
@@ -93,7 +67,7 @@ impl Stream {
             return Ok(false);
         }
         let head = header.encode();
-        let sent = unblocked((&self.socket).write_vectored(&[IoSlice::new(&head), IoSlice::new(payload)]))?;
+        let sent = self.socket.write(&[IoSlice::new(&head), IoSlice::new(payload)])?;
         self.full = sent < HEADER_BYTES + payload.len();
         if sent == 0 {
             return Ok(false);
@@ -112,7 +86,7 @@ impl Stream {
         if self.end - self.start < HEADER_BYTES {
             self.ahead.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.end += received((&self.socket).read(&mut self.ahead[self.end..]))?;
+            self.end += self.socket.read(&mut self.ahead[self.end..])?;
             if self.end < HEADER_BYTES {
                 return Ok(None);
             }
@@ -172,8 +146,7 @@ impl Stream {
         self.start += ready;
         self.received += ready;
         if self.received < to.len() {
-            // Less than asked for is all there is: another call would find nothing.
-            self.received += received((&self.socket).read(&mut to[self.received..]))?;
+            self.received += self.socket.read(&mut to[self.received..])?;
         }
         Ok(self.received == to.len())
     }

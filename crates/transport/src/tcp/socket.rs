@@ -1,0 +1,82 @@
+//! A socket that is asked only when there may be something to read, or room to write.
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::TcpStream;
+
+use crate::readiness::Ready;
+
+pub(super) struct Socket {
+    stream: TcpStream,
+    /// A `ReadySet` reports what changes; without one, every call asks the system.
+    joined: bool,
+    /// A read may find something.
+    readable: bool,
+    /// A write may find room.
+    writable: bool,
+    /// The set reports the end of a connection once, perhaps before all of it has been read.
+    ended: bool,
+}
+
+/// Bytes moved; 0 if it would have blocked. A call that was interrupted is made again, because nothing would report it.
+fn unblocked(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+impl Socket {
+    pub fn new(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Socket { stream, joined: false, readable: true, writable: true, ended: false })
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    pub fn joined(&self) -> bool {
+        self.joined
+    }
+
+    /// From now on, changes are reported.
+    pub fn join(&mut self) {
+        self.joined = true;
+    }
+
+    pub fn report(&mut self, ready: Ready) {
+        self.ended |= ready.ended;
+        self.readable |= ready.read || self.ended;
+        self.writable |= ready.write || self.ended;
+    }
+
+    /// Bytes read; 0 if none are there.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.readable {
+            return Ok(0);
+        }
+        let read = unblocked(|| match (&self.stream).read(into) {
+            Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
+            other => other,
+        })?;
+        // Less than asked for is all there is: another call would find nothing.
+        self.readable = !self.joined || self.ended || read == into.len();
+        Ok(read)
+    }
+
+    /// Bytes written of these parts, one after the other; 0 if there is no room.
+    pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.writable {
+            return Ok(0);
+        }
+        let written = unblocked(|| (&self.stream).write_vectored(parts))?;
+        self.writable = !self.joined || self.ended || written == parts.iter().map(|part| part.len()).sum::<usize>();
+        Ok(written)
+    }
+}
