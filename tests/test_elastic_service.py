@@ -271,9 +271,12 @@ def test_a_discovery_script_that_hangs_ends_with_what_it_has_started(tmp_path):
         (["--elastic", "-np", "2", "--max-np", "4"], "--max-np has no effect without --host-discovery-script"),
         (["--elastic", "-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
         (["--elastic", "-np", "4", "--max-np", "2", "--host-discovery-script", "x"], "--max-np 2 is less than -np 4"),
-        (["--elastic", "-np", "2", "--timeline", "t.json"], "--timeline is not for --elastic"),
-        (["--elastic", "-np", "2", "--record", "t.json"], "--record is not for --elastic"),
-        (["--elastic", "-np", "2", "--switch", "--strategy", "ps-aggregation"], "--switch is not for --elastic"),
+        (["--elastic", "-np", "2", "--timeline", "t.json"], "--timeline does not work with --elastic"),
+        (["--elastic", "-np", "2", "--record", "t.json"], "--record does not work with --elastic"),
+        (
+            ["--elastic", "-np", "2", "--switch", "--strategy", "ps-aggregation"],
+            "--switch does not work with --elastic",
+        ),
         (["--elastic", "-np", "9", "--hosts", "a:2,b:2"], "the hosts have 4 slots"),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_coordinator_has_a_name_and_a_use():
         InvalidArgumentError, match=r"PACELINE_COORDINATOR: unknown coordinator 'grpah'; did you mean 'graph'\?"
     ):
         Settings.from_environment({"PACELINE_COORDINATOR": "grpah"})
-    with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, and ps has servers"):
+    with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, but ps has servers"):
         Settings.from_environment({"PACELINE_COORDINATOR": "graph", "PACELINE_STRATEGY": "ps"})
     with pytest.raises(InvalidArgumentError, match="coordinator: nonblocking has no effect"):
         Settings.from_environment({"PACELINE_COORDINATOR": "nbcs"}).refuse_coordinator()

@@ -323,7 +323,7 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "which command?"),
+        ([], "no command given"),
         (["true"], "-np N"),
         (["-np", "0", "true"], "between 1 and 4096"),
         (["-np", "4097", "true"], "between 1 and 4096"),

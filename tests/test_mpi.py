@@ -223,8 +223,8 @@ def test_a_job_that_failed_leaves_no_memory_of_mpich():
         ({"transport": "tcp", "mpi_library": "/"}, "mpi_library: has no effect with transport tcp"),
         ({"transport": "mpi", "mpi_library": "/nowhere"}, "there is no file or folder '/nowhere'"),
         ({"strategy": "native"}, "or transport mpi under mpirun"),
-        ({"strategy": "baidu-ring", "transport": "tcp"}, "baidu-ring is the ring over MPI"),
-        ({"strategy": "baidu-ring", "chunk": "whole"}, "baidu-ring has a piece per worker"),
+        ({"strategy": "baidu-ring", "transport": "tcp"}, "baidu-ring runs over MPI"),
+        ({"strategy": "baidu-ring", "chunk": "whole"}, "baidu-ring uses one chunk per worker"),
         ({"strategy": "baidu-ring", "coordinator": "negotiate"}, "baidu-ring does not negotiate"),
     ],
 )

@@ -60,8 +60,11 @@ def alone(*words, **env):
         (["probe", "--limit", "none"], "--limit: 'none' is not a number above 0"),
         (["probe", "--limit", "4000"], "'4000' is more than 3600 s"),
         (["validate", "--here"], "validate: this process was not started as a rank"),
-        (["validate", "--here", "--workers", "2"], "--workers has no effect with --here: they are the job's ranks"),
-        (["validate", "--here", "--latency", "1us"], "--latency has no effect with --here: it is the cluster file's"),
+        (
+            ["validate", "--here", "--workers", "2"],
+            "--workers has no effect with --here: the workers are the job's ranks",
+        ),
+        (["validate", "--here", "--latency", "1us"], "--latency has no effect with --here: the cluster file sets it"),
         (["validate", "--here", "--full"], "--full has no effect with --here"),
         (["validate", "--cluster", "flat"], "--cluster has no effect without --here"),
         (["validate", "--here", "--json", "--csv"], "--json and --csv exclude each other"),

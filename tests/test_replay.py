@@ -268,7 +268,7 @@ def launch(*words, ranks=0, options=()):
         (["resnet-50", "--shrink", "none"], "4 means a quarter of the bytes"),
         (["resnet-50", "--shrink", "0.5"], "shrink: 0.5 is not between 1 and"),
         (["resnet-50", "--pull", "step"], "--pull: has no effect without parameter servers"),
-        (["allreduce:4KB", "--output", "/nowhere/at/all"], "--output /nowhere/at/all: there is no such folder"),
+        (["allreduce:4KB", "--output", "/nowhere/at/all"], "--output /nowhere/at/all: no such folder"),
     ],
 )
 def test_mistakes_are_named(words, message):
@@ -321,5 +321,5 @@ def test_what_people_read():
     said = re.search(r"netop-vgg-16, strategies chosen by size, 1 worker\nan iteration: ([\d.]+) ms", ended.stdout)
     assert said, ended.stdout
     assert float(said[1]) >= 19.7  # what it sleeps; on a busy machine it wakes up later
-    assert "on a network 100 times slower than the one that is meant: times are multiplied by 0.1 and" in ended.stdout
+    assert "on a network 100 times slower than the intended one: times are multiplied by 0.1 and" in ended.stdout
     assert os.linesep + "note" not in ended.stdout

@@ -37,6 +37,7 @@ from paceline.settings.table import (
     SWEEP,
     VARIABLES,
     find,
+    naming_core_errors,
     of_place,
 )
 
@@ -172,7 +173,7 @@ def test_the_reference_is_current():
 
 
 def test_former_names_still_work():
-    with pytest.warns(FutureWarning, match="timeout is called timeout_s now"):
+    with pytest.warns(FutureWarning, match="timeout is now called timeout_s"):
         checked = Request(command=["true"], settings={"timeout": 7}).checked()
     assert checked.settings.timeout_s == 7 and checked.given["PACELINE_TIMEOUT"] == "7"
     assert set(ALIASES.values()) <= set(SETTINGS)
@@ -196,6 +197,41 @@ def test_an_error_says_where_its_value_came_from(tmp_path):
             options={"distribution": "block", "barrier": False},
         )
     assert str(caught.value).startswith("ps with 3 workers: ")
+
+
+def test_errors_of_the_core_carry_their_setting():
+    trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
+    for strategy, options, name in (
+        ("ps", {"placement": "even", "chunk": "64KiB"}, "chunk"),
+        ("ps", {"placement": [9]}, "placement"),
+        ("ps", {"distribution": "block", "barrier": False}, "distribution"),
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            Scenario.of(trace, cluster, strategy, 4, **options).result()
+        assert caught.value.setting == name
+        assert str(caught.value) == f"{name}: {caught.value.reason}"
+    with pytest.raises(InvalidArgumentError, match=r"^chunk: without a strategy") as caught:
+        paceline.job.join(chunk="64KiB")
+    assert caught.value.setting == "chunk"
+    words = ["simulate", TINY, "--strategy", "ps", "--placement", "even", "--chunk", "64KiB", "--workers", "4"]
+    assert "--chunk: placement even already cuts" in CliRunner().invoke(main.main, words).stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "setting", "reason"),
+    [
+        ("iterations: give a number", "iterations", "give a number"),
+        ("gpus-per-node: 0 is too few", "gpus_per_node", "0 is too few"),
+        ("transport shm: rank 0 cannot", "transport", "shm: rank 0 cannot"),
+        ("multicast 239.7.0.0:47700: has no effect", "multicast", "239.7.0.0:47700: has no effect"),
+        ("rank 3: not a setting", None, "rank 3: not a setting"),
+        ("the communicator was destroyed", None, "the communicator was destroyed"),
+    ],
+)
+def test_the_core_names_a_setting_first(message, setting, reason):
+    with pytest.raises(InvalidArgumentError) as caught, naming_core_errors():
+        raise InvalidArgumentError(message)
+    assert (caught.value.setting, caught.value.reason) == (setting, reason)
 
 
 # The same by flag, variable, keyword and key.
@@ -325,5 +361,5 @@ def test_a_scenario_is_what_the_core_takes():
 def test_no_place_is_unknown():
     assert set(PLACES) == {place for setting in ALL for place in setting.uses}
     assert set(FORECASTS) <= set(PLACES)
-    with pytest.raises(InvalidArgumentError, match="there is no setting 'chunks'; did you mean chunk"):
+    with pytest.raises(InvalidArgumentError, match="unknown setting 'chunks'; did you mean chunk"):
         find("chunks")

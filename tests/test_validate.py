@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from paceline.cli import validate as cli_validate
 from paceline.cli.main import main
 from paceline.validate import cells as all_cells
-from paceline.validate.cells import Network, Wanted, auto_shrink, cells
+from paceline.validate.cells import Network, Selection, auto_shrink, cells
 from paceline.validate.compare import ComparisonOptions, compare
 from paceline.validate.plot import figure
 from paceline.validate.real import MOST_RUNS
@@ -29,7 +29,7 @@ KEYS = {
 
 
 def some(strategy="ring", workers=4, servers=1, trace="resnet-50"):
-    return cells([Wanted((trace,), (strategy,), (workers,), (servers,))], NETWORK)
+    return cells([Selection((trace,), (strategy,), (workers,), (servers,))], NETWORK)
 
 
 def quietly(*_):
@@ -230,11 +230,11 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
         (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),
         (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
         (["--quick", "--full"], "exclude each other"),
-        (["--quick", "--trace", "resnet-50"], "--trace chooses what is compared, and so does --quick"),
+        (["--quick", "--trace", "resnet-50"], "--trace and --quick exclude each other"),
         (["--json", "--csv"], "exclude each other"),
         (["--plot", "x.html"], "name a file that ends with .png, .svg or .pdf"),
         (["--timeline", "/nowhere/t.json", "--strategy", "ring"], "the folder /nowhere does not exist"),
-        (["--timeline", "t.json"], "--timeline: shows one cell, and"),
+        (["--timeline", "t.json"], "--timeline: shows one cell, but"),
         (["--repeats", "0"], "0 is not between 1"),
     ],
 )
@@ -308,6 +308,6 @@ def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
     said = row.to_dict()
     assert (said["network"], said["simulated_fluid_s"]) == ("fifo", None)
     # A sum costs the server's port once; each of four copies of it once.
-    (alone,) = cells([Wanted(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
+    (alone,) = cells([Selection(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
     (row,) = compare([alone], emulator, ComparisonOptions(repeats=1), quietly).rows
     assert row.simulated_s == pytest.approx(5 * 8e6 * 8 / RATE, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The commands `paceline emulate up|run|exec|check|down`: a cluster of network namespaces on this machine."""
+"""The commands `paceline emulate up|run|exec|check|down`: emulate a cluster with network namespaces."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ def _rate(text: str) -> float:
 
 _RATE = types.Value("RATE", _rate)
 _workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
-_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="Of every card, each way: 500Mbps.")
+_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="Rate of each host's card: 500Mbps.")
 _servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
-_name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Tells it from other clusters.")
-_realtime = click.option("--realtime/--no-realtime", default=True, help="SCHED_FIFO where permitted.  [default: yes]")
+_name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
+_realtime = click.option(
+    "--realtime/--no-realtime", default=True, help="Use SCHED_FIFO where permitted.  [default: realtime]"
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(no_args_is_help=True)
 def emulate() -> None:
-    """A cluster of network namespaces on this machine, with cards of a given rate (docs/how-to/emulate.md).
+    """Emulate a cluster of a given bandwidth on this machine, with network namespaces (docs/how-to/emulate.md).
 
     \b
     paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py
@@ -54,7 +56,7 @@ def emulate() -> None:
 @emulate.command()
 @_workers
 @_servers
-@click.option("--switch", is_flag=True, help="A host for a process that acts as a switch; its card has no rate.")
+@click.option("--switch", is_flag=True, help="Add a host for a process that acts as a switch; its card is not shaped.")
 @_bandwidth
 @_name
 @_realtime
@@ -69,7 +71,7 @@ def up(
     realtime: bool,
     as_json: bool,
 ) -> None:
-    """Bring a cluster up that stays until `paceline emulate down`."""
+    """Bring up a cluster that stays until `paceline emulate down`."""
     hosts = plan(workers, servers or 0, switch=switch)
     holder, found = bring_up(hosts, bandwidth, realtime=realtime, name=name)
     leave(holder)
@@ -89,9 +91,9 @@ def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
     return render(columns, [rows], highlight_first=False)
 
 
-def _note_realtime(wanted: bool, got: bool) -> None:
-    if wanted and not got:
-        click.echo("paceline: note: SCHED_FIFO is not permitted here, so that timings are less even", err=True)
+def _note_realtime(requested: bool, granted: bool) -> None:
+    if requested and not granted:
+        click.echo("paceline: note: SCHED_FIFO is not permitted here; expect noisier timings", err=True)
 
 
 @emulate.command(context_settings={"allow_interspersed_args": False})
@@ -102,7 +104,7 @@ def _note_realtime(wanted: bool, got: bool) -> None:
     "--ranks-per-host",
     type=types.whole(1, MOST_RANKS),
     default="1",
-    help="Of each worker.",
+    help="Ranks on each worker host.",
 )
 @job_options.switch
 @_realtime
@@ -121,10 +123,10 @@ def run(
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run ranks of COMMAND on a cluster of their own, and take it down again.
+    """Run ranks of COMMAND on a new emulated cluster, and take it down afterwards.
 
-    Every worker is a host with its card; ranks of a host talk over shared memory, hosts over TCP. The exit code is that
-    of `paceline run`.
+    Every worker is a host with its own network card. Ranks on one host use shared memory, ranks on different hosts TCP.
+    The exit code is that of `paceline run`.
 
     \b
     paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
@@ -132,7 +134,9 @@ def run(
     paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
     """
     if not command:
-        raise click.UsageError("which command? paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py")
+        raise click.UsageError(
+            "no command given; try: paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py"
+        )
     request, output = job_options.request(command, **options, servers=servers)
     checked = request.checked()
     if servers is not None and not checked.servers:
@@ -150,22 +154,22 @@ def run(
 
 @emulate.command(name="exec", context_settings={"allow_interspersed_args": False})
 @_name
-@click.option("--realtime", is_flag=True, help="Under SCHED_FIFO, as ranks run.")
+@click.option("--realtime", is_flag=True, help="Run under SCHED_FIFO, as ranks do.")
 @click.argument("host", metavar="HOST")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND on HOST of a cluster that is up; its exit code is that of COMMAND.
+    """Run COMMAND on HOST of a running cluster. The exit code is COMMAND's.
 
     \b
     paceline emulate exec worker0 -- ping -c 1 10.77.1.2
     """
     command = command[command[:1] == ("--",) :]
     if not command:
-        raise click.UsageError("which command? paceline emulate exec worker0 -- ip address")
+        raise click.UsageError("no command given; try: paceline emulate exec worker0 -- ip address")
     found = living(name)
     if realtime and not found.realtime:
         raise InvalidArgumentError(
-            "--realtime: SCHED_FIFO is not permitted here, or was left out when the cluster was brought up"
+            "--realtime: SCHED_FIFO is not permitted here, or the cluster was brought up with --no-realtime"
         )
     place = find(found.hosts, host)
     words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
@@ -176,7 +180,7 @@ def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> 
 @emulate.command()
 @_name
 def down(*, name: str) -> None:
-    """Take down a cluster that is up, and end what is left of clusters that were killed."""
+    """Take down a running cluster, and clean up after clusters that were killed."""
     for line in take_down(name):
         click.echo(line)
 
@@ -184,11 +188,11 @@ def down(*, name: str) -> None:
 @emulate.command()
 @_workers
 @_bandwidth
-@click.option("--repeats", type=types.whole(1, 1000), default="5", help="To take the median of.")
+@click.option("--repeats", type=types.whole(1, 1000), default="5", help="Measurements to take the median of.")
 @_realtime
 @_json
 def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:
-    """Measure how well an emulated network keeps to its rate, and say what disturbs it.
+    """Measure how closely an emulated network keeps its rate, and report what disturbs it.
 
     \b
     paceline emulate check --workers 8 --bandwidth 500Mbps

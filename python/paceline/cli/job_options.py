@@ -1,4 +1,4 @@
-"""The options that `paceline run` and `paceline emulate run` have in common."""
+"""Options shared by `paceline run` and `paceline emulate run`."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ RANKS = types.whole(1, MOST_RANKS)
 _PATH = click.Path(path_type=Path)
 
 env = click.option(
-    "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set for all ranks, on all hosts."
+    "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set an environment variable for all ranks."
 )
 
 switch = click.option(
-    "--switch", is_flag=True, help="A process of its own adds up in the switch's place (ps-aggregation)."
+    "--switch", is_flag=True, help="Start a separate process that aggregates in the switch's place (ps-aggregation)."
 )
 
 
 def strategy(place: str) -> types.Decorator:
-    """What is run."""
+    """The strategy and what carries its messages."""
     return types.options(place, "strategy", "transport", "chunk", checked=False)
 
 
 def knobs(place: str) -> types.Decorator:
-    """How it is run."""
+    """The strategy's knobs and the network's."""
     names = ("placement", "distribution", "pull", "coordinator", "inside", "streams", "multicast", "tls", "timeout_s")
     return types.options(place, *names, checked=False)
 
 
 def output(place: str) -> types.Decorator:
-    """What a job leaves behind and says."""
+    """Output, traces and timelines of a job."""
     return types.together(
-        click.option("--no-prefix", is_flag=True, help="Without `[rank 3] ` before each line."),
+        click.option("--no-prefix", is_flag=True, help="Do not put `[rank 3] ` before each line of output."),
         click.option(
-            "--output-dir", type=_PATH, metavar="DIR", help="Write what rank N prints to DIR/rank-N.log instead."
+            "--output-dir", type=_PATH, metavar="DIR", help="Write rank N's output to DIR/rank-N.log instead."
         ),
         click.option(
             "--grace",
             type=types.Value("SECONDS", _grace),
             default="5",
-            help="Others have so long to end, once a rank failed.  [default: 5]",
+            help="Shutdown grace period of the other ranks after a failure.  [default: 5]",
         ),
         types.option(place, "timeline", checked=False),
         click.option(
-            "--record", type=_PATH, metavar="FILE", help="Record a trace of every rank, for `paceline simulate`."
+            "--record", type=_PATH, metavar="FILE", help="Record a trace of each rank for `paceline simulate`."
         ),
-        click.option("--record-steps", type=types.COUNT, help="Steps to take the median of.  [default: 10]"),
-        click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps before the recorded ones.  [default: 3]"),
+        click.option("--record-steps", type=types.COUNT, help="Steps to record.  [default: 10]"),
+        click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps to skip before recording.  [default: 3]"),
         types.options(place, "as_gloo", "verbose"),
     )
 
@@ -92,13 +92,13 @@ def request(
     elastic: Callable[[Settings], Elastic] | None = None,
     **settings: object,
 ) -> tuple[Request, Callable[[Job], Output]]:
-    """What these options ask for, and where the output goes. Raises UsageError."""
+    """Return the request that these options make, and where output goes. Raises UsageError."""
     from paceline.launch.output import Files, Terminal
     from paceline.launch.request import Request
 
     if no_prefix and output_dir is not None:
         raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
-    asked = Request(
+    made = Request(
         command=command,
         settings=settings,
         given_by="flag",
@@ -117,35 +117,35 @@ def request(
             return Files(output_dir, job.names)
         return Terminal(job.names, prefix=not no_prefix)
 
-    return asked, to
+    return made, to
 
 
-# The options of `paceline run` for jobs whose ranks may die and come.
+# Options of `paceline run` for elastic jobs.
 
 
 _RESETS = types.whole(0, 1_000_000)
 _SLACK_S = 10.0
-"""Beyond the time in which every rank notices that another is silent."""
+"""Added to the time in which every rank detects a silent peer."""
 
-options = types.together(
+elastic_options = types.together(
     click.option(
-        "--elastic", is_flag=True, help="Replace ranks that die; go on from the last commit (docs/how-to/elastic.md)."
+        "--elastic", is_flag=True, help="Replace dead ranks and resume from the last commit (docs/how-to/elastic.md)."
     ),
-    click.option("--min-np", "least", type=RANKS, help="Go on with so few, until others come.  [default: -np]"),
-    click.option("--max-np", "most", type=RANKS, help="Ranks at most, if the script finds more.  [default: -np]"),
+    click.option("--min-np", "least", type=RANKS, help="Fewest ranks to continue with.  [default: -np]"),
+    click.option("--max-np", "most", type=RANKS, help="Most ranks, if discovery finds hosts.  [default: -np]"),
     click.option(
         "--reset-limit",
         "resets",
         type=_RESETS,
-        help="End the job when ranks meet anew more often.  [default: no limit]",
+        help="Resets (new rendezvous of the ranks) before the job is ended.  [default: no limit]",
     ),
-    click.option("--host-discovery-script", "script", metavar="COMMAND", help="Prints HOST:N lines, every second."),
+    click.option("--host-discovery-script", "script", metavar="COMMAND", help="Prints HOST:N lines; run every second."),
 )
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the options say."""
+class ElasticOptions:
+    """Values of the elastic options."""
 
     elastic: bool
     least: int | None
@@ -154,7 +154,7 @@ class Wanted:
     script: str | None
 
     def refuse_without(self) -> None:
-        """Raises UsageError for an option that does nothing without --elastic."""
+        """Raise UsageError for an option that has no effect without --elastic."""
         named = {
             "--min-np": self.least,
             "--max-np": self.most,
@@ -166,12 +166,12 @@ class Wanted:
                 raise click.UsageError(f"{option} has no effect without --elastic")
 
     def places(self, ranks: int | None, hosts: Sequence[Host] | None) -> tuple[list[Place], int]:
-        """All slots of the job, and how many of them it takes at most. Raises UsageError, InvalidArgumentError."""
+        """Return all slots of the job and the most ranks it may have. Raises UsageError, InvalidArgumentError."""
         if self.most is not None and self.script is None:
             raise click.UsageError("--max-np has no effect without --host-discovery-script, which finds more")
         if hosts is None and ranks is None:
             raise click.UsageError(
-                "how many ranks? give -np N, or hosts: paceline run --elastic -np 4 -- python train.py"
+                "how many ranks? give -np N or --hosts, as in: paceline run --elastic -np 4 -- python train.py"
             )
         slots = sum(host.slots for host in hosts) if hosts is not None else self.most or ranks or 0
         first = ranks if ranks is not None else self.most if self.most is not None else slots
@@ -182,11 +182,11 @@ class Wanted:
             raise click.UsageError(f"--min-np {self.least} is more than -np {first}")
         if hosts is None:
             return [Place(Host("localhost", most), 0, most)], most
-        place(list(hosts), most)  # for its checks; spare slots take ranks when others are closed
+        place(list(hosts), most)  # for its checks; spare slots are used when others are closed
         return place(list(hosts), None), most
 
-    def how(self, first: int, most: int, port: int | None) -> Callable[[Settings], Elastic]:
-        """What the launcher is told, once the settings are known."""
+    def for_launcher(self, first: int, most: int, port: int | None) -> Callable[[Settings], Elastic]:
+        """Return what makes the launcher's elastic options from the settings."""
 
         def of(settings: Settings) -> Elastic:
             from paceline.launch.elastic.discovery import Discovery
@@ -206,6 +206,6 @@ class Wanted:
         return of
 
 
-def wanted(given: dict[str, Any]) -> Wanted:
-    """Takes what these options gave out of what was given."""
-    return Wanted(**{name: given.pop(name) for name in ("elastic", "least", "most", "resets", "script")})
+def take_elastic(given: dict[str, Any]) -> ElasticOptions:
+    """Take the elastic options out of `given`."""
+    return ElasticOptions(**{name: given.pop(name) for name in ("elastic", "least", "most", "resets", "script")})

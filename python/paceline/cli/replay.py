@@ -1,4 +1,4 @@
-"""A rank that plays a trace: `paceline run -np 4 --strategy ring -- python -m paceline.replay TRACE`."""
+"""A rank that replays a trace: `paceline run -np 4 --strategy ring -- python -m paceline.replay TRACE`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ from paceline.replay.result import Played, measured
 
 @click.command()
 @click.argument("trace")
-@click.option("--scale", type=types.of_kind(types.SCALE), default="1", help="Multiply times.  [default: 1]")
-@click.option("--shrink", type=types.of_kind(types.SHRINK), default="1", help="Divide bytes.  [default: 1]")
+@click.option("--scale", type=types.of_kind(types.SCALE), default="1", help="Multiply times by this.  [default: 1]")
+@click.option(
+    "--shrink", type=types.of_kind(types.SHRINK), default="1", help="Divide tensor sizes by this.  [default: 1]"
+)
 @types.option("replay", "iterations", filled=True)
-@click.option("--warmup", type=types.whole(1, 1000), default="2", help="Before.  [default: 2]")
+@click.option(
+    "--warmup", type=types.whole(1, 1000), default="2", help="Iterations that are not measured.  [default: 2]"
+)
 @types.options("replay", "bucket_size", "pull", "barrier", "overlap")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
-@click.option("--json", "as_json", is_flag=True, help="Rank 0 prints what all ranks say as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Rank 0 prints the results of all ranks as JSON.")
 def main(
     *,
     trace: str,
@@ -41,14 +45,14 @@ def main(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Play TRACE as this rank of a job: sleep where a worker computes, exchange real gradients.
+    """Replay TRACE as one rank of a job: sleep instead of computing, and exchange real gradients.
 
-    Strategy, servers and the like are settings of the job: options of `paceline run`. With --scale 4 all times are four
-    times as long, with --shrink 4 a quarter of the bytes is sent: either way a network that is four times slower than
-    the one that is meant keeps its ratio to the computation.
+    Strategy, servers and so on are settings of the job, set by options of `paceline run`. --scale 4 makes all times
+    four times as long; --shrink 4 sends a quarter of the bytes. Either one keeps the ratio of communication to
+    computation on a network that is four times slower than the intended one.
     """
     if output is not None and not output.is_dir():
-        raise InvalidArgumentError(f"--output {output}: there is no such folder; make it before the ranks start")
+        raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
     step = traces.shrunk(load_trace(trace), shrink)
     with job.join_named() as ranks:
         played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, **options))
@@ -56,8 +60,7 @@ def main(
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
         everybody = gather(ranks, played)
     if everybody:
-        said = _json(everybody) if as_json else _text(everybody, scale, shrink)
-        click.echo(said)
+        click.echo(_json(everybody) if as_json else _text(everybody, scale, shrink))
 
 
 def _json(ranks: Sequence[Played]) -> str:
@@ -77,9 +80,7 @@ def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
         f"{units.count(first.sums_checked, 'sum')} checked",
     ]
     if scale * shrink != 1:
-        lines.append(
-            f"on a network {scale * shrink:g} times slower than the one that is meant: {_ratio(scale, shrink)}"
-        )
+        lines.append(f"for a network {scale * shrink:g} times slower than the intended one: {_ratio(scale, shrink)}")
     notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
     if error_s := max(rank.clock_error_s for rank in ranks):
         notes[f"the clocks of several machines were aligned to {units.duration(error_s)}"] = None

@@ -1,4 +1,4 @@
-"""The command `paceline run`: N processes of a command, on this machine or on several hosts."""
+"""The command `paceline run`: starts the ranks of a job, on this machine or on several hosts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PATH = click.Path(path_type=Path)
 
 
 class CannotDoHereError(click.ClickException):
-    """Something that this machine lacks."""
+    """Raised where this machine lacks what the command needs."""
 
     exit_code = 77
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Processes to start.  [default: all slots of the hosts]"
+    "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Ranks to start.  [default: all slots of the hosts]"
 )
-@click.option("--hosts", metavar="HOST:N,…", help="Hosts, and how many ranks each takes.  [default: this machine]")
-@click.option("--hostfile", type=_PATH, metavar="FILE", help="Lines such as: node1 slots=2")
+@click.option("--hosts", metavar="HOST:N,…", help="Hosts and their numbers of slots.  [default: this machine]")
+@click.option("--hostfile", type=_PATH, metavar="FILE", help="File of lines such as: node1 slots=2.")
 @click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
 @job_options.env
 @job_options.strategy("run")
@@ -36,8 +36,8 @@ class CannotDoHereError(click.ClickException):
 @job_options.switch
 @job_options.knobs("run")
 @types.option("run", "interface")
-@click.option("--port", type=_PORT, help="Where rank 0, or an elastic job, waits.  [default: a free one]")
-@job_options.options
+@click.option("--port", type=_PORT, help="Port on which rank 0, or the elastic driver, listens.  [default: a free one]")
+@job_options.elastic_options
 @job_options.output("run")
 @job_options.command
 def run(
@@ -51,11 +51,11 @@ def run(
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Start N ranks of COMMAND, and end all of them when one fails.
+    """Start N ranks of COMMAND; when one fails, stop the others.
 
-    Options that scripts also set (--strategy and the like) are defaults: what a script says explicitly wins. Every rank
-    finds its place in RANK, WORLD_SIZE, LOCAL_RANK and so on, as under torchrun. OMP_NUM_THREADS, unless it is set, is
-    the host's cores divided by its ranks (torchrun: 1). If a rank fails, the exit code is 1.
+    Options that a script can also set, such as --strategy, are defaults: the script's own values take precedence.
+    Each rank has RANK, WORLD_SIZE, LOCAL_RANK and so on, as under torchrun. Unless it is set, OMP_NUM_THREADS is the
+    host's cores divided by its ranks (torchrun: 1). If a rank fails, the exit code is 1.
 
     \b
     paceline run -np 4 -- python train.py --lr 0.1
@@ -65,14 +65,14 @@ def run(
     if os.name != "posix":
         raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
     if not command:
-        raise click.UsageError("which command? paceline run -np 4 -- python train.py")
-    wanted = job_options.wanted(options)
+        raise click.UsageError("no command given; try: paceline run -np 4 -- python train.py")
+    elastic_options = job_options.take_elastic(options)
     elastic = None
-    if wanted.elastic:
-        places, most = wanted.places(ranks, _hosts(hosts, hostfile))
-        elastic, port = wanted.how(ranks or most, most, port), None
+    if elastic_options.elastic:
+        places, most = elastic_options.places(ranks, _hosts(hosts, hostfile))
+        elastic, port = elastic_options.for_launcher(ranks or most, most, port), None
     else:
-        wanted.refuse_without()
+        elastic_options.refuse_without()
         places = _places(ranks, hosts, hostfile)
     request, output = job_options.request(command, elastic=elastic, **options)
     checked = request.checked()
@@ -90,7 +90,7 @@ def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list
     if found is not None:
         return place(found, ranks)
     if ranks is None:
-        raise click.UsageError("how many ranks? give -np N, or hosts: paceline run -np 4 -- python train.py")
+        raise click.UsageError("how many ranks? give -np N or --hosts, as in: paceline run -np 4 -- python train.py")
     return [Place(Host("localhost", ranks), 0, ranks)]
 
 

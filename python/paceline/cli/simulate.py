@@ -1,4 +1,4 @@
-"""The command `paceline simulate`: its options, and what it prints and writes."""
+"""The command `paceline simulate`: its options and its output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from paceline._internal.console import say, width
 from paceline.cli import param_types as types
+from paceline.errors import naming
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import LOCAL
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _SETTINGS = [setting for setting in of_place("simulate") if setting.section]
-# Sections of --help, in order, and the options in them.
+# The sections of --help, in order, and their options.
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
     "Output": ["explain", "as_json", "detail", "csv", "timeline", "plot"],
@@ -34,7 +35,7 @@ class _Sectioned(click.Command):
     """A command whose options are listed in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them."""
+        """Write the sections."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
         for title, names in _SECTIONS.items():
@@ -47,11 +48,11 @@ class _Sectioned(click.Command):
 @click.command(cls=_Sectioned)
 @click.argument("trace", default="resnet-50")
 @types.options("simulate", *(setting.name for setting in _SETTINGS), checked=False)
-@click.option("--explain", is_flag=True, help="Say where more workers bring little, and what would bring more.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per run.")
-@click.option("--detail", is_flag=True, default=None, help="With --json: busy time of every worker and link.")
-@click.option("--csv", is_flag=True, help="Print CSV; headers carry units.")
-@click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one run, for Perfetto.")
+@click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
+@click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
+@click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
+@click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario, for Perfetto.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
     *,
@@ -63,31 +64,32 @@ def simulate(
     plot: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Forecast training of TRACE: a file, a name that `paceline traces` lists, or allreduce:SIZE[/COUNT].
+    """Forecast training of TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
 
-    --workers, --bandwidth, --strategy, --servers, --compute-speedup and --coordinator take comma-separated lists, and
-    the product is forecast. Rates are bits per second (25Gbps), sizes bytes (25MB, 64KiB).
+    --workers, --bandwidth, --strategy, --servers, --compute-speedup and --coordinator take comma-separated lists; every
+    combination is forecast. Rates are in bits per second (25Gbps), sizes in bytes (25MB, 64KiB).
 
     \b
     paceline simulate resnet-50 --workers 8,16,32 --bandwidth 10Gbps,25Gbps --strategy ring,ps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB
     """
     if options["detail"] and not as_json:
-        raise click.UsageError("--detail adds to --json; give both or neither")
+        raise click.UsageError("--detail has no effect without --json")
     if as_json and csv:
         raise click.UsageError("--json and --csv exclude each other")
     if explain and csv:
         raise click.UsageError("--explain and --csv exclude each other")
-    asked = Sweep.of(trace, options, "simulate", "flag", timeline=timeline, plot=plot)
-    if asked.get("coordinator") not in (None, ["none"]):
+    sweep = Sweep.of(trace, options, "simulate", "flag", timeline=timeline, plot=plot)
+    if sweep.get("coordinator") not in (None, ["none"]):
         if explain:
             raise click.UsageError("--explain has no effect with --coordinator; leave one of them out")
-        _coordinated(asked, as_json=as_json, csv=csv)
+        _coordinated(sweep, as_json=as_json, csv=csv)
         return
-    prepared = prepare(asked)
+    prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
-    results = _execute(prepared.scenarios, timeline, asked.get("executor") or LOCAL)
+    with naming(sweep.sources):
+        results = _execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL)
     if plot is not None:
         from paceline.forecast.plotting import plot as draw
 
@@ -104,16 +106,16 @@ def simulate(
         say([f"wrote {path}" for path in (timeline, plot) if path is not None])
 
 
-def _coordinated(asked: Sweep, *, as_json: bool, csv: bool) -> None:
+def _coordinated(sweep: Sweep, *, as_json: bool, csv: bool) -> None:
     from paceline._internal.console import Bar, wrapped
     from paceline.forecast.coordination import options, table
     from paceline.forecast.coordination.model import execute
 
-    prepared = options.prepare(asked)
+    prepared = options.prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
-    with Bar("simulating") as bar:
-        results = execute(prepared.runs, bar, asked.get("executor") or LOCAL)
+    with Bar("simulating") as bar, naming(sweep.sources):
+        results = execute(prepared.runs, bar, sweep.get("executor") or LOCAL)
     if as_json:
         say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
     elif csv:
@@ -123,39 +125,39 @@ def _coordinated(asked: Sweep, *, as_json: bool, csv: bool) -> None:
         say([*table.table(prepared.runs, results), "", *lines])
 
 
-def _explained(runs: list[Scenario], results: list[Result]) -> Explanation:
+def _explained(scenarios: list[Scenario], results: list[Result]) -> Explanation:
     from paceline.forecast import table
     from paceline.forecast.explain import explain
 
-    return explain(table.grouped(runs, results))
+    return explain(table.grouped(scenarios, results))
 
 
 def _as_data(results: list[Result], explanation: Explanation | None) -> list[dict[str, Any]]:
-    """An object for each run; the one that is explained holds the explanation."""
-    told = [result.to_dict() for result in results]
+    """Return an object for each scenario; the explained one holds the explanation."""
+    objects = [result.to_dict() for result in results]
     if explanation is not None:
-        told[results.index(explanation.result)]["explanation"] = explanation.to_dict()
-    return told
+        objects[results.index(explanation.result)]["explanation"] = explanation.to_dict()
+    return objects
 
 
-def _execute(runs: list[Scenario], timeline: Path | None, executor: str) -> list[Result]:
+def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) -> list[Result]:
     from paceline._internal.console import Bar
     from paceline._internal.files import replaced
     from paceline.forecast.sweep import execute
 
     if timeline is not None:
         with replaced(timeline) as path:
-            return execute([replace(runs[0], timeline=path)])
+            return execute([replace(scenarios[0], timeline=path)])
     with Bar("simulating") as bar:
-        return execute(runs, bar, executor)
+        return execute(scenarios, bar, executor)
 
 
-def _print(runs: list[Scenario], results: list[Result], explanation: Explanation | None) -> None:
+def _print(scenarios: list[Scenario], results: list[Result], explanation: Explanation | None) -> None:
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
 
-    groups = table.grouped(runs, results)
+    groups = table.grouped(scenarios, results)
     say(table.table(groups))
     if explanation is None:
         lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]

@@ -1,4 +1,4 @@
-"""The command `paceline validate`: its options, and what it prints and writes."""
+"""The command `paceline validate`: its options and its output."""
 
 from __future__ import annotations
 
@@ -29,53 +29,57 @@ from paceline.validate.outcome import Validation
 if TYPE_CHECKING:
     from paceline.job.job import Job
     from paceline.probe.layout import Layout
-    from paceline.validate.cells import Cell, Wanted
+    from paceline.validate.cells import Cell, Selection
     from paceline.validate.compare import ComparisonOptions
     from paceline.validate.real import Emulator
 
 
 _REPEATS = types.whole(1, 1000)
 HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
-"""Options that --here has, too."""
+"""Options that --here accepts, too."""
 _ELSEWHERE = {
-    "full": "name what is compared by --trace and --strategy",
-    "workers": "they are the job's ranks",
-    "servers": "they are the job's: paceline run --strategy ps --servers N",
-    "bandwidth": "it is the cluster file's",
-    "latency": "it is the cluster file's",
-    "message_overhead": "it is the cluster file's",
-    "realtime": "it is the job's",
-    "check": "probe the job: paceline probe",
-    "timeline": "give it to the job: paceline run --timeline FILE",
+    "full": "choose cells with --trace and --strategy",
+    "workers": "the workers are the job's ranks",
+    "servers": "set it for the job: paceline run --strategy ps --servers N",
+    "bandwidth": "the cluster file sets it",
+    "latency": "the cluster file sets it",
+    "message_overhead": "the cluster file sets it",
+    "realtime": "the job sets it",
+    "check": "probe the job instead: paceline probe",
+    "timeline": "set it for the job: paceline run --timeline FILE",
 }
 
 
 class CannotDoHereError(click.ClickException):
-    """Something that this machine lacks."""
+    """Raised where this machine lacks what the command needs."""
 
     exit_code = 77
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="All strategies once: under two minutes.")
-@click.option("--full", is_flag=True, help="All models, workers and servers: an hour or two.")
-@click.option("--trace", type=types.WORDS, help="As `paceline traces` lists them, files, or allreduce:SIZE.")
+@click.option("--quick", is_flag=True, help="One cell for each strategy: under two minutes.")
+@click.option("--full", is_flag=True, help="All models, worker and server counts: one to two hours.")
+@click.option("--trace", type=types.WORDS, help="Names from `paceline traces`, files, or allreduce:SIZE.")
 @types.options("validate", "strategy", "workers", "servers")
 @types.option("validate", "bandwidth", filled=True)
-@click.option("--shrink", type=types.or_auto(types.SHRINK), default="auto", help="Divide bytes.  [default: auto]")
-@click.option("--scale", type=types.or_auto(types.SCALE), default="auto", help="Multiply times.  [default: auto]")
+@click.option(
+    "--shrink", type=types.or_auto(types.SHRINK), default="auto", help="Divide tensor sizes by this.  [default: auto]"
+)
+@click.option(
+    "--scale", type=types.or_auto(types.SCALE), default="auto", help="Multiply times by this.  [default: auto]"
+)
 @types.option("validate", "bucket_size")
 @types.option("validate", "network", filled=True)
 @types.options("validate", "latency", "message_overhead")
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
-@click.option("--here", is_flag=True, help="On the hosts of the job that this is a rank of.")
+@click.option("--here", is_flag=True, help="Measure on the hosts of the job that this process is a rank of.")
 @types.option("validate", "cluster")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with rows, skipped and summary.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw measured against simulated.")
-@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Of one cell, both, for Perfetto.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot measured against simulated times.")
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Write a Chrome trace of one cell.")
 @click.pass_context
 def validate(
     context: click.Context,
@@ -88,15 +92,15 @@ def validate(
     timeline: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run strategies on a cluster emulated on this machine, simulate the same, and print the error.
+    """Run strategies on an emulated cluster, simulate the same, and print the error.
 
-    The error is simulated / measured - 1. What is run is `python -m paceline.replay`: sleeping instead of computing,
-    and real gradients. With --shrink auto the bytes of each trace are divided so that they suit the bandwidth, with
-    --scale auto times are multiplied where many ranks share a core.
-    --trace, --strategy, --workers and --servers choose what is compared; without them it is some 70 cells.
+    The error is simulated / measured - 1. The ranks run `python -m paceline.replay`: they sleep instead of computing,
+    and exchange real gradients. --shrink auto divides the bytes of each trace to suit the bandwidth; --scale auto
+    multiplies times where many ranks share a core.
+    --trace, --strategy, --workers and --servers choose the cells to compare; without them there are about 70.
 
-    With --here it runs on every rank of a job, on whatever network that has; it simulates the cluster of --cluster, or
-    what it probes first.
+    With --here, run it on every rank of a job. It measures on the job's own network, and simulates the cluster of
+    --cluster, or else what it probes first.
 
     \b
     paceline validate --quick
@@ -124,25 +128,27 @@ def refuse_elsewhere(context: click.Context) -> None:
 
 
 def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
-    """On clusters that are emulated on this machine."""
+    """Validate on clusters emulated on this machine."""
     from paceline.validate.cells import Network, cells
     from paceline.validate.compare import ComparisonOptions
     from paceline.validate.forecasts import Costs
 
-    wanted = _wanted(options)
+    selection = _selection(options)
     rates = [parse_rate(rate) for rate in options["bandwidth"]]
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
-    asked = cells(wanted, Network(rates, options["shrink"], options["scale"], bucket_size))
-    if timeline is not None and len(asked) != 1:
-        raise InvalidArgumentError(f"--timeline: shows one cell, and {len(asked)} are asked for: name one of each")
+    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size))
+    if timeline is not None and len(selected) != 1:
+        raise InvalidArgumentError(
+            f"--timeline: shows one cell, but {len(selected)} are selected: give one value of each"
+        )
     repeats = options["repeats"] or (3 if options["quick"] else 5)
     costs = Costs(options["latency"], options["message_overhead"])
-    how = ComparisonOptions(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
-    return _compare(asked, how)
+    comparison = ComparisonOptions(repeats, options["network"], costs, options["realtime"], options["check"], timeline)
+    return _compare(selected, comparison)
 
 
 def _finish(result: Validation, plot: Path | None, as_json: bool, csv: bool) -> int:
-    """Draw and print; the exit code."""
+    """Plot and print the result; return the exit code."""
     if plot is not None and result.rows:
         from paceline.validate.plot import plot as draw
 
@@ -166,8 +172,8 @@ def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
         raise InvalidArgumentError("--plot and --timeline name the same file")
 
 
-def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
-    """What is to be compared: a tier, or a product of what is named."""
+def _selection(options: dict[str, Any]) -> Sequence[Selection]:
+    """The cells to compare: a tier, or the product of the named values."""
     from paceline.validate import cells
 
     named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
@@ -177,14 +183,14 @@ def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
         return cells.QUICK if options["quick"] else cells.FULL if options["full"] else cells.DEFAULT
     if options["quick"] or options["full"]:
         tier = "--quick" if options["quick"] else "--full"
-        raise click.UsageError(f"--{named[0]} chooses what is compared, and so does {tier}; leave one of them out")
+        raise click.UsageError(f"--{named[0]} and {tier} exclude each other")
     (default,) = cells.QUICK
     strategies = options["strategy"] or default.strategies
     if options["servers"] is not None:
         with naming(types.flags("validate", options)):
             check_knobs(cells.strategies_of(strategies), ["servers"])
     return (
-        cells.Wanted(
+        cells.Selection(
             options["trace"] or default.traces,
             strategies,
             options["workers"] or default.workers,
@@ -193,21 +199,21 @@ def _wanted(options: dict[str, Any]) -> Sequence[Wanted]:
     )
 
 
-def _compare(asked: Sequence[Cell], how: ComparisonOptions) -> Validation:
+def _compare(cells: Sequence[Cell], options: ComparisonOptions) -> Validation:
     from paceline.validate.compare import compare
 
-    return compare(asked, emulator(), how, _tell)
+    return compare(cells, emulator(), options, _report_progress)
 
 
 def emulator() -> Emulator:
-    """What emulates clusters. Raises CannotDoHereError where it is not there."""
+    """The module that emulates clusters. Raises CannotDoHereError where this installation lacks it."""
     if importlib.util.find_spec("paceline.emulate") is None:
         raise CannotDoHereError("paceline validate needs paceline emulate, which this installation lacks")
     return cast("Emulator", importlib.import_module("paceline.emulate"))
 
 
-def _tell(done: int, total: int, said: str) -> None:
-    click.echo(f"[{done}/{total}] {said}", err=True)
+def _report_progress(done: int, total: int, what: str) -> None:
+    click.echo(f"[{done}/{total}] {what}", err=True)
 
 
 def _print(result: Validation, as_json: bool, csv: bool) -> None:
@@ -234,15 +240,15 @@ def compare_here(
     repeats: int | None,
     cluster: str | None,
     plot: Path | None,
-    **how: Any,  # noqa: ANN401 - shrink and scale
+    **factors: Any,  # noqa: ANN401 - shrink and scale
 ) -> Validation | None:
-    """The comparison, at rank 0; elsewhere None. Raises InvalidArgumentError, JobError."""
+    """Return the comparison at rank 0, None elsewhere. Raises InvalidArgumentError, JobError."""
     from paceline.probe.layout import Layout
 
     refuse_alone("paceline validate --here")
-    wanted = _strategies(strategy)
-    how["bucket_size"] = None if bucket_size == "none" else bucket_size
-    with objects.join(_those_with_knobs_first(wanted)) as ranks:
+    strategies = _strategies(strategy)
+    bucket_size = None if bucket_size == "none" else bucket_size
+    with objects.join(_most_knobs_first(strategies)) as ranks:
         with objects.told_once(ranks):
             layout = Layout.of(ranks)
         objects.from_first(ranks, lambda: plots.check(plot) if plot is not None else None)
@@ -251,8 +257,9 @@ def compare_here(
         with objects.told_once(ranks):
             here.check()
         comparison = Comparison(here, network, repeats or (3 if quick else 5), show)
-        asked = trace or QUICK[0].traces
-        objects.from_first(ranks, lambda: comparison.simulate(cells(here, asked, wanted, how)))
+        traces = trace or QUICK[0].traces
+        changes = {**factors, "bucket_size": bucket_size}
+        objects.from_first(ranks, lambda: comparison.simulate(cells(here, traces, strategies, changes)))
         if ranks.rank:
             take_part(here)
             return None
@@ -268,18 +275,18 @@ def _probed(cluster: Cluster) -> str:
 
 
 def _strategies(names: list[str] | None) -> list[Strategy]:
-    """Those that are named, else the job's, else all. Raises InvalidArgumentError."""
+    """The named strategies, else the job's, else all. Raises InvalidArgumentError."""
     own = Settings.from_environment().strategy
     return strategies_of(names or ([own] if own is not None else [ALL]))
 
 
-def _those_with_knobs_first(strategies: list[Strategy]) -> list[StrategyName]:
-    """A job's settings agree rather with a strategy that looks at many."""
+def _most_knobs_first(strategies: list[Strategy]) -> list[StrategyName]:
+    """Put strategies with more knobs first: they accept more of a job's settings."""
     return [one.name for one in sorted(strategies, key=lambda one: len(one.knobs), reverse=True)]
 
 
 def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, list[str]]:
-    """What is simulated, at all ranks, and notes: rank 0 reads the file, or probes.
+    """Return the cluster to simulate, and notes, on every rank: rank 0 reads the file or probes.
 
     Raises InvalidArgumentError, JobError.
     """
@@ -292,8 +299,8 @@ def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, li
         return Cluster.from_json(text.encode(), given), []
     if ranks.rank:
         return Cluster.from_json(json.dumps(obey(ranks)).encode(), "probe"), []
-    conductor, found = measure(ranks, layout, NEEDED, show)
+    controller, found = measure(ranks, layout, NEEDED, show)
     fields = cluster_file.fields(found)
-    conductor.end(then=fields)
+    controller.end(then=fields)
     cluster = Cluster.from_json(json.dumps(fields).encode(), "probe")
     return cluster, [_probed(cluster), *found.notes]

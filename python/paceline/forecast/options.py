@@ -22,7 +22,7 @@ from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_k
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, naming_core_errors
 
 CORE = (
     "bucket_size",
@@ -114,7 +114,8 @@ class Sweep:
         """Return the trace as the options change it. Raises InvalidArgumentError."""
         trace = load_trace(self.trace)
         if self.get("add_module") is not None:
-            trace = trace.with_modules(self.get("add_module"))
+            with naming_core_errors():
+                trace = trace.with_modules(self.get("add_module"))
         changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
         return adjusted(trace, **changes)
 

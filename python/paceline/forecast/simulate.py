@@ -14,7 +14,7 @@ from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.settings.keywords import CoreOptions, SimulateOptions
-from paceline.settings.table import SETTINGS, SIMULATE
+from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,8 @@ class Scenario:
 
     def result(self) -> Result:
         """Simulate it, without the GIL. Raises InvalidArgumentError."""
-        text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline)
+        with naming_core_errors():
+            text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline)
         return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
 
 

@@ -20,6 +20,7 @@ from paceline.job.failure import tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
 from paceline.settings.keywords import JobSettings
+from paceline.settings.table import naming_core_errors
 
 _MEET_S = 20.0
 """Time for ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
@@ -172,8 +173,9 @@ def join(**settings: Unpack[JobSettings]) -> Job:
     known.refuse_coordinator()
     if known.placed():
         raise InvalidArgumentError(
-            f"placement {known.placement}: the arrays of this job have no names; take even, or "
-            "paceline.torch's DistributedOptimizer"
+            f"{known.placement}: the arrays of this job have no names; use even, or paceline.torch's "
+            "DistributedOptimizer",
+            setting="placement",
         )
     return _join(known)
 
@@ -201,9 +203,11 @@ def _join(known: Settings) -> Job:
 
 
 def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], list[bytes]] | None) -> Job:
-    engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
+    with naming_core_errors():
+        engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
     try:
-        world = engine.world()
+        with naming_core_errors():
+            world = engine.world()
     except BaseException:
         engine.close()
         raise

@@ -16,6 +16,7 @@ from paceline._core import Engine
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import timeline_files
 from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
+from paceline.settings.table import naming_core_errors
 
 
 def main() -> int:
@@ -47,9 +48,12 @@ def serve() -> NoReturn:
     name = f"server {number}" if number < settings.server_processes else "switch"
     while True:
         try:
-            engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
-        except (JobError, InvalidArgumentError) as error:
-            raise type(error)(f"{name}: {error}") from None
+            with naming_core_errors():
+                engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
+        except InvalidArgumentError as error:
+            raise error.within(name) from None
+        except JobError as error:
+            raise JobError(f"{name}: {error}") from None
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
         try:

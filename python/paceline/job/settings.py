@@ -1,10 +1,10 @@
-"""The settings of a job: keywords and flags, under them the environment's variables, under them the defaults.
+"""The settings of a job. Keywords and flags override environment variables, which override defaults.
 
-docs/reference/settings.md lists them, from `paceline.settings.table`. An empty variable is as good as none. A PACELINE_
-variable that nothing reads is an error, for it is most likely a misspelt one.
+docs/reference/settings.md lists them, from `paceline.settings.table`. An empty variable counts as unset. An unknown
+PACELINE_ variable is an error, because it is most likely misspelt.
 
-For tests, PACELINE_RUN_DISTURBANCE has receivers of multicasts lose, repeat and reorder datagrams: JSON with rates from
-0 to 1 and a seed, `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}`.
+For tests, PACELINE_RUN_DISTURBANCE makes multicast receivers drop, duplicate and reorder datagrams: JSON with rates
+from 0 to 1 and a seed, `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from paceline.settings.table import JOIN, OVER_MPI, SETTINGS, VARIABLES, default
 
 __all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABLES", "Settings"]
 
-# Variables that other parts read: those of `paceline run`, `record` and `emulate`.
+# Variables that other modules read: those of `paceline run`, `record` and `emulate`.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
 OTHER_VARIABLES = frozenset({"PACELINE_EMULATED", *(one.variable for one in SETTINGS.values() if one.variable)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the native module is told. Made by `from_environment`; every field has been checked."""
+    """Checked settings, as passed to the native module. Made by `from_environment`."""
 
     strategy: str | None = default("strategy")
     transport: str = default("transport")
@@ -56,21 +56,20 @@ class Settings:
     rendezvous: str | None = default("rendezvous")
     timeline: str | None = default("timeline")
     server_processes: int = 0
-    """Parameter servers that `paceline run` has started; their ranks follow those that train."""
+    """Parameter servers that `paceline run` has started; their ranks follow those of the workers."""
     switch_process: bool = False
-    """Behind them it has started a process that adds up in the switch's place."""
+    """After them it has started a process that aggregates in the switch's place."""
     unfused: bool = False
-    """Every tensor is reduced by itself: `baidu-ring`."""
+    """Reduce every tensor separately: `baidu-ring`."""
     disturbance: dict[str, float] | None = None
-    """Of multicasts, for tests."""
+    """Faults injected into multicasts, for tests."""
     verbose: bool = default("verbose")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **keywords: Unpack[JobSettings]) -> Settings:
-        """Read the variables (of this process, if none are given); what a script says by keyword wins.
+        """Read `environ` (by default this process's); keywords take precedence, unless they are None.
 
-        A keyword of None leaves what the environment says. Raises InvalidArgumentError, which carries setting and
-        source and names value and remedy.
+        Raises InvalidArgumentError, which carries setting and source and names the value and the remedy.
         """
         return cls.resolved(environ, keywords)
 
@@ -81,7 +80,7 @@ class Settings:
         given_values: Mapping[str, object],
         given_by: Literal["flag", "keyword"] = "keyword",
     ) -> Settings:
-        """As `from_environment`, for values that were given by flags, too."""
+        """Do the same as `from_environment`, also for values that flags gave."""
         environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
         given = _given(environ, given_values, given_by)
@@ -106,7 +105,7 @@ class Settings:
         return settings
 
     def placed(self) -> dict[str, int]:
-        """The server of each tensor, by name, if a file says.
+        """Return the server of each tensor by name, if `placement` is a file.
 
         Raises InvalidArgumentError naming the file and the tensor.
         """
@@ -115,34 +114,31 @@ class Settings:
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
     def refuse_coordinator(self) -> None:
-        """For jobs whose operations come in one order on all ranks.
-
-        Raises InvalidArgumentError if a coordinator is named.
-        """
+        """Raise InvalidArgumentError if a coordinator is named, in jobs whose ranks call operations in one order."""
         if self.coordinator is not None:
             raise InvalidArgumentError(
-                f"{self.coordinator} has no effect: this job's operations come in one order on all "
-                "ranks; it is for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out",
+                f"{self.coordinator} has no effect: all ranks of this job call operations in the same order; "
+                "coordinators are for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out",
                 setting="coordinator",
             )
 
     @property
     def helpers(self) -> int:
-        """Processes of the job that do not train."""
+        """Number of processes of the job that do not train."""
         return self.server_processes + self.switch_process
 
     def has_switch(self) -> bool:
-        """Whether a switch adds up."""
+        """Return whether the strategy aggregates in a switch."""
         return self.strategy is not None and "aggregation" in find_strategy(self.strategy).knobs
 
     def has_servers(self) -> bool:
-        """Whether parameter servers add up."""
+        """Return whether the strategy has parameter servers."""
         return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
 
     def to_json(self) -> str:
-        """For the native module.
+        """Return JSON for the native module.
 
-        The interface becomes this machine's address; raises InvalidArgumentError if it has none.
+        The interface becomes this machine's address. Raises InvalidArgumentError if it has none.
         """
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _ELSEWHERE}
         if self.server_processes:
@@ -158,11 +154,11 @@ class Settings:
 
 
 Given = dict[str, tuple[object, Source]]
-"""By setting: what was given for it, unchecked, and where."""
+"""By setting: the unchecked value and its source."""
 
 
 def _given(environ: Mapping[str, str], values: Mapping[str, object], given_by: Literal["flag", "keyword"]) -> Given:
-    """The variables, and over them `values`."""
+    """Return the values of the variables, overridden by `values`."""
     given: Given = {
         name: (environ[variable], SETTINGS[name].source("variable"))
         for variable, name in VARIABLES.items()
@@ -182,19 +178,20 @@ def _given(environ: Mapping[str, str], values: Mapping[str, object], given_by: L
 
 
 def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse MPI that a script chose under `paceline run`, which had to know of it before it started the ranks."""
+    """Refuse MPI if a script chose it under `paceline run`: mpirun has to start the ranks."""
     launched = environ.get("PACELINE_RUN_ID") and (
         environ.get("PACELINE_RENDEZVOUS") or environ.get("PACELINE_RUN_ELASTIC")
     )
     if launched and settings.transport in OVER_MPI:
         raise InvalidArgumentError(
-            f"transport {settings.transport}: MPI's own mpirun starts its ranks, and paceline run has started this "
-            "one: mpirun -n N python … (docs/how-to/mpi.md); or take another transport"
+            f"{settings.transport} needs ranks that mpirun started, and paceline run has started this one; use mpirun "
+            "-n N python … (docs/how-to/mpi.md), or another transport",
+            setting="transport",
         )
 
 
 def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
-    """Refuse a setting that was given (is in `sources`) and contradicts another, or has no effect."""
+    """Refuse settings that were given (are in `sources`) and contradict each other or have no effect."""
     for name in sources:
         if settings.transport in SETTINGS[name].idle_with:
             raise InvalidArgumentError(
@@ -204,36 +201,38 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
         strategy = find_strategy(settings.strategy)
         if strategy.is_offloaded and settings.transport not in OVER_MPI:
             raise InvalidArgumentError(
-                f"{strategy.name} is a library's all-reduce, and shared memory and TCP have none underneath; "
+                f"{strategy.name} is the all-reduce of a library, which shared memory and TCP do not have; "
                 "choose ring or tree (simulate forecasts it), or transport mpi under mpirun",
                 setting="strategy",
             )
         check_knobs([strategy], sources)
     if settings.coordinator == GRAPH and settings.has_servers():
         raise InvalidArgumentError(
-            f"{GRAPH} plans all-reduces among ranks, and {settings.strategy} has "
-            "servers; take negotiate, or leave one of them out",
+            f"{GRAPH} plans all-reduces among ranks, but {settings.strategy} has servers; use negotiate, or leave one "
+            "of them out",
             setting="coordinator",
         )
     if settings.strategy is None and "pull" in sources:
         raise InvalidArgumentError(
-            "is for parameter servers; name a strategy that has them, such as ps", setting="pull"
+            "needs parameter servers; choose a strategy that has them, such as ps", setting="pull"
         )
 
 
 def _preset(values: dict[str, object], sources: dict[str, Source]) -> None:
-    """What `baidu-ring` stands for. Raises InvalidArgumentError for a setting that contradicts it."""
+    """Expand `baidu-ring` into settings. Raises InvalidArgumentError for a setting that contradicts it."""
     values["strategy"] = find_strategy(BAIDU_RING).name
     if values.setdefault("transport", "mpi") not in OVER_MPI:
         raise InvalidArgumentError(
-            f"{BAIDU_RING} is the ring over MPI; take ring, or leave {sources['transport']} out", setting="strategy"
+            f"{BAIDU_RING} runs over MPI; use ring, or leave {sources['transport']} out", setting="strategy"
         )
     sources.setdefault("transport", sources["strategy"])
     if "chunk" in values:
-        raise InvalidArgumentError(f"{BAIDU_RING} has a piece per worker; take ring, or leave it out", setting="chunk")
+        raise InvalidArgumentError(
+            f"{BAIDU_RING} uses one chunk per worker; use ring, or leave it out", setting="chunk"
+        )
     if values.get("coordinator") not in (None, GRAPH):
         raise InvalidArgumentError(
-            f"{BAIDU_RING} does not negotiate; take ring, or leave the coordinator out", setting="coordinator"
+            f"{BAIDU_RING} does not negotiate; use ring, or leave the coordinator out", setting="coordinator"
         )
 
 
@@ -265,10 +264,10 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
             continue
         near = _core.nearest(variable, list(VARIABLES))
         remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
-        raise InvalidArgumentError(f"{variable[:80]}: nothing reads this environment variable; {remedy}")
+        raise InvalidArgumentError(f"{variable[:80]}: unknown environment variable; {remedy}")
 
 
-# Settings that the native module gets in other ways, or not at all.
+# Settings that the native module gets in another way, or does not need.
 _ELSEWHERE = frozenset(
     (
         "interface",

@@ -1,4 +1,4 @@
-"""What is asked of a job, wherever it runs: checked, run, and what it leaves put together."""
+"""The request for a job, wherever it runs: checks it, runs it, and merges its recordings and timelines."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ from paceline.settings.table import SETTINGS, as_text, find, renamed
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options that all jobs have."""
+    """Options that all jobs have."""
 
     command: Sequence[str]
     settings: Mapping[str, object] = field(default_factory=dict)
-    """By their names in `paceline.settings.table`; None is as good as none."""
+    """By their names in `paceline.settings.table`; None counts as not given."""
     given_by: Literal["flag", "keyword"] = "keyword"
-    """How, for messages."""
+    """How messages spell the settings."""
     names: Sequence[str] = ()
-    """Variables for all ranks: NAME or NAME=VALUE."""
+    """Environment variables for all ranks: NAME or NAME=VALUE."""
     grace_s: float = 5.0
     record: Path | None = None
     record_steps: int | None = None
     record_warmup: int | None = None
     as_gloo: bool = False
-    """Process groups that ask for gloo are Paceline's."""
+    """Run process groups of the backend gloo on Paceline."""
     switch: bool = False
-    """A process of its own adds up in the switch's place."""
+    """Start a separate process that aggregates in the switch's place."""
     limit_s: float = float("inf")
     elastic: Callable[[Settings], Elastic] | None = None
-    """Ranks may die and come: how, once the settings are known."""
+    """Makes the options of an elastic job from its settings; None if the job is not elastic."""
 
     def checked(self) -> Checked:
-        """Everything that can be found out before a rank is started. Raises InvalidArgumentError, UsageError."""
+        """Check everything that can be checked before a rank starts. Raises InvalidArgumentError, UsageError."""
         recording = self._recording()
         named = variables.named(self.names, os.environ)
-        said = {renamed(name): value for name, value in self.settings.items() if value is not None}
-        # What -x names wins.
-        said = {name: value for name, value in said.items() if find(name).variable not in named}
+        values = {renamed(name): value for name, value in self.settings.items() if value is not None}
+        # -x takes precedence.
+        values = {name: value for name, value in values.items() if find(name).variable not in named}
         environ = {**os.environ, **named}
-        # Once here, not once in every rank.
-        settings = Settings.resolved(environ, said, self.given_by)
-        # Ranks run in folders of their own.
+        # Checked once here, so that not every rank reports the same mistake.
+        settings = Settings.resolved(environ, values, self.given_by)
+        # Ranks may have other working directories, so paths are absolute.
         given = {
             SETTINGS[name].variable: as_text(getattr(settings, name) if name in ("timeline", "placement") else value)
-            for name, value in said.items()
+            for name, value in values.items()
         }
         if self.as_gloo:
             given[AS_GLOO] = "1"
         if settings.transport in OVER_MPI:
             raise InvalidArgumentError(
-                f"transport {settings.transport}: MPI's own mpirun starts its ranks: mpirun -n 2 env "
-                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or take "
+                f"transport {settings.transport}: needs ranks that mpirun starts: mpirun -n 2 env "
+                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or use "
                 "another transport"
             )
         if self.switch and not settings.has_switch():
@@ -78,7 +78,7 @@ class Request:
         return Checked(self, given, named, recording, settings)
 
     def _check_elastic(self, settings: Settings) -> None:
-        """What is not for jobs whose ranks change. Raises UsageError."""
+        """Refuse options that jobs with changing ranks do not support. Raises UsageError."""
         for option, given in (
             ("--switch", self.switch),
             ("--record", self.record),
@@ -87,17 +87,19 @@ class Request:
             ("--placement FILE", settings.placed()),
         ):
             if given:
-                raise click.UsageError(f"{option} is not for --elastic, whose ranks change; leave one of them out")
+                raise click.UsageError(
+                    f"{option} does not work with --elastic, whose ranks change; leave one of them out"
+                )
 
     def _recording(self) -> dict[str, int] | None:
-        """What ranks are asked to record."""
+        """Return what ranks record; None for nothing."""
         if self.record is None:
             for option, value in (("--record-steps", self.record_steps), ("--record-warmup", self.record_warmup)):
                 if value is not None:
                     raise click.UsageError(f"{option} has no effect without --record FILE")
             return None
         if injection.SETTINGS in os.environ:
-            raise click.UsageError("--record does nothing inside `paceline record`; leave one of them out")
+            raise click.UsageError("--record has no effect inside `paceline record`; leave one of them out")
         check_writable("--record", self.record)
         steps, warmup = self.record_steps, self.record_warmup
         return {"steps": 10 if steps is None else steps, "warmup": 3 if warmup is None else warmup}
@@ -105,7 +107,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Checked:
-    """A request that can be run."""
+    """A checked request, ready to run."""
 
     request: Request
     given: Mapping[str, str]
@@ -115,18 +117,18 @@ class Checked:
 
     @property
     def servers(self) -> int:
-        """Processes that are parameter servers. Those of an elastic job are roles of its ranks."""
+        """Number of server processes; 0 in an elastic job, whose ranks also act as servers."""
         if self.request.elastic is not None:
             return 0
         return self.settings.servers if self.settings.has_servers() else 0
 
     @property
     def helpers(self) -> int:
-        """Servers, and the process in the switch's place."""
+        """Number of servers, and of the process in the switch's place."""
         return self.servers + self.request.switch
 
     def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401
-        """Until all ranks have ended: the exit code. `where`: what else `Job` must know to find the hosts.
+        """Run the job and return its exit code. `where`: further fields of `Job` that say how to reach the hosts.
 
         Raises InvalidArgumentError, ClickException.
         """
@@ -151,12 +153,12 @@ class Checked:
         return code
 
     def _finish(self, supervisor: Supervisor, code: int) -> None:
-        """Timeline and trace."""
+        """Write the timeline and the trace."""
         if self.settings.timeline is not None:
             timeline_files.say(timeline_files.gather(self.settings.timeline))
         path = self.request.record
         if path is not None and self.recording is not None:
-            said = f"no trace was written to {path}: the ranks did not end well"
+            message = f"no trace was written to {path}, because the job failed"
             if code == 0:
-                said = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
-            click.echo(f"paceline: {said}", err=True)
+                message = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
+            click.echo(f"paceline: {message}", err=True)

@@ -1,7 +1,7 @@
-"""Horovod's environment variables: those that have a meaning here, and those that ask for what is not there.
+"""Horovod's environment variables: those that Paceline reads, and those that it refuses because it cannot honour them.
 
-An empty variable is as good as none. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...),
-and those for what Paceline does not use (MPI, CCL, NCCL), are let be.
+An empty variable counts as unset. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...),
+and those for what Paceline does not use (MPI, CCL, NCCL), are ignored.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def _one_or_zero(value: object) -> bool:
 
 
 def _cores(value: object) -> tuple[int, ...]:
-    there = os.cpu_count() or 1
+    count = os.cpu_count() or 1
     words = [word.strip() for word in str(value).split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 8 and int(word) < there for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) < 8 and int(word) < count for word in words):
         raise InvalidArgumentError(
-            f"'{value!s:.80}' is not a list of cores between 0 and {there - 1}, such as 0,1; {_HINT}"
+            f"'{value!s:.80}' is not a list of cores between 0 and {count - 1}, such as 0,1; {_HINT}"
         )
     return tuple(map(int, words))
 
@@ -65,7 +65,7 @@ _ALL = (
         name="fusion_threshold",
         variable="HOROVOD_FUSION_THRESHOLD",
         kind=_whole(1 << 40, "bytes"),
-        help="Bytes that go in one all-reduce at most.",
+        help="Largest fused all-reduce, in bytes.",
         default=128 << 20,
         default_words="128 MiB; with parameter servers 0",
     ),
@@ -73,35 +73,35 @@ _ALL = (
         name="cycle_time",
         variable="HOROVOD_CYCLE_TIME",
         kind=_number(10_000, "milliseconds"),
-        help="Milliseconds within which tensors that become ready go together.",
+        help="Cycle in milliseconds: tensors that become ready within it are fused.",
         default=1.0,
     ),
     Setting(
         name="cache_capacity",
         variable="HOROVOD_CACHE_CAPACITY",
         kind=_whole(1 << 24, "tensors"),
-        help="Tensors that are remembered, so that they need no new agreement.",
+        help="Tensors in the response cache, which need no negotiation.",
         default=1024,
     ),
     Setting(
         name="stall_check_disable",
         variable="HOROVOD_STALL_CHECK_DISABLE",
         kind=_SWITCH,
-        help="Do not report tensors that only some ranks have asked for.",
+        help="Do not report stalled tensors, which only some ranks have submitted.",
         default=False,
     ),
     Setting(
         name="stall_check_time",
         variable="HOROVOD_STALL_CHECK_TIME_SECONDS",
         kind=_SECONDS,
-        help="Report them after so long.",
+        help="Report a stalled tensor after this time.",
         default=60.0,
     ),
     Setting(
         name="stall_shutdown_time",
         variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         kind=_SECONDS,
-        help="Such a tensor fails after so long; 0: never.",
+        help="Fail a stalled tensor after this time; 0: never.",
         default=600.0,
         default_words="600 (Horovod: 0)",
     ),
@@ -109,7 +109,7 @@ _ALL = (
         name="thread_affinity",
         variable="HOROVOD_THREAD_AFFINITY",
         kind=Kind("CORE,…", _cores, is_list=True),
-        help="Cores for the background threads, one for each local rank.",
+        help="Cores for the background threads, one per local rank.",
         default_words="the system's choice",
     ),
     Setting(
@@ -123,7 +123,7 @@ _ALL = (
         name="timeline",
         variable="HOROVOD_TIMELINE",
         kind=kinds.TEXT,
-        help="A file that a timeline is written to; DYNAMIC: `start_timeline` names it.",
+        help="Timeline file; DYNAMIC: `start_timeline` names it.",
     ),
 )
 HOROVOD: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
@@ -132,23 +132,21 @@ HOROVOD: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 
 @dataclass(frozen=True)
 class Refused:
-    """A variable that asks for what is not there."""
+    """A variable that asks for something that Paceline does not have."""
 
     remedy: str
     is_switch: bool = False
-    """No harm is in 0."""
+    """0 is allowed."""
 
 
 REFUSED: Mapping[str, Refused] = {
-    "HOROVOD_AUTOTUNE": Refused("unset it: which strategy is fastest for each size is measured at the start", True),
+    "HOROVOD_AUTOTUNE": Refused("unset it: Paceline tunes the strategy for each message size at startup", True),
     "HOROVOD_ELASTIC": Refused("unset it: `paceline run --elastic` starts elastic jobs (docs/how-to/elastic.md)", True),
     "HOROVOD_HIERARCHICAL_ALLGATHER": Refused("unset it: hierarchical strategies are for all-reduce", True),
-    "HOROVOD_TORUS_ALLREDUCE": Refused(
-        "unset it, or name a strategy of `paceline strategies` by PACELINE_STRATEGY", True
-    ),
-    "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset it: groups are fused with what else is ready", True),
+    "HOROVOD_TORUS_ALLREDUCE": Refused("unset it, or set PACELINE_STRATEGY to a name from `paceline strategies`", True),
+    "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset it: Paceline fuses groups with other ready tensors", True),
     "HOROVOD_CONTROLLER": Refused(
-        "unset it: ranks agree by themselves; start them by paceline run, torchrun, mpirun or srun"
+        "unset it: Paceline needs no controller; start ranks with paceline run, torchrun, mpirun or srun"
     ),
     "HOROVOD_CPU_OPERATIONS": Refused("unset it: Paceline's own runtime moves the tensors"),
     "HOROVOD_GLOO_IFACE": Refused("set PACELINE_INTERFACE instead"),
@@ -159,19 +157,19 @@ REFUSED: Mapping[str, Refused] = {
 
 
 def read(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the variables say, by name; those that are not set have their defaults.
+    """Return the values by name, with defaults for variables that are not set.
 
-    Raises InvalidArgumentError, which names variable, value and remedy.
+    Raises InvalidArgumentError, which names the variable, its value and the remedy.
     """
     for variable, refused in REFUSED.items():
         source = Source("variable", variable)
         text = environ.get(variable, "")
         try:
-            asked = _one_or_zero(text) if refused.is_switch and text else bool(text)
+            enabled = _one_or_zero(text) if refused.is_switch and text else bool(text)
         except InvalidArgumentError as error:
             raise error.at(variable, source) from None
-        if asked:
-            raise InvalidArgumentError(f"{variable}={text[:80]}: Paceline has nothing of that kind; {refused.remedy}")
+        if enabled:
+            raise InvalidArgumentError(f"{variable}={text[:80]}: Paceline does not support this; {refused.remedy}")
     return {
         name: setting.check(environ[setting.variable], setting.source("variable"))
         if environ.get(setting.variable)

@@ -1,4 +1,4 @@
-"""Keyword arguments of the public functions, as types. Tests hold them against the table of settings."""
+"""Keyword arguments of the public functions, as types. Tests check them against the table of settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Chunk = Literal["whole", "per-worker"]
 
 
 class JobSettings(TypedDict, total=False):
-    """Settings of a job; docs/reference/settings.md says what they mean. None leaves what the environment says."""
+    """Settings of a job (docs/reference/settings.md). None leaves the value of the environment variable."""
 
     strategy: names.Strategy | None
     servers: int | None
@@ -39,7 +39,7 @@ class JobSettings(TypedDict, total=False):
 
 
 class ScenarioOptions(TypedDict, total=False):
-    """What a forecast may say besides trace, cluster, strategy and numbers. None is the default."""
+    """Options of a forecast besides trace, cluster, strategy and worker counts. None is the default."""
 
     chunk: Chunk | str | int | None
     """`whole`, `per-worker`, or bytes: a number, or text with a unit."""
@@ -59,7 +59,7 @@ class ScenarioOptions(TypedDict, total=False):
 
 
 class CoreOptions(ScenarioOptions, total=False):
-    """What a scenario may say besides trace, cluster, strategy and workers."""
+    """Options of a scenario besides trace, cluster, strategy and workers."""
 
     servers: int | None
     compute_speedup: float | None
@@ -84,7 +84,7 @@ class ClusterFields(TypedDict, total=False):
 
 
 class TraceChanges(TypedDict, total=False):
-    """How a trace is changed before it is forecast."""
+    """Changes to a trace before it is forecast."""
 
     device: str | None
     samples_per_s: float | None
@@ -93,7 +93,7 @@ class TraceChanges(TypedDict, total=False):
 
 
 class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False):
-    """What `paceline.simulate` takes by keyword."""
+    """Keywords of `paceline.simulate`."""
 
     servers: int | None
     compute_speedup: float | None
@@ -101,7 +101,7 @@ class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False)
 
 
 class SweepOptions(ClusterFields, total=False):
-    """What `paceline.sweep` takes by keyword: values to sweep, and fields of the cluster."""
+    """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None
     servers: int | Sequence[int] | None

@@ -1,8 +1,8 @@
-"""Kinds of values: what a setting accepts, and what it becomes.
+"""Kinds of values: what a setting accepts, and how it is converted.
 
 A check takes the text of a flag, a variable or a file, or the value of a Python keyword or a TOML key, and returns the
-value that Paceline works with; the same mistake gets the same words wherever it is made. What it raises says what is
-wrong and how to write it; `Setting.check` adds which setting and where.
+value that Paceline works with, so a mistake gives the same message wherever it is made. The message says what is wrong
+and how to write it; `Setting.check` adds the setting and the source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
 
 BAIDU_RING = "baidu-ring"
-"""A preset: the ring over MPI, every tensor by itself, no coordinator that negotiates."""
+"""A preset: ring all-reduce over MPI, without fusion and without a negotiating coordinator."""
 MOST_WORKERS = 60_000
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
@@ -34,21 +34,21 @@ PLACEMENTS = ("round-robin", "even")
 
 @dataclass(frozen=True)
 class Kind:
-    """What the values of a setting are."""
+    """The type of a setting's values."""
 
     words: str
-    """What help calls a value: `SIZE`, `N`."""
+    """The placeholder in --help: `SIZE`, `N`."""
     check: Callable[[object], Any]
-    """From what was given to the value. Raises InvalidArgumentError."""
+    """Converts what was given. Raises InvalidArgumentError."""
     choices: tuple[str, ...] = ()
-    """All values there are, where they can be listed."""
+    """All possible values, if they can be listed."""
     is_switch: bool = False
     """Either true or false."""
     is_list: bool = False
 
 
 def whole(least: int, most: int, words: str = "N") -> Kind:
-    """Whole numbers in a range, in digits too."""
+    """Whole numbers in a range; digits in text are accepted, too."""
 
     def check(value: object) -> int:
         text = str(value)
@@ -66,7 +66,7 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
 
 
 def number(least: float, most: float, what: str, words: str, *, above: bool = False, example: str = "") -> Kind:
-    """Numbers in a range, in digits too; `above`: the least is not itself in it."""
+    """Numbers in a range; text is accepted, too. `above`: the range excludes `least`."""
 
     def check(value: object) -> float:
         try:
@@ -99,13 +99,13 @@ def choice(choices: tuple[str, ...]) -> Kind:
 
 
 def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> Kind:
-    """Lists of values, separated by commas in text. None may be listed twice: `same` says which are the same."""
+    """Lists of values, separated by commas in text. No duplicates; two values are equal if `same` maps them alike."""
 
     def check(value: object) -> list[Any]:
         if isinstance(value, str):
             words: Sequence[object] = [word.strip() for word in value.split(",")]
             if not all(words):
-                raise InvalidArgumentError(f"'{value[:80]}' has an empty place; separate values with one comma")
+                raise InvalidArgumentError(f"'{value[:80]}' has an empty item; separate values with one comma")
         elif isinstance(value, Sequence):
             words = value
             if not words:
@@ -124,7 +124,7 @@ def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> 
 
 
 def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
-    """Lists of names, which may come twice: aliases mean the same."""
+    """Lists of names. Duplicates are dropped, because aliases mean the same."""
 
     def check(value: object) -> list[str]:
         texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
@@ -137,7 +137,7 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
 
 
 def typed(kind: Kind) -> Kind:
-    """The same kind, whose text is kept as it was typed once it has been checked."""
+    """The same kind, but checked text stays as it was typed."""
 
     def check(value: object) -> Any:  # noqa: ANN401
         checked = kind.check(value)
@@ -154,7 +154,7 @@ def or_word(word: str, kind: Kind) -> Kind:
 
 
 def text(value: object) -> str:
-    """Text that other programs can be handed."""
+    """Text that is valid UTF-8, so that it can be passed to other programs."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{value!r:.80} is not text")
     try:
@@ -217,21 +217,21 @@ def _secret(value: object) -> str:
     secret = text(value)
     if len(secret) < SHORTEST_SECRET:
         raise InvalidArgumentError(
-            f"holds {len(secret)} characters, at least {SHORTEST_SECRET} are needed; "
+            f"has {len(secret)} characters, but at least {SHORTEST_SECRET} are needed; "
             "make one with: openssl rand -hex 32"
         )
     return secret
 
 
 def _secret_file(value: object) -> str:
-    """The secret in a file that none but its owner may read."""
+    """The secret in a file that only its owner can read."""
     if not isinstance(value, str | Path):
         raise InvalidArgumentError(f"{value!r:.80} is not a path")
     path = Path(value)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise InvalidArgumentError(f"{path}: others may read it (mode {mode:o}); run: chmod 600 {path}")
+            raise InvalidArgumentError(f"{path}: other users can read it (mode {mode:o}); run: chmod 600 {path}")
         secret = read_small(path).strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
@@ -265,7 +265,7 @@ def _multicast(value: object) -> str:
     if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
         raise InvalidArgumentError(
             f"'{address[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
-            "239.77.0.0:47700, another group for each job"
+            "239.77.0.0:47700, with a different group for each job"
         )
     return f"{group}:{int(port)}"
 
@@ -295,13 +295,13 @@ def _new_file(value: object) -> str:
     try:
         path = path.absolute()
         if not path.parent.is_dir():
-            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}; make it first")
+            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}; create it first")
         if path.is_dir():
             raise InvalidArgumentError(f"{path}: is a folder; name a file in it")
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"'{value!s:.80}' is no path: {error}") from None
+        raise InvalidArgumentError(f"'{value!s:.80}' is not a path: {error}") from None
     return str(path)
 
 
@@ -318,7 +318,7 @@ def _transport(value: object) -> str:
     if plus and kind == "grpc" and value not in transports:
         carriers = [name.removeprefix("grpc+") for name in transports if name.startswith("grpc+")]
         raise InvalidArgumentError(
-            f"control over gRPC goes with tensors over {' or '.join(carriers)}, not over '{tensors}'; "
+            f"control over gRPC can be combined with tensors over {' or '.join(carriers)}, not '{tensors}'; "
             f"write grpc+{carriers[0]}, or grpc for both"
         )
     return str(choice(transports).check(value))

@@ -16,31 +16,31 @@ _ABOUT = """\
 
 <!-- Made by `python -m paceline.settings.reference docs/reference/settings.md` from python/paceline/settings. -->
 
-A setting has one name wherever it is given: as an option of the command line, as a keyword of Python, as a key of a
-[report](../how-to/report.md), and, if it is one of a job, as a `PACELINE_` variable. A value means the same in all of
-them, and the same mistake is the same error but for the name of its source: `--chunk`, `PACELINE_CHUNK`, `chunk`, or
-`report.toml: chapter 2: chunk`. Sizes are bytes with a unit (`25MB`, `512KiB`), rates bits per second (`25Gbps`), times
-have a unit (`10us`); Python takes numbers of bytes and seconds, too.
+A setting has the same name everywhere: as a command-line option, as a Python keyword, as a key of a
+[report](../how-to/report.md), and, for settings of a job, as a `PACELINE_` variable. A value means the same everywhere,
+and a mistake gives the same message, which names the source: `--chunk`, `PACELINE_CHUNK`, `chunk`, or
+`report.toml: chapter 2: chunk`. Sizes are in bytes (`25MB`, `512KiB`), rates in bits per second (`25Gbps`), and times
+have a unit (`10us`); Python also takes numbers of bytes and seconds.
 
 ## Of a job
 
-What a script says by keyword wins over `-x NAME=VALUE`, that over options, and those over variables of the environment.
-Every rank reads the variables. An empty one counts as unset. A `PACELINE_` variable that nothing reads is an error,
-because it is most likely misspelt.
+Precedence, highest first: keywords in the script, `-x NAME=VALUE`, command-line options, environment variables.
+Every rank reads the variables. An empty one counts as unset. An unknown `PACELINE_` variable is an error, because it
+is most likely misspelt.
 
 """
 _IDLE = """
-A setting that the strategy or the transport does not use is an error:
+Setting something that the strategy or the transport does not use is an error:
 
 """
 _WITHOUT_STRATEGY = """
-If no strategy is named, `PACELINE_CHUNK` is an error when the job starts; servers, inside and multicast apply to
+Without a strategy, `PACELINE_CHUNK` is an error when the job starts; servers, inside and multicast apply to
 operations that name a strategy.
 
 ## Of a forecast
 
-For `paceline simulate`, `paceline.simulate`, `paceline.sweep` and the chapters of a report. In the cluster's place,
-keywords of Python may be any [field of its file](cluster-format.md).
+For `paceline simulate`, `paceline.simulate`, `paceline.sweep` and the chapters of a report. Python keywords may also be
+any [field of a cluster file](cluster-format.md).
 
 """
 _DIFFERENT = """
@@ -50,12 +50,12 @@ _DIFFERENT = """
 _HOROVOD = """
 ## Of Horovod
 
-`import paceline.torch as hvd` reads these variables, too. An empty one counts as unset.
+`import paceline.torch as hvd` also reads these variables. An empty one counts as unset.
 
 """
 _REFUSED = """
-These ask for what is not there, and are errors. Variables of Horovod's build and launcher, and those for MPI, CCL and
-NCCL, are let be.
+Paceline does not support these, and reports an error. It ignores variables of Horovod's build and launcher, and those
+for MPI, CCL and NCCL.
 
 """
 _LAST = """
@@ -66,13 +66,13 @@ For each rank: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RA
 
 ## For tests
 
-`PACELINE_RUN_DISTURBANCE` makes receivers of multicasts lose, repeat and reorder datagrams. It is JSON with rates from
+`PACELINE_RUN_DISTURBANCE` makes multicast receivers drop, duplicate and reorder datagrams. It is JSON with rates from
 0 to 1 and a seed: `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}`.
 """
 
 
 def page() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     settings = SETTINGS.values()
     jobs = [one for one in settings if one.variable]
     idle = [one for one in jobs if _users(one) or one.idle_with]
@@ -121,8 +121,8 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _meaning(setting: Setting, place: str | None = None) -> list[str]:
-    told = setting.help if place is None else setting.help_of(place)
-    return [_value(setting, place), _linked(told), setting.default_text(place) or "none"]
+    help_text = setting.help if place is None else setting.help_of(place)
+    return [_value(setting, place), _linked(help_text), setting.default_text(place) or "none"]
 
 
 def _value(setting: Setting, place: str | None = None) -> str:
@@ -133,7 +133,7 @@ def _value(setting: Setting, place: str | None = None) -> str:
 
 
 def _linked(text: str) -> str:
-    """Paths of pages become links."""
+    """Turn paths of pages into links."""
     return re.sub(r"docs/([a-z-]+)/([a-z-]+)\.md", r"[\2](../\1/\2.md)", text)
 
 

@@ -1,14 +1,16 @@
-"""Every setting, once: its names, what it accepts, its default, what help says of it, and what it applies to.
+"""The table of settings: names, accepted values, default, help, and the commands and functions that take each one.
 
-A `Setting` is what is the same wherever it can be given; a `Use` is what one command or function has of its own, such
-as another default. Flags of the command line, the reader of the environment, Python's keywords, the keys of a report
-and docs/reference/settings.md are all made from here.
+A `Setting` holds what is the same everywhere; a `Use` holds what differs for one command or function, such as the
+default. Command-line flags, environment variables, Python keywords, the keys of a report and
+docs/reference/settings.md are all made from this table.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +24,7 @@ _UNSET: Final[Any] = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What one command or function has of its own; None is as the setting has it."""
+    """Overrides for one command or function; None leaves the setting's own value."""
 
     kind: Kind | None = None
     default: Any = _UNSET
@@ -38,36 +40,36 @@ class Setting:
     """In Python, as a keyword; in TOML, as a key."""
     kind: Kind
     help: str
-    """In one line, for --help and the reference."""
+    """One line, for --help and the reference."""
     uses: Mapping[str, Use] = field(default_factory=dict)
-    """By command or function: those that take it."""
+    """By command or function that takes it."""
     default: Any = None
     default_words: str = ""
-    """Where the default is no value, what happens without one."""
+    """If there is no default value, what happens without one."""
     flag: str = ""
-    """As click writes it; empty where no command has one."""
+    """In click's notation; empty if no command has one."""
     variable: str = ""
-    """The environment variable; empty where there is none."""
+    """The environment variable; empty if there is none."""
     section: str = ""
-    """Of the help of `paceline simulate`."""
+    """Its section in the help of `paceline simulate`."""
     idle_with: Sequence[str] = ()
     """Transports with which it has no effect."""
 
     def kind_of(self, place: str | None = None) -> Kind:
-        """What `place`, a command or function, accepts."""
+        """Return what `place`, a command or function, accepts."""
         return (self.uses[place].kind if place else None) or self.kind
 
     def help_of(self, place: str) -> str:
-        """What `place` says of it."""
+        """Return the help text in `place`."""
         return self.uses[place].help or self.help
 
     def default_of(self, place: str | None = None) -> Any:  # noqa: ANN401
-        """The value that `place` takes if none is given; None if that is not a value."""
+        """Return the default in `place`; None if there is no default value."""
         use = self.uses[place] if place else Use()
         return self.default if use.default is _UNSET else use.default
 
     def default_text(self, place: str | None = None) -> str:
-        """The default in words, for people; empty if nothing happens without a value."""
+        """Return the default as text for people; empty if there is none."""
         use = self.uses[place] if place else Use()
         if use.default_words is not None:
             return use.default_words
@@ -79,12 +81,12 @@ class Setting:
         return ",".join(map(_shown, value)) if isinstance(value, tuple) else _shown(value)
 
     def spelling(self, value: object = None) -> str:
-        """Its flag as it is typed for this value."""
+        """Return its flag as typed for this value."""
         yes, _, no = self.flag.partition("/")
         return no if value is False and no else yes
 
     def source(self, kind: str, value: object = None, where: str = "") -> Source:
-        """Where a value was given: by `flag`, `variable`, `keyword` or `key`."""
+        """Return the source of a value: a `flag`, `variable`, `keyword` or `key`."""
         if kind == "flag":
             return Source("flag", self.spelling(value))
         if kind == "variable":
@@ -92,7 +94,7 @@ class Setting:
         return Source("keyword" if kind == "keyword" else "key", self.name, where)
 
     def check(self, value: object, source: Source | None = None, place: str | None = None) -> Any:  # noqa: ANN401
-        """The value that is meant. Raises InvalidArgumentError, which carries this setting and the source."""
+        """Check and convert a value. Raises InvalidArgumentError, which carries this setting and the source."""
         try:
             for word in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
                 if isinstance(word, str):
@@ -109,18 +111,18 @@ def _shown(value: object) -> str:
 
 
 def _in(*places: str, **own: Use) -> dict[str, Use]:
-    """Uses: `places` take a setting as it is, `own` differ; `emulate_run` is `emulate run`, `_job_join` a function."""
+    """Return uses: `places` take a setting unchanged, `own` override it under the names in `_PLACES`."""
     return {place: Use() for place in places} | {_PLACES.get(name, name): use for name, use in own.items()}
 
 
 SIMULATE, SWEEP, JOIN, EMULATE_RUN = "paceline.simulate", "paceline.sweep", "paceline.job.join", "emulate run"
 _PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMULATE_RUN}
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
-"""Where one scenario, or the product of several, is described."""
+"""Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
 PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN)
 OVER_MPI = ("mpi", "grpc+mpi")
-"""Transports whose tensors are messages of an MPI library."""
+"""Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
@@ -151,8 +153,8 @@ _ALL: tuple[Setting, ...] = (
         flag="--strategy",
         variable="PACELINE_STRATEGY",
         kind=kinds.JOB_STRATEGY,
-        help="As `paceline strategies` lists them.",
-        default_words="chosen by size",
+        help="A name from `paceline strategies`.",
+        default_words="chosen by message size",
         section=_WHAT,
         uses=_in(
             *JOBS,
@@ -161,7 +163,7 @@ _ALL: tuple[Setting, ...] = (
             python=Use(kind=kinds.STRATEGY, default="ring"),
             sweep=_STRATEGIES,
             validate=_STRATEGIES,
-            bench=Use(kind=kinds.several(kinds.STRATEGY), help="Of paceline, a row for each."),
+            bench=Use(kind=kinds.several(kinds.STRATEGY), help="Strategies of the paceline engine, one row each."),
         ),
     ),
     Setting(
@@ -178,9 +180,9 @@ _ALL: tuple[Setting, ...] = (
             simulate=_SEVERAL_SERVERS,
             report=_SEVERAL_SERVERS,
             sweep=_SEVERAL_SERVERS,
-            validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on a host."),
+            validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on its own host."),
             bench=Use(help="Parameter servers, on the first ranks' hosts."),
-            run=Use(help="Parameter servers: processes of their own."),
+            run=Use(help="Parameter servers, each a process of its own."),
             emulate_run=Use(help="Parameter servers, each on its own host."),
         ),
     ),
@@ -202,7 +204,7 @@ _ALL: tuple[Setting, ...] = (
         name="device",
         flag="--device",
         kind=kinds.TEXT,
-        help="A published rate: V100, A100, …, as `paceline traces TRACE` lists.",
+        help="Rescale the trace to a device's published rate (`paceline traces TRACE`): V100, A100, ….",
         section=_WHAT,
         uses=_in("simulate", "report", SIMULATE),
     ),
@@ -210,7 +212,7 @@ _ALL: tuple[Setting, ...] = (
         name="samples_per_s",
         flag="--samples-per-s",
         kind=kinds.POSITIVE,
-        help="Rescale the trace to this rate, measured on one device.",
+        help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
         uses=_in("simulate", "report", SIMULATE),
     ),
@@ -236,7 +238,7 @@ _ALL: tuple[Setting, ...] = (
         name="add_module",
         flag="--add-module",
         kind=kinds.Kind("KIND:N", kinds.text),
-        help="Add N modules: compute:25 or network:25.",
+        help="Add N modules that compute or that send: compute:25 or network:25.",
         section=_WHAT,
         uses=_in("simulate", "report"),
     ),
@@ -244,21 +246,21 @@ _ALL: tuple[Setting, ...] = (
         name="cluster",
         flag="--cluster",
         kind=kinds.NAMED_FILE,
-        help="Machines and network; other options override it.",
+        help="Cluster, by name or file; other options override its fields.",
         default="flat",
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(help="Where the sliders begin."),
-            validate=Use(help="With --here: what is simulated.", default=None, default_words="probe first"),
-            bench=Use(help="The network between the ranks, for the forecast.", default=None),
+            explore=Use(help="Initial position of the sliders."),
+            validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
+            bench=Use(help="Cluster to forecast on.", default=None),
         ),
     ),
     Setting(
         name="bandwidth",
         flag="--bandwidth",
         kind=kinds.RATES,
-        help="Bandwidth of a node, each way.",
+        help="Bandwidth of a node in each direction.",
         default_words="the cluster's; 25Gbps for flat",
         section=_CLUSTER,
         uses=_in(
@@ -304,7 +306,7 @@ _ALL: tuple[Setting, ...] = (
         name="intra_bandwidth",
         flag="--intra-bandwidth",
         kind=kinds.RATE,
-        help="Bandwidth of a rank inside its node, each way.",
+        help="Bandwidth of a rank inside its node, in each direction.",
         default_words="the cluster's; 100Gbps for flat",
         section=_CLUSTER,
         uses=_in(*FORECASTS),
@@ -313,7 +315,7 @@ _ALL: tuple[Setting, ...] = (
         name="network",
         flag="--network",
         kind=kinds.NETWORK,
-        help="How links are shared.",
+        help="How flows share a link.",
         default="fifo",
         section=_CLUSTER,
         uses=_in(*FORECASTS, validate=Use(default="fluid")),
@@ -322,14 +324,14 @@ _ALL: tuple[Setting, ...] = (
         name="bucket_size",
         flag="--bucket-size",
         kind=kinds.BUCKET_SIZE,
-        help="Fuse gradients up to SIZE, or none.",
+        help="Fuse gradients into buckets of up to SIZE; none: no fusion.",
         default="none",
         section=_HOW,
         uses=_in(
             *FORECASTS,
             validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE)),
             replay=Use(),
-            plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Size of a bucket, or none.", default="64MB"),
+            plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Bucket size; none: no fusion.", default="64MB"),
         ),
     ),
     Setting(
@@ -347,7 +349,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--placement",
         variable="PACELINE_PLACEMENT",
         kind=kinds.PLACEMENT,
-        help='Tensor to server; FILE is JSON: {"tensor": server}.',
+        help='Assignment of tensors to servers; FILE is JSON: {"tensor": server}.',
         default="round-robin",
         section=_HOW,
         uses=_in(
@@ -363,7 +365,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--distribution",
         variable="PACELINE_DISTRIBUTION",
         kind=kinds.DISTRIBUTION,
-        help="Servers send tensor by tensor or worker by worker.",
+        help="Order in which servers send: tensor by tensor or worker by worker.",
         default="round-robin",
         section=_HOW,
         uses=_in(*FORECASTS, *JOBS),
@@ -373,7 +375,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--pull",
         variable="PACELINE_PULL",
         kind=kinds.PULL,
-        help="Wait for parameters layer by layer, or for all of them in each step.",
+        help="Whether the forward pass waits for parameters layer by layer, or for all at its start.",
         default="step",
         section=_HOW,
         uses=_in(
@@ -390,7 +392,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--inside",
         variable="PACELINE_INSIDE",
         kind=kinds.INSIDE,
-        help="Reduction inside the node.",
+        help="Algorithm inside the node.",
         default="ring",
         section=_HOW,
         uses=_in(*FORECASTS, *JOBS),
@@ -400,24 +402,24 @@ _ALL: tuple[Setting, ...] = (
         flag="--coordinator",
         variable="PACELINE_COORDINATOR",
         kind=kinds.COORDINATOR,
-        help="How ranks of hvd jobs agree on an order.",
+        help="How ranks of hvd jobs agree on the order of tensors.",
         default_words="graph; negotiate with servers",
         section=_COORDINATOR,
         uses=_in(
             *JOBS,
             simulate=Use(
                 kind=kinds.COORDINATORS,
-                help="Who agrees on what is ready: negotiate, global-sleep, …; any number of workers.",
+                help="Coordination of ready tensors: negotiate, global-sleep, …; any number of workers.",
                 default=("none",),
             ),
-            bench=Use(help="Of paceline, under its DistributedOptimizer.", default_words="DDP"),
+            bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
         ),
     ),
     Setting(
         name="coordinator_constants",
         flag="--coordinator-constants",
         kind=kinds.FILE,
-        help="JSON: constants of docs/explanation/coordinator-model.md that differ on your machine.",
+        help="JSON that overrides constants of docs/explanation/coordinator-model.md.",
         section=_COORDINATOR,
         uses=_in("simulate"),
     ),
@@ -425,16 +427,16 @@ _ALL: tuple[Setting, ...] = (
         name="barrier",
         flag="--barrier/--no-barrier",
         kind=kinds.SWITCH,
-        help="Iterations start everywhere at once.",
+        help="All workers start an iteration together.",
         default=True,
         section=_ITERATION,
-        uses=_in(*FORECASTS, replay=Use(help="Hold iterations together.")),
+        uses=_in(*FORECASTS, replay=Use(help="All ranks start an iteration together.")),
     ),
     Setting(
         name="overlap",
         flag="--overlap/--no-overlap",
         kind=kinds.SWITCH,
-        help="Send while the backward pass runs.",
+        help="Send gradients during the backward pass.",
         default=True,
         section=_ITERATION,
         uses=_in(*FORECASTS, "replay"),
@@ -461,7 +463,7 @@ _ALL: tuple[Setting, ...] = (
         name="executor",
         flag="--executor",
         kind=kinds.EXECUTOR,
-        help="Where sweeps run.",
+        help="What runs the scenarios of a sweep.",
         default="local",
         section=_ITERATION,
         uses=_in("simulate", SWEEP),
@@ -469,7 +471,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="critical_path",
         kind=kinds.SWITCH,
-        help="Follow the critical path, which takes a fifth of the time.",
+        help="Compute the critical path, which takes a fifth of the run time.",
         default=True,
         uses=_in(SIMULATE, SWEEP),
     ),
@@ -487,9 +489,9 @@ _ALL: tuple[Setting, ...] = (
         flag="--transport",
         variable="PACELINE_TRANSPORT",
         kind=kinds.TRANSPORT,
-        help="What carries messages between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).",
+        help="Transport between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).",
         default="auto",
-        uses=_in(*JOBS, bench=Use(help="Of paceline.")),
+        uses=_in(*JOBS, bench=Use(help="Transport of the paceline engine.")),
     ),
     Setting(
         name="mpi_library",
@@ -505,7 +507,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--streams",
         variable="PACELINE_STREAMS",
         kind=kinds.whole(1, kinds.MOST_STREAMS),
-        help="Connections between two ranks.",
+        help="TCP connections between each pair of ranks.",
         default=1,
         idle_with=("shm", "grpc", *OVER_MPI),
         uses=_in(*JOBS),
@@ -515,8 +517,8 @@ _ALL: tuple[Setting, ...] = (
         flag="--multicast",
         variable="PACELINE_MULTICAST",
         kind=kinds.MULTICAST,
-        help="The network copies what goes to many; 239.77.0.0:47700, another group for each job.",
-        default_words="unicasts",
+        help="Use IP multicast where many ranks receive the same; a group for each job: 239.77.0.0:47700.",
+        default_words="unicast",
         idle_with=("shm", "grpc", *OVER_MPI),
         uses=_in(*JOBS),
     ),
@@ -525,8 +527,8 @@ _ALL: tuple[Setting, ...] = (
         flag="--tls/--no-tls",
         variable="PACELINE_TLS",
         kind=kinds.SWITCH,
-        help="Whether gRPC is encrypted.",
-        default_words="if other hosts can connect",
+        help="Encrypt gRPC.",
+        default_words="on if other hosts can connect",
         idle_with=("auto", "shm", "tcp", "mpi"),
         uses=_in(*JOBS),
     ),
@@ -534,7 +536,7 @@ _ALL: tuple[Setting, ...] = (
         name="single_copy",
         variable="PACELINE_SINGLE_COPY",
         kind=kinds.SWITCH,
-        help="Whether ranks of a host read each other's memory.",
+        help="Let ranks on one host read each other's memory.",
         default=True,
         idle_with=("tcp", "grpc", "grpc+tcp", *OVER_MPI),
         uses=_in(JOIN),
@@ -544,7 +546,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--timeout",
         variable="PACELINE_TIMEOUT",
         kind=kinds.SECONDS,
-        help="Seconds without progress until the job fails.",
+        help="Seconds without progress after which the job fails.",
         default=30.0,
         uses=_in(*JOBS),
     ),
@@ -552,7 +554,7 @@ _ALL: tuple[Setting, ...] = (
         name="start_timeout_s",
         variable="PACELINE_START_TIMEOUT",
         kind=kinds.SECONDS,
-        help="Seconds that ranks wait for each other at the start.",
+        help="Seconds that ranks wait for each other at startup.",
         default=60.0,
         uses=_in(JOIN),
     ),
@@ -561,7 +563,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--interface",
         variable="PACELINE_INTERFACE",
         kind=kinds.INTERFACE,
-        help="Network between ranks: eth0, 10.0.0.0/24, or an address of this machine.",
+        help="Network between ranks: an interface, a subnet (10.0.0.0/24), or an address of this machine.",
         default="127.0.0.1",
         uses=_in(JOIN, run=Use(default=None)),
     ),
@@ -569,7 +571,7 @@ _ALL: tuple[Setting, ...] = (
         name="secret",
         variable="PACELINE_SECRET",
         kind=kinds.SECRET,
-        help="Text that all ranks share and nobody else knows; at least 16 characters.",
+        help="Secret that all ranks share; at least 16 characters.",
         default_words="none; a random one under `paceline run`",
         uses=_in(JOIN),
     ),
@@ -577,14 +579,14 @@ _ALL: tuple[Setting, ...] = (
         name="secret_file",
         variable="PACELINE_SECRET_FILE",
         kind=kinds.SECRET_FILE,
-        help="A file that holds the secret, readable by its owner alone.",
+        help="File that holds the secret, readable only by its owner.",
         uses=_in(JOIN),
     ),
     Setting(
         name="rendezvous",
         variable="PACELINE_RENDEZVOUS",
         kind=kinds.RENDEZVOUS,
-        help="Where rank 0 listens; `paceline run` sets it.",
+        help="Address on which rank 0 listens; `paceline run` sets it.",
         default_words="none; the launcher's",
         idle_with=OVER_MPI,
         uses=_in(JOIN),
@@ -594,7 +596,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--timeline",
         variable="PACELINE_TIMELINE",
         kind=kinds.NEW_FILE,
-        help="Record what every rank does, for `paceline doctor`.",
+        help="Record a timeline of all ranks, for `paceline doctor`.",
         uses=_in(*JOBS),
     ),
     Setting(
@@ -602,7 +604,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--as-gloo",
         variable="PACELINE_AS_GLOO",
         kind=kinds.SWITCH,
-        help='Process groups of "gloo" are Paceline\'s: for trainers that insist.',
+        help='Run process groups of the backend "gloo" on Paceline, for trainers that hard-code it.',
         default=False,
         uses=_in("run", EMULATE_RUN),
     ),
@@ -611,7 +613,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--verbose",
         variable="PACELINE_VERBOSE",
         kind=kinds.SWITCH,
-        help="Say what runs where, and what was chosen.",
+        help="Print which rank runs where, and which strategies were chosen.",
         default=False,
         uses=_in(*JOBS),
     ),
@@ -619,37 +621,57 @@ _ALL: tuple[Setting, ...] = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 VARIABLES: Mapping[str, str] = {one.variable: one.name for one in _ALL if one.variable and JOIN in one.uses}
-"""Names by environment variable, of those that a job reads when it is joined."""
+"""Names by environment variable, of the settings that a job reads when a rank joins it."""
 ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_timeout_s"}
-"""Names that keywords had once."""
+"""Former names of keywords."""
 
 
 def of_place(place: str) -> list[Setting]:
-    """What a command or function takes, in order."""
+    """Return the settings that a command or function takes, in order."""
     return [setting for setting in _ALL if place in setting.uses]
 
 
 def find(name: str, known: Sequence[str] | None = None) -> Setting:
-    """The setting of this name, of those that are `known`. Raises InvalidArgumentError naming the nearest."""
+    """Return the setting of this name among those `known`. Raises InvalidArgumentError, which suggests the nearest."""
     candidates = list(SETTINGS if known is None else known)
     if name in candidates:
         return SETTINGS[name]
     near = _core.nearest(name, candidates)
-    raise InvalidArgumentError(f"there is no setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+    raise InvalidArgumentError(f"unknown setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
 
 
 def renamed(name: str) -> str:
-    """The name of a setting, of which `name` may be a former spelling."""
+    """Return the setting's current name; `name` may be a former one."""
     if name in ALIASES:
-        warnings.warn(f"the setting {name} is called {ALIASES[name]} now", FutureWarning, stacklevel=4)
+        warnings.warn(f"the setting {name} is now called {ALIASES[name]}", FutureWarning, stacklevel=4)
     return ALIASES.get(name, name)
 
 
+# The native core begins a message about a setting with its name, or its name and value.
+_FROM_CORE = re.compile(r"([a-z_-]+)(?: (\S+))?: (.*)", re.DOTALL)
+
+
+@contextmanager
+def naming_core_errors() -> Iterator[None]:
+    """Errors of the native core about a setting leave the block with `setting` set, and without it in their reason.
+
+    The core says `iterations: give a number from 1 to 100`, or `timeline run.json: cannot be written`.
+    """
+    try:
+        yield
+    except InvalidArgumentError as error:
+        match = _FROM_CORE.fullmatch(error.reason) if error.setting is None else None
+        if match is not None and (name := match[1].replace("-", "_")) in SETTINGS:
+            error.args = (f"{match[2]}: {match[3]}" if match[2] else match[3],)
+            error.at(name)
+        raise
+
+
 def as_text(value: object) -> str:
-    """A value as an environment variable holds it."""
+    """Return a value as text for an environment variable."""
     return str(int(value)) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def default(name: str) -> Any:  # noqa: ANN401 - the field's annotation says
-    """The default of a field that is a setting."""
+    """Return the default of a setting."""
     return SETTINGS[name].default

@@ -90,7 +90,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """The product of values to compare."""
 
     traces: Sequence[str]
@@ -113,18 +113,18 @@ class Network:
 
 ALL = "all"
 SMALL, MODELS = "allreduce:8MB", ("netop-inception-v3", "netop-vgg-16", "resnet-50")
-QUICK = (Wanted(("resnet-50",), (ALL,), (4,)),)
+QUICK = (Selection(("resnet-50",), (ALL,), (4,)),)
 DEFAULT = (
-    Wanted(MODELS, (ALL,), (4,)),
-    Wanted(("resnet-50",), (ALL,), (2, 8)),
-    Wanted(("resnet-50",), ("ps", "ps-multicast-aggregation"), (4, 8), (2, 4)),
-    Wanted(("resnet-50",), ("ring", "halving-doubling", "recursive-doubling", "tree"), (3,)),
-    Wanted((SMALL,), ("ps", "ring", "recursive-doubling", "halving-doubling", "tree"), (4,)),
+    Selection(MODELS, (ALL,), (4,)),
+    Selection(("resnet-50",), (ALL,), (2, 8)),
+    Selection(("resnet-50",), ("ps", "ps-multicast-aggregation"), (4, 8), (2, 4)),
+    Selection(("resnet-50",), ("ring", "halving-doubling", "recursive-doubling", "tree"), (3,)),
+    Selection((SMALL,), ("ps", "ring", "recursive-doubling", "halving-doubling", "tree"), (4,)),
 )
-FULL = (Wanted((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL,), (2, 3, 4, 8), (1, 2, 4, 8)),)
+FULL = (Selection((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL,), (2, 3, 4, 8), (1, 2, 4, 8)),)
 
 
-def cells(wanted: Iterable[Wanted], network: Network) -> list[Cell]:
+def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
     """Return each cell once, in order. Raises InvalidArgumentError for what does not exist."""
     found: dict[Cell, None] = {}
     for one in wanted:

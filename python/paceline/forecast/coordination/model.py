@@ -13,6 +13,7 @@ from paceline._core import Cluster, Trace
 from paceline._internal.system import cores
 from paceline.catalog.strategies import all_coordinators, find_coordinator
 from paceline.forecast.sweep import LOCAL, RAY, find_executor
+from paceline.settings.table import naming_core_errors
 
 ITERATIONS = 500
 
@@ -55,31 +56,32 @@ class CoordinatedRun:
             "contention_s": self.contention_s,
             "constants": dict(self.constants),
         }
-        told = json.loads(_core.coordinate(self.trace, self.cluster, json.dumps(options)))
+        with naming_core_errors():
+            forecast = json.loads(_core.coordinate(self.trace, self.cluster, json.dumps(options)))
         step = json.loads(self.trace.summary())
         alone = step["forward_s"] + step["backward_s"] + step["optimizer_s"]
-        iteration_s = told["iteration_s"]
+        iteration_s = forecast["iteration_s"]
         return CoordinatedResult(
             trace=step["name"],
             strategy=self.strategy,
-            coordinator=told["coordinator"],
+            coordinator=forecast["coordinator"],
             workers=self.workers,
             bandwidth_bps=_core.parse_rate(json.loads(self.cluster.to_json())["bandwidth"]),
             iteration_s=iteration_s,
             samples_per_s=self.workers * step["batch"] / iteration_s if alone else None,
             scaling_efficiency=alone / iteration_s if alone else None,
-            **told["breakdown"],
-            latest_s=told["latest_s"],
-            contention_s=told["contention_s"],
+            **forecast["breakdown"],
+            latest_s=forecast["latest_s"],
+            contention_s=forecast["contention_s"],
             exposed_communication_s=iteration_s - alone,
             forward_s=step["forward_s"],
             backward_s=step["backward_s"],
             optimizer_s=step["optimizer_s"],
-            bytes_sent_per_worker=told["bytes_sent_per_worker"],
-            messages=told["messages"],
+            bytes_sent_per_worker=forecast["bytes_sent_per_worker"],
+            messages=forecast["messages"],
             batch=step["batch"],
             gradient_bytes=step["gradient_bytes"],
-            buckets=told["buckets"],
+            buckets=forecast["buckets"],
         )
 
 

@@ -16,6 +16,7 @@ from paceline.job.bootstrap import share_secret
 from paceline.job.elastic_member import ADDRESS
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
+from paceline.settings.table import naming_core_errors
 from paceline.torch.backend.completion import Completion
 from paceline.torch.backend.store_exchange import StoreExchange
 from paceline.torch.recorder.marks import Marks
@@ -54,18 +55,21 @@ class Job:
             raise InvalidArgumentError(NOT_ELASTIC)
         if settings.placed():
             raise InvalidArgumentError(
-                f"placement {settings.placement}: torch.distributed does not tell the names of tensors; take even, or "
-                "paceline.torch's DistributedOptimizer"
+                f"{settings.placement}: torch.distributed does not pass the names of tensors; use even, or "
+                "paceline.torch's DistributedOptimizer",
+                setting="placement",
             )
         if settings.server_processes:
             engine = _start_with_servers(rank, size, settings)
         else:
             exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
             settings = replace(settings, secret=share_secret(exchange, settings.secret))
-            engine = Engine.start(rank, size, settings.to_json(), exchange)
+            with naming_core_errors():
+                engine = Engine.start(rank, size, settings.to_json(), exchange)
             exchange.finish()
         try:
-            world = engine.world()
+            with naming_core_errors():
+                world = engine.world()
         except BaseException:
             engine.close()
             raise
@@ -123,7 +127,8 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
             "use them; make it the default group, with backend paceline"
         )
     settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
-    return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
+    with naming_core_errors():
+        return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()
