@@ -211,7 +211,7 @@ def test_bad_cells_are_named(tmp_path, changes, where):
     [
         ("", "is empty"),
         ("a,b\n1,2\n", "unknown column 'a'"),
-        ("gpu,gpu\n", "line 1: column 'gpu' comes twice"),
+        ("gpu,gpu\n", "line 1: duplicate column 'gpu'"),
         ("gpu,gpus\nV100,2\n", "line 1: columns are missing: system, model"),
         (",".join(COLUMNS) + "\n", "has no rows"),
         (",".join(COLUMNS) + "\n1,2\n", "line 2: has 2 fields, the header 16"),
@@ -266,7 +266,7 @@ def test_the_figure(tmp_path, result):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"net_gbps_per_node": ""}, "net_gbps_per_node is empty, and there are 2 nodes"),
+        ({"net_gbps_per_node": ""}, "net_gbps_per_node is empty, but there are 2 nodes"),
         ({"gpus": "1", "nodes": "1", "metric": "s (collectives only)"}, "one GPU has no collectives"),
         ({"metric": "x over 32 GPUs"}, "over more GPUs than the row has"),
         ({"base_1gpu_img_s": "1e-300"}, "takes longer than a day"),

@@ -1,4 +1,4 @@
-"""Published studies, reproduced side by side with what they published: one package each, and a line in STUDIES."""
+"""Published studies, reproduced beside their published results: one module or package each, listed in STUDIES."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Protocol, cast
 from paceline._core import nearest
 from paceline.errors import InvalidArgumentError
 
-# Called with how many simulations are done and how many there are.
+# Called with the number of simulations done and the total.
 Progress = Callable[[int, int], None]
-# Name → the module with `run(plots, progress)`, and what it is.
+# Name → the module with `run(plots, progress)`, and a description.
 STUDIES: dict[str, tuple[str, str]] = {
     "network-operator": (
         "paceline.studies.network_operator",
@@ -27,41 +27,41 @@ STUDIES: dict[str, tuple[str, str]] = {
     ),
     "published": ("paceline.studies.published", "Measurements published of public systems, 2017 to 2020"),
 }
-# Studies that take a file of measurements.
+# Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published"})
 
 
-def made_in_turn(parts: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:
-    """What each part gives, told of before and after each."""
-    made: list[list[Any]] = []
-    for done, part in enumerate(parts):
+def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:
+    """Return the result of each step, and report progress before and after each."""
+    results: list[list[Any]] = []
+    for done, step in enumerate(steps):
         if progress is not None:
-            progress(done, len(parts))
-        made.append(part())
+            progress(done, len(steps))
+        results.append(step())
     if progress is not None:
-        progress(len(parts), len(parts))
-    return made
+        progress(len(steps), len(steps))
+    return results
 
 
 class StudyOutput(Protocol):
-    """What a study comes to."""
+    """The output of a study."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return it as `--json` prints it."""
 
     def to_csv(self) -> str:
-        """The rows."""
+        """Return the rows as CSV."""
 
     def text(self, width: int) -> list[str]:
-        """Lines for people."""
+        """Return lines for people."""
 
 
 def run_study(
     name: str, plots: Path | None = None, progress: Progress | None = None, data: Path | None = None
 ) -> StudyOutput:
-    """Simulate a study; figures are drawn into the folder `plots`. `data`: measurements instead of those built in.
+    """Simulate a study, and draw its figures into the folder `plots`. `data`: a file instead of the built-in one.
 
-    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or that the study does not take.
+    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or that the study does not accept.
     """
     if name not in STUDIES:
         near = nearest(name, list(STUDIES))

@@ -1,4 +1,4 @@
-"""What handing gradients over takes of a step."""
+"""The cost of submitting gradients to the communication library."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from paceline._core import Trace
 
 
 def with_calls(trace: Trace, call_s: float, agreement_s: float = 0.0) -> Trace:
-    """Every gradient is handed over by a call that takes `call_s` seconds of the backward pass's own time.
+    """Return the trace with a call of `call_s` seconds per gradient added to the backward pass.
 
-    Then it waits until a coordinator has agreed on it, which takes `agreement_s` and is done for one after the other,
-    beside the backward pass.
+    Each gradient then waits for the coordinator, which takes `agreement_s` per gradient, one at a time, in parallel
+    with the backward pass.
     """
     document = json.loads(trace.to_json())
     for worker in document["workers"]:
-        # The forward pass lists durations, the backward pass moments: later ones move by all earlier calls.
+        # The forward pass lists durations, the backward pass points in time: each moves by all earlier calls.
         order = sorted(worker["gradients"], key=lambda gradient: gradient["ready_s"])
         agreed = 0.0
         for calls, gradient in enumerate(order, start=1):

@@ -1,8 +1,8 @@
-"""The study `cuda-aware-mpi`: gRPC, gRPC with another channel, and all-reduce by MPI and NCCL.
+"""The study `cuda-aware-mpi`: gRPC, gRPC over other channels, and all-reduce with MPI and NCCL.
 
 A. A. Awan et al., "Scalable Distributed DNN Training using TensorFlow and CUDA-Aware MPI: Characterization, Designs,
-and Performance Evaluation". Only what abstract and text state as numbers is compared: the figures are not read off.
-Latencies: 16 GPUs, one a node, 100 Gbit/s InfiniBand; training: Piz Daint, one P100 a node.
+and Performance Evaluation". Only numbers in the abstract and text are compared; no values are read off the figures.
+Latencies: 16 GPUs, one per node, 100 Gbit/s InfiniBand. Training: Piz Daint, one P100 per node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paceline._core import Trace
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
-from paceline.studies import made_in_turn
+from paceline.studies import run_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
@@ -36,7 +36,7 @@ _BATCHES = (16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Design:
-    """An engine between nodes of one GPU. `step`: the constant of what a message costs at its sender."""
+    """An engine between nodes with one GPU each. `step`: the constant for the sender's cost of a message."""
 
     strategy: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def _cluster(design: Design, base: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=128)
 def latency(name: str, size: int) -> float:
-    """Of an all-reduce of so many bytes over 16 ranks, in seconds."""
+    """Return the latency in seconds of an all-reduce of `size` bytes over 16 ranks."""
     design = DESIGNS[name]
     machine = load_cluster(None, **_cluster(design, "infiniband"))
     trace = Trace.all_reduce(f"allreduce:{size}B")
@@ -80,7 +80,7 @@ def latency(name: str, size: int) -> float:
 
 @lru_cache(maxsize=256)
 def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
-    """Images/s on Piz Daint, the computation that of a published P100; at another batch it does as many images/s."""
+    """Return images/s on Piz Daint, from the published rate of a P100, assumed to be the same at every batch size."""
     design, device = DESIGNS[name], rates_of(model)["P100"]
     trace = load_trace(model).with_batch(batch or 64).scaled_to_rate(device.samples_per_s)
     options: dict[str, Any] = dict(design.options)
@@ -95,7 +95,7 @@ def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
 
 
 def efficiency(name: str, model: str, gpus: int) -> float:
-    """Of linear scaling."""
+    """Return the scaling efficiency."""
     return rate(name, model, gpus) / gpus / rates_of(model)["P100"].samples_per_s
 
 
@@ -173,8 +173,8 @@ def _claims() -> list[ClaimResult]:
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
-    """Simulate everything, and draw the figures if a folder is given."""
-    rows, values, claims = made_in_turn((_rows, _forecasts, _claims), progress)
+    """Simulate everything; draw the figures if a folder is given."""
+    rows, values, claims = run_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
         from paceline.studies.curves import draw

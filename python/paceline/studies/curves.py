@@ -1,4 +1,4 @@
-"""A figure of forecasts: a panel a table, a line a row, GPUs along the axis."""
+"""A figure of forecasts: one panel per table, one line per row, GPUs along the x axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DPI = 100
 
 
 def draw(values: Sequence[Prediction], path: Path, title: str, label: str) -> Path:
-    """Draw into the file. The columns of `values` begin with a number: `16 GPUs`, `4 MiB`."""
+    """Draw into the file. The column labels of `values` begin with a number: `16 GPUs`, `4 MiB`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
 """The study `ddl-nccl`: Horovod over NCCL and over IBM's DDL on Longhorn, ResNet-50, batch 32, to 24 V100.
 
-Longhorn: 4 V100 and a 100 Gbit/s InfiniBand card a node; TensorFlow 2.1, `--model resnet50 --batch_size 32
---num_batches 100`; 1 to 4 GPUs by `--num_gpus` without Horovod, then 4, 8, 16, 24 by `--variable_update=horovod` with
-HOROVOD_FUSION_THRESHOLD=16777216. Published are the slopes of linear regressions, images/s a GPU; DDL ran on two nodes
-at most. 2020-05-13.
+Longhorn has 4 V100 and one 100 Gbit/s InfiniBand card per node. The runs used TensorFlow 2.1 with `--model resnet50
+--batch_size 32 --num_batches 100`: 1 to 4 GPUs with `--num_gpus` and no Horovod, then 4, 8, 16 and 24 with
+`--variable_update=horovod` and HOROVOD_FUSION_THRESHOLD=16777216. The published values are slopes of linear
+regressions, in images/s per GPU; DDL ran on at most two nodes. 2020-05-13.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODEL, _BATCH, _PER_NODE = "resnet-50", 32, 4
 _FUSION = 16_777_216
 SINGLE, NCCL, DDL = "one process", "Horovod, NCCL", "Horovod, DDL"
 _GPUS = {SINGLE: (1, 2, 3, 4), NCCL: (4, 8, 16, 24), DDL: (4, 8)}
-# Slopes: one process by `--num_gpus` in either container, then Horovod.
+# Slopes: one process with `--num_gpus` in either container, then Horovod.
 _PUBLISHED = {
     ("inside the node", "NCCL's container"): (SINGLE, 294.8),
     ("inside the node", "DDL's container"): (SINGLE, 300.8),
@@ -46,7 +46,7 @@ def _step() -> Trace:
 
 @lru_cache(maxsize=64)
 def rate(system: str, gpus: int) -> float:
-    """Images/s."""
+    """Return images/s."""
     if gpus == 1:
         return rates_of(_MODEL)["V100"].samples_per_s
     strategy = "hierarchical" if system == DDL else "ring"
@@ -58,7 +58,7 @@ def rate(system: str, gpus: int) -> float:
 
 
 def slope(system: str) -> float:
-    """Images/s a GPU, by linear regression with an intercept."""
+    """Return images/s per GPU, by linear regression with an intercept."""
     gpus = _GPUS[system]
     return statistics.linear_regression(gpus, [rate(system, count) for count in gpus]).slope
 
@@ -86,7 +86,7 @@ def _claims() -> list[ClaimResult]:
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
-    """Simulate everything, and draw the figure if a folder is given."""
+    """Simulate everything; draw the figure if a folder is given."""
     points = [(system, gpus) for system, all_gpus in _GPUS.items() for gpus in all_gpus]
     values = []
     for done, (system, gpus) in enumerate(points):

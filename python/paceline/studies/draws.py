@@ -1,4 +1,4 @@
-"""Iterations whose computation varies from worker to worker: the mean of some draws."""
+"""Mean iteration time where computation times vary between workers: the mean over several seeds."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 from paceline.forecast.simulate import Scenario
 from paceline.forecast.sweep import execute
 
-# Of many workers the slowest varies little.
+# With many workers the slowest one varies little.
 _DRAWS = 5
 _FEW = 128
 
 
-def mean_iteration_s(run: Scenario) -> float:
-    """Seconds of an iteration; where the cluster has jitter, of several with other seeds."""
-    draws = [run]
-    if "jitter" in json.loads(run.cluster.to_json()):
-        draws = [run.changed(seed=seed) for seed in range(_DRAWS if run.workers <= _FEW else 1)]
-    # On all cores; and Ctrl-C need not wait for them.
+def mean_iteration_s(scenario: Scenario) -> float:
+    """Return the iteration time in seconds; on a cluster with jitter, the mean over several seeds."""
+    draws = [scenario]
+    if "jitter" in json.loads(scenario.cluster.to_json()):
+        draws = [scenario.changed(seed=seed) for seed in range(_DRAWS if scenario.workers <= _FEW else 1)]
+    # execute() uses all cores, and Ctrl-C does not wait for the rest.
     results = execute(draws)
     return sum(result.iteration_s for result in results) / len(results)

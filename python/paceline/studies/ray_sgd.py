@@ -1,11 +1,11 @@
 """The study `ray-sgd`: Ray's distributed SGD beside Horovod and Distributed TensorFlow, 4 to 64 V100.
 
-p3.16xlarge (8 V100 and 25 Gbit/s a node), ResNet-101, batch 64 a GPU. Published are images/s of one Ray worker with 1
-to 8 GPUs and weak-scaling factors over 4 GPUs on one node; the rest is forecast. The engines are those of `published`,
-with its constants; what is new here is the path inside the node.
+p3.16xlarge (8 V100 and 25 Gbit/s per node), ResNet-101, batch 64 per GPU. The published values are images/s of one Ray
+worker with 1 to 8 GPUs, and weak-scaling factors over 4 GPUs on one node; the rest is forecast. The engines and
+constants are those of `published`; only the path inside the node is new.
 
-The 8 GPUs of a node are a hybrid cube mesh: each has NVLinks to 4 others, and reaches 3 across PCI Express and the bus
-between the sockets. *Simple* reduces to one GPU: with 8 of them three gradients come that way.
+The 8 GPUs of a node form a hybrid cube mesh: each has NVLinks to 4 others, and reaches 3 over PCI Express and the bus
+between the sockets. *Simple* reduces to one GPU: with 8 GPUs, three gradients take that slower path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from paceline._core import Trace
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
-from paceline.studies import made_in_turn
+from paceline.studies import run_in_turn
 from paceline.studies.calls import with_calls
 from paceline.studies.draws import mean_iteration_s
 from paceline.studies.published.constants import as_rate, as_time, constant
@@ -31,12 +31,12 @@ TITLE = (
     "weak scaling over 4 GPUs on one node"
 )
 _MODEL, _BATCH = "resnet-101", 64
-# One Ray worker with one GPU: the base of everything here.
+# One Ray worker with one GPU: the baseline of all values.
 _ONE_GPU = 218.0
 _ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
 HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
 SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
-# System → factor over 4 GPUs at (GPUs, nodes).
+# System → speed-up over 4 GPUs at (GPUs, nodes).
 _FACTORS = {
     HOROVOD: {(8, 2): 1.9, (16, 4): 1.9},
     TENSORFLOW: {(8, 2): 1.8, (16, 4): 2.7},
@@ -44,16 +44,16 @@ _FACTORS = {
 }
 SIMPLE, NCCL, IDEAL = "simple", "NCCL", "ideal"
 _GPUS = (4, 8, 16, 32, 64)
-# Of p3.16xlarge's hybrid cube mesh.
+# NVLink of p3.16xlarge's hybrid cube mesh.
 _DIRECT_PEERS = 4
 _MESH = 8
-# Inside a node of *ideal* nothing moves.
+# *ideal* moves nothing inside a node.
 _NO_LIMIT = 1e14
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A run: which system, on how many GPUs, how many of them in a node, and how these are reduced."""
+    """A configuration: system, GPUs, GPUs per node, and the reduction inside the node."""
 
     system: str
     gpus: int
@@ -62,16 +62,16 @@ class Layout:
 
     @property
     def nodes(self) -> int:
-        """Each is full."""
+        """Number of nodes, all of them full."""
         return self.gpus // self.per_node
 
 
 def port_bps(gpus: int, inside: str) -> float:
-    """What one GPU of so many in a node receives from the others, in bits per second.
+    """Return the rate at which one GPU of a node receives from the others, in bits per second.
 
-    In *simple* peers send at once, each over its own NVLink; those without one to the root share the bus between the
-    sockets, which then decides. A node's process sends for all its GPUs, so NCCL is a reduction to one, too, that takes
-    as long as its ring: 2 (n - 1) / n of the bytes at its rate.
+    In *simple*, peers send simultaneously, each over its own NVLink; those without an NVLink to the root share the bus
+    between the sockets, which is then the bottleneck. One process sends for all GPUs of a node, so NCCL also reduces to
+    one GPU, in the time of its ring: 2 (n - 1) / n of the bytes at its rate.
     """
     if inside == NCCL:
         return gpus * constant("tf.nccl")
@@ -88,7 +88,7 @@ def _step() -> Trace:
 
 
 def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Strategy, options, cluster."""
+    """Return strategy, options and cluster."""
     if layout.system == HOROVOD:
         flow = min(constant("tcp.stream"), 25e9 * constant("tcp.share"))
         links = {"bandwidth": as_rate(flow), "intra_bandwidth": as_rate(constant("inside.nvlink-v100"))}
@@ -108,7 +108,7 @@ def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 @lru_cache(maxsize=256)
 def rate(layout: Layout) -> float:
-    """Images/s."""
+    """Return images/s."""
     workers, per_node = layout.gpus, layout.per_node
     if layout.inside == IDEAL:  # one GPU's gradient stands for the node's
         workers, per_node = layout.nodes, 1
@@ -127,7 +127,7 @@ def _system(system: str, gpus: int, per_node: int) -> Layout:
 
 
 def factor(system: str, gpus: int, per_node: int = 4) -> float:
-    """Over 4 GPUs on one node."""
+    """Return the speed-up over 4 GPUs on one node."""
     return rate(_system(system, gpus, per_node)) / rate(_system(system, 4, 4))
 
 
@@ -219,8 +219,8 @@ def _claims() -> list[ClaimResult]:
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
-    """Simulate everything, and draw the figure if a folder is given."""
-    rows, forecasts, claims = made_in_turn((_rows, _forecasts, _claims), progress)
+    """Simulate everything; draw the figure if a folder is given."""
+    rows, forecasts, claims = run_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
         from paceline.studies.curves import draw

@@ -1,4 +1,4 @@
-"""What a study comes to, as JSON, as CSV and as text for people."""
+"""The output of a study as JSON, as CSV and as text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline._internal.console import Column, render, wrapped
 
 @dataclass(frozen=True)
 class Compared:
-    """A published value and ours. `error` is simulated / published - 1."""
+    """A published value beside the simulated one. `error` is simulated / published - 1."""
 
     table: str
     row: str
@@ -22,18 +22,18 @@ class Compared:
     published: float
     simulated: float
     unit: str
-    # Whether the traces were calibrated on it.
+    # Whether the traces were calibrated on this value.
     calibrated: bool
 
     @property
     def error(self) -> float:
-        """Relative, with its sign."""
+        """Signed relative error."""
         return self.simulated / self.published - 1
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A value of ours that nobody has published."""
+    """A simulated value without a published counterpart."""
 
     table: str
     row: str
@@ -44,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim of the study, tested by simulation: the verdict and the figures that decide it."""
+    """A claim of the study, tested by simulation: the verdict and the numbers that decide it."""
 
     claim: str
     holds: bool
@@ -52,7 +52,7 @@ class ClaimResult:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The verdict in words."""
         return "holds here" if self.holds else "does not hold here"
 
 
@@ -68,7 +68,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Study:
-    """All of it."""
+    """The output of a whole study."""
 
     title: str
     rows: Sequence[Compared]
@@ -80,7 +80,7 @@ class Study:
     forecasts: Sequence[Prediction] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return it as `--json` prints it."""
         return {
             "rows": [
                 {
@@ -102,7 +102,7 @@ class Study:
         }
 
     def to_csv(self) -> str:
-        """The rows."""
+        """Return the rows as CSV."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["table", "row", "model", "unit", "published", "simulated", "error", "calibrated"])
@@ -112,7 +112,7 @@ class Study:
         return out.getvalue()
 
     def text(self, width: int) -> list[str]:
-        """Tables, summary, claims: lines for people."""
+        """Return tables, summary and claims as lines for people."""
         lines = [*wrapped(self.title, width), ""]
         for calibrated in (True, False):
             for table in dict.fromkeys(row.table for row in self.rows if row.calibrated == calibrated):
@@ -120,7 +120,7 @@ class Study:
                 lines += _table(f"{table}, {'' if calibrated else 'not '}calibrated on", rows)
             lines += [*_summary([row for row in self.rows if row.calibrated == calibrated], calibrated), ""]
         for table in dict.fromkeys(it.table for it in self.forecasts):
-            lines += _foreseen(table, [it for it in self.forecasts if it.table == table])
+            lines += _predictions(table, [it for it in self.forecasts if it.table == table])
         if self.claims:
             lines += [*_claims(self.claims, width), ""]
         lines += [line for note in self.notes for line in wrapped(f"note: {note}", width)]
@@ -128,7 +128,7 @@ class Study:
 
 
 def errors(rows: Sequence[Compared]) -> tuple[float, float, float]:
-    """Mean and greatest absolute error, and the share of rows within 3 %."""
+    """Return the mean and the largest absolute error, and the share of rows within 3 %."""
     sizes = [abs(row.error) for row in rows]
     return sum(sizes) / len(sizes), max(sizes), sum(size <= 0.03 for size in sizes) / len(sizes)
 
@@ -143,7 +143,7 @@ def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
 
 
 def _number(value: float, unit: str) -> str:
-    # Published values have three digits, ours one more.
+    # Published values have three digits, simulated ones get one more.
     return f"{units.digits(value)} {unit}".rstrip()
 
 
@@ -160,8 +160,8 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
     return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
 
 
-def _foreseen(title: str, values: Sequence[Prediction]) -> list[str]:
-    """A line a row, a column a model."""
+def _predictions(title: str, values: Sequence[Prediction]) -> list[str]:
+    """Return a table with one line per row and one column per model."""
     import click
 
     models = list(dict.fromkeys(it.model for it in values))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.studies.load_imbalance.claims import claims
-from paceline.studies.load_imbalance.compared import compared, foreseen
+from paceline.studies.load_imbalance.compared import compared, predictions
 from paceline.studies.load_imbalance.result import LoadImbalance
 from paceline.studies.load_imbalance.runs import ITERATIONS, simulate
 from paceline.studies.report import Study
@@ -30,7 +30,7 @@ _NOTES = (
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> LoadImbalance:
-    """Simulate everything, and draw the figures if a folder is given."""
+    """Simulate everything; draw the figures if a folder is given."""
     results = simulate(progress)
     drawn: list[str] = []
     if plots is not None:
@@ -44,6 +44,6 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
         drawn,
         simulations=len(results),
         notes=_NOTES,
-        forecasts=foreseen(results),
+        forecasts=predictions(results),
     )
     return LoadImbalance(study, results)

@@ -1,4 +1,4 @@
-"""The publication's claims, tested on what is simulated."""
+"""The paper's claims, tested by simulation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from paceline.studies.load_imbalance.compared import strong_gains
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, GRAPH, LARGEST, STRONG, STRONG_NETWORK, Point, Results
 from paceline.studies.report import ClaimResult
 
-# What "nearly linear" and "slight" are taken to mean.
+# Thresholds for "nearly linear" and "slight".
 _LINEAR, _SLIGHT, _NO_DIFFERENCE = 0.97, 0.15, 0.05
-# Beyond the published peak throughput may still grow by this share of it.
+# Tolerated growth of throughput beyond the published peak, as a share of it.
 _NO_GROWTH = 0.02
 
 
 def claims(results: Results) -> list[ClaimResult]:
-    """Each with the figures that decide it."""
+    """Return each claim with the numbers that decide it."""
     return [
         _linear(results),
         _returned(results),

@@ -1,4 +1,4 @@
-"""Published beside simulated. Nearly everything published is what the model is calibrated on, and said to be."""
+"""Published beside simulated values. The model is calibrated on most of them, and each row says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INFERRED_AT = 12_288
 
 
 def compared(results: Results) -> list[Compared]:
-    """Every published figure that the model has."""
+    """Return every published value that the model covers."""
     base = results[Point(STRONG_NETWORK, BASELINE, LARGEST)]
     reduction = base.iteration_s - base.compute_s
     table = f"ResNet-50, {LARGEST} GPUs, negotiate"
@@ -44,18 +44,18 @@ def compared(results: Results) -> list[Compared]:
 
 
 def best(results: Results, coordinator: str) -> float:
-    """ResNet-50's greatest gain in weak scaling, percent."""
+    """Return ResNet-50's largest gain in weak scaling, in percent."""
     return max(100 * runs.gain(results, Point(STRONG_NETWORK, coordinator, gpus)) for gpus in GPUS)
 
 
 def strong_gains(results: Results) -> dict[tuple[str, int], float]:
-    """By coordinator and GPUs."""
+    """Return the gains by coordinator and number of GPUs."""
     points = [point for point in results if point.scaling == STRONG and point.coordinator != BASELINE]
     return {(point.coordinator, point.gpus): runs.gain(results, point) for point in points}
 
 
 def _iterations(results: Results) -> list[Compared]:
-    """Iterations that follow from the traversal's percentage of a training; those inferred from it are calibrated."""
+    """Return iteration times derived from the traversal's share of a training; inferred ones are calibrated."""
     rows = []
     for name, network in networks().items():
         inferred = network.inferred_iteration_s()
@@ -67,8 +67,8 @@ def _iterations(results: Results) -> list[Compared]:
     return rows
 
 
-def foreseen(results: Results) -> list[Prediction]:
-    """Tables for people: gains by network, and by GPUs."""
+def predictions(results: Results) -> list[Prediction]:
+    """Return the values of the tables: gains by network, and by number of GPUs."""
     values = []
     for point in results:
         if point.overlap or point.balanced:

@@ -1,4 +1,4 @@
-"""The study's figures: where an iteration goes, gains over GPUs, strong scaling."""
+"""The study's figures: iteration breakdown, gains over GPUs, strong scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARTS = (
 
 
 def draw(results: Results, folder: Path) -> list[str]:
-    """Into the folder; gives the files."""
+    """Draw into the folder; return the files."""
     return [
         _saved(_breakdown(results), folder / "load-imbalance-breakdown.png"),
         _saved(_gains(results), folder / "load-imbalance-gains.png"),
@@ -50,7 +50,7 @@ def _saved(made: Any, path: Path) -> str:  # noqa: ANN401
 
 
 def _breakdown(results: Results) -> Any:  # noqa: ANN401
-    """A bar a coordinator and number of GPUs, ResNet-50."""
+    """One bar per coordinator and number of GPUs, ResNet-50."""
 
     def make() -> Any:  # noqa: ANN401
         canvas, grid = _canvas(1, 13.0)
@@ -78,7 +78,7 @@ def _breakdown(results: Results) -> Any:  # noqa: ANN401
 
 
 def _gains(results: Results) -> Any:  # noqa: ANN401
-    """A panel a network: gain over GPUs, a line a coordinator."""
+    """One panel per network: gain over GPUs, one line per coordinator."""
 
     def make() -> Any:  # noqa: ANN401
         canvas, grid = _canvas(3, 13.0, 3)

@@ -1,4 +1,4 @@
-"""What the study comes to: rows of its own, beside what all studies have."""
+"""The study's output: its own rows, beside those that all studies have."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paceline.studies.report import Study
 
 @dataclass(frozen=True)
 class LoadImbalance:
-    """All of it."""
+    """The output of the whole study."""
 
     study: Study
     results: Results
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a run: times in seconds; the breakdown's parts add up to the iteration."""
+        """One row per run, times in seconds; the parts of the breakdown add up to the iteration."""
         return [
             {
                 "network": point.network,
@@ -40,12 +40,12 @@ class LoadImbalance:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it; `compared` are the published figures."""
+        """Return it as `--json` prints it; `compared` holds the published values."""
         told = self.study.to_dict()
         return {"rows": self.rows(), "compared": told.pop("rows"), **told}
 
     def to_csv(self) -> str:
-        """The rows, with the breakdown's parts as columns."""
+        """Return the rows as CSV, with the parts of the breakdown as columns."""
         out = io.StringIO()
         rows = self.rows()
         for row in rows:
@@ -56,5 +56,5 @@ class LoadImbalance:
         return out.getvalue()
 
     def text(self, width: int) -> list[str]:
-        """Tables and claims: lines for people."""
+        """Return tables and claims as lines for people."""
         return self.study.text(width)

@@ -1,4 +1,4 @@
-"""What is simulated: nine networks under five coordinators on up to 24,576 GPUs of Summit."""
+"""The simulations: nine networks under five coordinators on up to 24,576 GPUs of Summit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BATCH = 32
 GPUS = (6, 96, 384, 1536, 6144, 12_288, 24_576)
 LARGEST = GPUS[-1]
 WEAK, STRONG = "weak", "strong"
-# Strong scaling: images of all GPUs together, and the network.
+# Strong scaling: the global batch in images, and the network.
 GLOBAL_BATCH, STRONG_NETWORK = 24_576, "resnet-50"
 ITERATIONS = 500
 BASELINE, GLOBAL_SLEEP, GRAPH = "negotiate", "global-sleep", "graph"
-# What of a V100's time for 32 images it needs for none (launches of kernels that do not fill it), and what of the
-# contention. Calibrated on the published strong scaling: gains up to 19 %, a slight drop beyond 1,536 GPUs.
+# The part of a V100's time for 32 images that does not depend on the batch (launches of small kernels), and the part of
+# the contention that does not. Calibrated on published strong scaling: up to 19 % gain, a slight drop above 1,536 GPUs.
 FIXED_SHARE = 0.37
 FIXED_CONTENTION = 0.17
 # Romero et al., NSDI 2022: the same response cache on well-balanced processes, with overlap.
@@ -37,19 +37,19 @@ _BALANCED = {
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A run of the study."""
+    """One run of the study."""
 
     network: str
     coordinator: str
     gpus: int
     scaling: str = WEAK
     overlap: bool = False
-    # The published cause removed: nobody is preempted or wakes late, and the collective is its closed form.
+    # The published cause removed: no preemption, no late wake-ups, and the collective takes its closed-form time.
     balanced: bool = False
 
     @property
     def batch(self) -> int:
-        """Of one GPU."""
+        """Batch of one GPU."""
         return GLOBAL_BATCH // self.gpus if self.scaling == STRONG else BATCH
 
 
@@ -57,25 +57,25 @@ Results = Mapping[Point, CoordinatedResult]
 
 
 def compute_s(network: str, batch: int) -> float:
-    """What one V100 computes of a batch, in seconds."""
+    """Return the computation time of a batch on one V100, in seconds."""
     return networks()[network].compute_ms * 1e-3 * (FIXED_SHARE + (1 - FIXED_SHARE) * batch / BATCH)
 
 
 @lru_cache(maxsize=256)
 def step(network: str, batch: int) -> Trace:
-    """One V100 in mixed precision: gradients are float16."""
+    """Return the trace of one V100 in mixed precision: gradients are float16."""
     trace = load_trace(network).with_batch(batch).with_dtype("float16")
     return trace.scaled_to_rate(batch / compute_s(network, batch))
 
 
 @lru_cache(maxsize=16)
 def contention_s(network: str) -> float:
-    """How long input pipeline and graph scheduling are both active at batch 32, in seconds."""
+    """Return the time at batch 32 in which input pipeline and graph scheduling are both active, in seconds."""
     return run_of(Point(network, GRAPH, GPUS[0]), 1).result().contention_s
 
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> CoordinatedRun:
-    """As the core simulates it."""
+    """Return the run for the core."""
     share = networks()[point.network].contention_share
     constants = {} if share is None else {"contention_share": share}
     return CoordinatedRun(
@@ -91,12 +91,12 @@ def run_of(point: Point, iterations: int = ITERATIONS) -> CoordinatedRun:
 
 
 def _strong_contention_s(point: Point) -> float:
-    """The pipeline's work is that of its images, but for a fixed part."""
+    """Scale the pipeline's work with the number of images, except for a fixed part."""
     return contention_s(point.network) * (FIXED_CONTENTION + (1 - FIXED_CONTENTION) * point.batch / BATCH)
 
 
 def points() -> Iterator[Point]:
-    """Those that are published, and become rows."""
+    """Return the published runs, which become rows."""
     names = [it.name for it in all_coordinators()]
     for network in networks():
         for gpus in GPUS:
@@ -106,22 +106,22 @@ def points() -> Iterator[Point]:
 
 
 def besides() -> list[Point]:
-    """Those that only claims need."""
+    """Return the runs that only claims need."""
     overlapped = [Point(STRONG_NETWORK, name, LARGEST, overlap=True) for name in (BASELINE, GRAPH)]
     balanced = [Point(STRONG_NETWORK, BASELINE, BALANCED_GPUS, overlap=it, balanced=True) for it in (False, True)]
     return overlapped + balanced
 
 
 def simulate(progress: Callable[[int, int], None] | None = None, iterations: int = ITERATIONS) -> Results:
-    """All of them, on all cores."""
+    """Simulate all runs on all cores."""
     asked = [*points(), *besides()]
-    # The longest begin first, so that no core idles at the end.
+    # Start the longest first, so that no core idles at the end.
     ordered = sorted(asked, key=lambda point: -point.gpus)
     done = dict(zip(ordered, execute([run_of(point, iterations) for point in ordered], progress), strict=True))
     return {point: done[point] for point in asked}
 
 
 def gain(results: Results, point: Point) -> float:
-    """The baseline's iteration over this one's, less 1."""
+    """Return the baseline's iteration time divided by this one's, minus 1."""
     base = Point(point.network, BASELINE, point.gpus, point.scaling, point.overlap)
     return results[base].iteration_s / results[point].iteration_s - 1

@@ -1,4 +1,4 @@
-"""The network-operator study: which help from the network speeds up data-parallel training, and by how much.
+"""The network-operator study: which in-network support speeds up data-parallel training, and by how much.
 
 M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "How to Train your DNN: The Network Operator Edition".
 docs/results/network-operator.md says what was modelled, what was calibrated and what comes out.
@@ -23,7 +23,7 @@ TITLE = (
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
-    """Simulate everything, each configuration once, and draw the figures if a folder is given."""
+    """Simulate each configuration once; draw the figures if a folder is given."""
     simulations, claims = Simulations(), [*ranking_claims(), *detail_claims()]
     rows = [*calibrated_rows(), *shown_rows()]
     wanted = [config for row in rows for config in row.configs()]

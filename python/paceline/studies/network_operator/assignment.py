@@ -1,14 +1,14 @@
-"""TensorFlow's assignment of tensors to servers in the authors' runs: round-robin over variables as they are created.
+"""TensorFlow's assignment of tensors to servers in the authors' runs: round-robin over variables in creation order.
 
 The published byte shares of the least and most loaded server show which variables there were besides the tensors of the
-traces, the moving averages of batch normalisation among them:
+traces, among them the moving averages of batch normalisation:
 
-- VGG-16 (0.918 on the most loaded of 4 servers, 0.859 of 8): four variables a convolution, as with batch
-  normalisation, and two a fully connected layer. All but fc7 then stands on one server of 4.
-- ResNets (0.165 and 0.33 of 4 servers, 0.002 on the least loaded of 8): those of slim's resnet_v2, 16 variables a
-  unit. The 3x3 convolutions of a whole block then stand on one server of 4 or 8.
-- Inception-v3 (0.451 given for 4 servers, 0.292 for 8): four variables a convolution, the auxiliary head's ten after
-  Mixed_6e. All weights then stand on two servers of 4; with the whole head (13 MB) 0.451 of the bytes on one of them.
+- VGG-16 (0.918 on the most loaded of 4 servers, 0.859 of 8): four variables per convolution, as with batch
+  normalisation, and two per fully connected layer. Then one server of 4 holds everything except fc7.
+- ResNets (0.165 and 0.33 of 4 servers, 0.002 on the least loaded of 8): the variables of slim's resnet_v2, 16 per unit.
+  Then one server of 4 or 8 holds the 3x3 convolutions of a whole block.
+- Inception-v3 (0.451 given for 4 servers, 0.292 for 8): four variables per convolution, and the auxiliary head's ten
+  after Mixed_6e. Then two servers of 4 hold all weights; with the whole head (13 MB), one holds 0.451 of the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 
 from paceline import Trace
 
-# Places of a unit's variables: a batch normalisation is gamma, beta and two moving averages.
+# Positions of a unit's variables: a batch normalisation has gamma, beta and two moving averages.
 _NORMALISATION = 4
 _UNIT = 16
 _SHORTCUT = 2
@@ -27,18 +27,18 @@ _AFTER_HEAD = "Mixed_7a/Branch_0/Conv2d_0a_1x1/weights"
 
 
 def tensorflow_servers(model: str, trace: Trace, servers: int) -> list[int]:
-    """The server of each bucket of the trace, in their order."""
+    """Return the server of each bucket of the trace, in order."""
     names = [bucket[0] for bucket in trace.buckets()]
     places = _resnet_places(names) if model.startswith("resnet") else _convolution_places(names)
     return [places[name] % servers for name in names]
 
 
 def _convolution_places(names: list[str]) -> dict[str, int]:
-    """The numbers of variables where a convolution has four and a fully connected layer two."""
+    """Return variable numbers where a convolution has four variables and a fully connected layer two."""
     places: dict[str, int] = {}
     following, last = 0, 0
     for name in names:
-        if name == "AuxLogits":  # only distributed, so it comes after the others here
+        if name == "AuxLogits":  # has no gradient, so it comes last here
             places[name] = places[_AFTER_HEAD] - _HEAD
         elif name.endswith("weights"):
             last = following + (_HEAD if name == _AFTER_HEAD else 0)
@@ -50,7 +50,7 @@ def _convolution_places(names: list[str]) -> dict[str, int]:
 
 
 def _resnet_places(names: list[str]) -> dict[str, int]:
-    """The number of the variable of slim's resnet_v2 that has a tensor's place."""
+    """Return the number of the slim resnet_v2 variable at a tensor's position."""
     places: dict[str, int] = {}
     base = 2  # conv1 has a weight and a bias
     unit, size = "", 0
@@ -77,7 +77,7 @@ def _resnet_places(names: list[str]) -> dict[str, int]:
 
 
 def byte_shares(model: str, trace: Trace, servers: int) -> list[float]:
-    """The share of the bytes that each server holds, of those with and without a gradient."""
+    """Return each server's share of the bytes, counting tensors with and without a gradient."""
     plain = json.loads(trace.to_json())
     sizes = {g["tensor"]: g["bytes"] for g in plain["workers"][0]["gradients"]}
     if model == "inception-v3":  # whose bytes without a gradient are a variable, the auxiliary head

@@ -11,7 +11,7 @@ from paceline.studies.network_operator.runs import Config
 
 
 def _cut(model: str, mechanism: str) -> Config:
-    # Pieces of 1 MB: only large tensors are worth cutting, and a piece per worker of every tensor takes seconds.
+    # 1 MB chunks: only large tensors are worth cutting; one chunk per worker of each would take seconds to simulate.
     strategy = configured(model, mechanism).strategy
     return Config(model, strategy, chunk="per-worker" if model == "vgg-16" else "1MB")
 
@@ -54,12 +54,12 @@ def _no_barrier() -> Claim:
     return Claim(text, {**grid((m.RING,)), **free}, judge)
 
 
-# Bandwidths at which block distribution is looked at, Gbit/s.
+# Bandwidths for block distribution, in Gbit/s.
 _BLOCK_RATES = (5, 10, 25, 100)
 
 
 def _first_backward(model: str) -> float:
-    """Of the layer that runs first in the backward pass, as calibrated."""
+    """Return the calibrated time of the layer that runs first in the backward pass."""
     return 0.004 if model == "vgg-16" else 0.002
 
 
@@ -158,7 +158,7 @@ def _closed_ring() -> Claim:
 
 
 def detail_claims() -> list[Claim]:
-    """In the order of the paper."""
+    """Return the claims in the order of the paper."""
     makers = (
         _server_messages,
         _ring_messages,

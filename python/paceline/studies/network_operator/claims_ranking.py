@@ -63,7 +63,7 @@ def _vgg_bandwidth() -> Claim:
 
     def judge(times: Times) -> Verdict:
         leads = [times[f"{m.BOTH}/{rate}"] / times[f"{m.RING}/{rate}"] for rate in rates]
-        # From 50 Gbit/s on there is no lead.
+        # There is no lead from 50 Gbit/s upwards.
         falls = all(later < earlier for earlier, later in pairwise(leads[:3]))
         return falls and leads[2] > 1, {f"lead at {rate} Gbit/s": lead for rate, lead in zip(rates, leads, strict=True)}
 
@@ -165,7 +165,7 @@ def _network_alone() -> Claim:
 
 
 def ranking_claims() -> list[Claim]:
-    """In the order of the paper."""
+    """Return the claims in the order of the paper."""
     makers = (
         _ranking,
         _close,

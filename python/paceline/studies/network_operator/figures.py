@@ -55,13 +55,13 @@ def _by_speedup(model: str, mechanism: str, factor: float) -> Config:
 
 @dataclass(frozen=True)
 class Figure:
-    """A grid of panels: one line per mechanism in each."""
+    """A grid of panels with one line per mechanism."""
 
     file: str
     title: str
     x_label: str
     x: Sequence[float]
-    # What the panels differ in, and their titles.
+    # The panels' parameter, and their titles.
     panels: dict[str, str]
     mechanisms: Sequence[str]
     config: Callable[[str, str, float], Config]
@@ -69,7 +69,7 @@ class Figure:
     gain: bool = False
 
     def configs(self) -> list[Config]:
-        """All that has to be simulated for it."""
+        """Return the configurations to simulate for it."""
         names = [*self.mechanisms, m.SERVER] if self.gain else self.mechanisms
         return [self.config(panel, name, x) for panel in self.panels for name in names for x in self.x]
 
@@ -118,12 +118,12 @@ FIGURES = (
 
 
 def figure_configs() -> list[Config]:
-    """All that has to be simulated for the figures."""
+    """Return the configurations to simulate for the figures."""
     return [config for figure in FIGURES for config in figure.configs()]
 
 
 def draw_all(simulations: Simulations, folder: Path) -> list[Path]:
-    """Draw every figure into the folder; gives the files."""
+    """Draw every figure into the folder; return the files."""
     return [_draw(figure, simulations, folder / figure.file) for figure in FIGURES]
 
 
@@ -151,7 +151,7 @@ def _draw(figure: Figure, simulations: Simulations, path: Path) -> Path:
 
 
 def _save(canvas: Any, path: Path) -> None:  # noqa: ANN401
-    """As PNG with a palette: a third of the size."""
+    """Save as PNG with a palette, at a third of the size."""
     from io import BytesIO
 
     from PIL import Image
@@ -162,7 +162,7 @@ def _save(canvas: Any, path: Path) -> None:  # noqa: ANN401
 
 
 def _panel(axes: Axes, figure: Figure, panel: str, simulations: Simulations) -> None:
-    """Lines that coincide are all seen: each is thinner than those before."""
+    """Make each line thinner than those before, so that lines that coincide stay visible."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     values: list[float] = []

@@ -22,12 +22,12 @@ _STRATEGIES = {
     BUTTERFLY: "recursive-doubling",
 }
 MECHANISMS = tuple(_STRATEGIES)
-# Of the paper's overall ranking, in its order.
+# Mechanisms of the paper's overall ranking, in its order.
 RANKED = (RING, BOTH, BUTTERFLY, MULTICAST, AGGREGATION)
 
 
 def configured(model: str, mechanism: str, **settings: Any) -> Config:  # noqa: ANN401
-    """The mechanism on a model.
+    """Return the mechanism's configuration on a model.
 
     A ring's messages are tensors cut into as many pieces as workers. Where no row of a table is at stake, pieces
     of 64 kB (256 kB with added modules) stand for them but for VGG-16: iteration times differ by at most 0.5 %, and it

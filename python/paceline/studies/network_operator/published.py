@@ -1,4 +1,4 @@
-"""What the paper published, row by row, and the configuration that each value is of.
+"""The paper's published values, row by row, and the configuration of each.
 
 M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "How to Train your DNN: The Network Operator Edition".
 32 workers, 25 Gbit/s and one server unless the row says otherwise. Rows of one table agree with one another to about
@@ -58,7 +58,7 @@ class Row:
     calibrated: bool = False
 
     def configs(self) -> tuple[Config, ...]:
-        """What has to be simulated for it."""
+        """Return the configurations to simulate for it."""
         return (self.config,) if self.over is None else (self.config, self.over)
 
 
@@ -67,7 +67,7 @@ TABLE_1 = "Table 1"
 TABLE_9 = "Table 9"
 TOY = "toy example"
 
-# Order of MODELS; None where nothing is published.
+# In the order of MODELS; None where nothing is published.
 _Values = tuple[float | None, float | None, float | None, float | None]
 
 
@@ -78,7 +78,7 @@ def _each(values: _Values) -> Iterator[tuple[str, float]]:
 
 
 def calibrated_rows() -> list[Row]:
-    """The rows on which the traces' few free parameters were calibrated."""
+    """Return the rows that the traces' few free parameters were calibrated on."""
     rows: list[Row] = []
 
     def add(row: str, values: _Values, **settings: object) -> None:
@@ -105,7 +105,7 @@ def calibrated_rows() -> list[Row]:
 
 
 def shown_rows() -> list[Row]:
-    """Rows that nothing was calibrated on."""
+    """Return the rows that no parameter was calibrated on."""
     return [*_table_1(), *_table_9(), *_toy()]
 
 

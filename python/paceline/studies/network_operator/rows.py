@@ -1,4 +1,4 @@
-"""Published rows side by side with ours."""
+"""Published rows beside the simulated ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.studies.report import Compared, Skipped
 
 
 def value(row: Row, simulations: Simulations) -> float:
-    """What we simulate for the row, in its unit."""
+    """Return the simulated value of the row, in its unit."""
     seconds = simulations[row.config]
     if row.over is not None:
         return simulations[row.over] / seconds
@@ -18,14 +18,14 @@ def value(row: Row, simulations: Simulations) -> float:
 
 
 def compared(rows: Sequence[Row], simulations: Simulations) -> Iterator[Compared]:
-    """Each row with ours beside it."""
+    """Return each row beside its simulated value."""
     for row in rows:
         ours = value(row, simulations)
         yield Compared(row.table, row.row, TITLES[row.model], row.published, ours, row.unit, row.calibrated)
 
 
 def skipped(rows: Sequence[Row]) -> Iterator[Skipped]:
-    """Models for which the paper gives no value in a row that it gives for others."""
+    """Return values that the paper gives for other models in the same row, but not for this one."""
     given: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         given.setdefault((row.table, row.row), set()).add(row.model)

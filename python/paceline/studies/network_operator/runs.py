@@ -20,7 +20,7 @@ _MODULE_TENSORS = {"compute": 14, "network": 20}
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration; what is None is the command line's default."""
+    """A configuration; None stands for the command line's default."""
 
     # "vgg-16" is the built-in trace netop-vgg-16; "toy" and "toy, staggered" are made in variants.py.
     model: str
@@ -32,15 +32,15 @@ class Config:
     distribution: Distribution | None = None
     barrier: bool | None = None
     compute_speedup: float | None = None
-    # As `--add-module` takes it.
+    # In the notation of `--add-module`.
     modules: str | None = None
-    # Tensors cut into this many, which placement then spreads over the servers.
+    # Number of slices per tensor, which placement spreads over the servers.
     slices: int | None = None
-    # Tensors assigned to servers as TensorFlow did in the authors' runs.
+    # Whether tensors are assigned to servers as TensorFlow did in the authors' runs.
     tensorflow: bool = False
 
     def cost(self) -> float:
-        """Roughly how many messages, so that long runs start first."""
+        """Estimate the number of messages, so that long runs start first."""
         tensors = TENSORS.get(self.model, 10) * (self.slices or 1)
         if self.modules:
             kind, count = self.modules.split(":")
@@ -53,14 +53,14 @@ class Simulations:
     """Iteration times, each simulated once. `traces` replaces built-in ones by model (the calibration's)."""
 
     def __init__(self, traces: dict[str, Trace] | None = None) -> None:
-        """Nothing is simulated yet."""
+        """Start with an empty cache."""
         self._times: dict[Config, float] = {}
         self._traces: dict[tuple[str, str | None, int | None], Trace] = {}
         for model, trace in (traces or {}).items():
             self._traces[model, None, None] = trace
 
     def trace(self, model: str, modules: str | None = None, slices: int | None = None) -> Trace:
-        """The model's trace, as it is or changed."""
+        """Return the model's trace, unchanged or modified."""
         key = (model, modules, slices)
         if key not in self._traces:
             if slices is not None:
@@ -97,9 +97,9 @@ class Simulations:
         ).iteration_s
 
     def prepare(self, configs: Iterable[Config], progress: Callable[[int, int], None] | None = None) -> None:
-        """Simulates what is new, on all cores, the longest first."""
+        """Simulate new configurations on all cores, the longest first."""
         new = sorted(set(configs) - self._times.keys(), key=lambda config: (-config.cost(), repr(config)))
-        # Traces are made before, so that no two threads make the same.
+        # Make traces beforehand, so that no two threads make the same one.
         for config in new:
             self.trace(config.model, config.modules, config.slices)
         with ThreadPoolExecutor(cores()) as pool:
@@ -114,11 +114,11 @@ class Simulations:
                 raise
 
     def __getitem__(self, config: Config) -> float:
-        """Seconds per iteration."""
+        """Return seconds per iteration."""
         if config not in self._times:
             self._times[config] = self._simulate(config)
         return self._times[config]
 
     def __len__(self) -> int:
-        """How many configurations were simulated."""
+        """Return the number of simulated configurations."""
         return len(self._times)

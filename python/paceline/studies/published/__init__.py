@@ -1,4 +1,4 @@
-"""Published measurements of public systems, beside what is forecast for them.
+"""Published measurements of public systems beside their forecasts.
 
 docs/results/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data
 FILE.csv` forecasts any file of the same columns.
@@ -18,7 +18,7 @@ from paceline.studies.published.rows import Forecast, forecast
 def run(
     plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
 ) -> Published:
-    """Forecast every row of a file, and draw the figure if a folder is given.
+    """Forecast every row of a file; draw the figure if a folder is given.
 
     Raises InvalidArgumentError for a file's mistake.
     """

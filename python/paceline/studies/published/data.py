@@ -1,4 +1,4 @@
-"""Published measurements as rows of a CSV file, checked; their columns: docs/results/published.md."""
+"""Reads and checks a CSV file of published measurements (columns: docs/results/published.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_ROWS = 10_000
 
 
 class Kind(Enum):
-    """What a metric counts."""
+    """The quantity that a metric measures."""
 
     RATE = "samples per second"
     FACTOR = "times the rate of fewer GPUs"
@@ -50,7 +50,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """Of a row. `unit` is what 1 in the row's own metric is: 0.01 for %, 0.001 for ms."""
+    """The metric of a row. `unit` is the factor to SI: 0.01 for %, 0.001 for ms."""
 
     kind: Kind
     over: int = 1
@@ -62,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Row:
-    """A published measurement. `link_bps`: of a node; `samples_per_s`: of one GPU alone; None where it is not said."""
+    """A published measurement. `link_bps`: a node's link; `samples_per_s`: one GPU alone; None if not published."""
 
     line: int
     id: str
@@ -85,17 +85,17 @@ class Row:
 
     @property
     def well_posed(self) -> bool:
-        """Whether all that a forecast needs has been published."""
+        """Whether everything that a forecast needs has been published."""
         return self.posed.lower().startswith("yes")
 
     @property
     def gpus_per_node(self) -> int:
-        """The last node may have fewer."""
+        """GPUs per node; the last node may have fewer."""
         return math.ceil(self.gpus / self.nodes)
 
 
 def read(path: Path) -> list[Row]:
-    """All rows. Raises InvalidArgumentError naming file, line, column and remedy."""
+    """Return all rows. Raises InvalidArgumentError naming file, line, column and remedy."""
     try:
         text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -126,7 +126,7 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
             hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(COLUMNS)}"
             raise InvalidArgumentError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
         if names.count(name) > 1:
-            raise InvalidArgumentError(f"{path}, line 1: column '{name}' comes twice")
+            raise InvalidArgumentError(f"{path}, line 1: duplicate column '{name}'")
     missing = [name for name in COLUMNS if name not in names and name not in _MAY_BE_MISSING]
     if missing:
         raise InvalidArgumentError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
@@ -194,7 +194,7 @@ class _Cells:
         return self.text(name)
 
     def number(self, name: str) -> float | None:
-        """Above 0, or None where nothing stands."""
+        """Return the number above 0, or None if the cell is empty."""
         text = self.text(name)
         if not text:
             return None
@@ -217,12 +217,12 @@ class _Cells:
 
 
 _OVER = re.compile(r"(?:over|of|vs\.?|relative to)\s+(\d{1,4}|one|a single)\s*-?\s*(gpu|node|worker)")
-# An efficiency above this is in per cent, though it does not say so.
+# An efficiency above this is a percentage, even if not marked as one.
 _MOST_EFFICIENCY = 1.5
 
 
 def parse_metric(text: str) -> Metric | None:
-    """What a row's metric is; None for one that is not known."""
+    """Return a row's metric; None if it is unknown."""
     words = text.lower()
     over = _OVER.search(words)
     base = int(over[1]) if over is not None and over[1].isdigit() else 1
@@ -230,7 +230,7 @@ def parse_metric(text: str) -> Metric | None:
     if re.search(r"(img|images|imgs|samples|sequences|examples)\s*(/|per)\s*s", words):
         return Metric(Kind.RATE, per_gpu=re.search(r"(/|per)\s*gpu", words) is not None)
     if re.search(r"over|\bvs\b", words) and (over is None or base < 1):
-        return None  # over another system
+        return None  # relative to another system
     if "efficien" in words:
         return Metric(Kind.EFFICIENCY, base, nodes, unit=0.01 if "%" in words or "percent" in words else 1.0)
     if re.match(r"(x\b|times\b|factor|speed-?up)", words):

@@ -1,4 +1,4 @@
-"""What a published system is to the simulator: library × channel, told by the words of `sync` and `system`.
+"""Maps a published system to the simulator: library × channel, from the words of `sync` and `system`.
 
 | engine | is |
 | --- | --- |
@@ -28,33 +28,33 @@ from paceline.studies.published.network import Channel, channel_of, knows_inside
 
 
 class CannotForecastError(PacelineError):
-    """A row's reason."""
+    """Raised with the reason why a row cannot be forecast."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A library on a channel. `call_s`: of a tensor, on the trainer's thread; `negotiation_s`: of a tensor and rank."""
+    """A library on a channel. `call_s`: per tensor, on the training thread; `negotiation_s`: per tensor and rank."""
 
     name: str
     strategy: str
     channel: Channel
     options: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)
-    # Connections between two nodes.
+    # TCP connections between two nodes.
     streams: int = 1
     call_s: float = 0.0
     negotiation_s: float = 0.0
-    # Tensors are fused as they come, and not to a size.
+    # Tensors are fused as they become ready, not up to a size.
     fuses: bool = False
     assumed: tuple[str, ...] = ()
 
 
-# No model's gradients are more than this.
+# Larger than any model's gradients.
 RAY_BUCKET = 1 << 40
 _YEAR = re.compile(r"\b20[12]\d\b")
-# Horovod 0.16.2 of 2019 remembers what ranks have agreed on (the response cache).
+# Horovod has had the response cache since 0.16.2 (2019).
 _CACHED_SINCE = 2020
-# GPUs that are younger than that.
+# GPUs newer than that release.
 _SINCE_THEN = ("a100", "a800", "h100", "h200", "a10", "l4", "b200")
 
 
@@ -109,7 +109,7 @@ def _ddp(row: Row) -> Engine:
 
 def _replicas(row: Row) -> Engine:
     if row.nodes > 1:
-        raise CannotForecastError("replicas of one process are on one node, and the row has several")
+        raise CannotForecastError("replicas of one process run on one node, but the row has several")
     inside = {"intra_bandwidth": as_rate(constant("tf.nccl"))}
     return Engine("replicas, NCCL", "ring", channel_of(row), {"overlap": False}, inside)
 
@@ -125,7 +125,7 @@ def _tensorflow(row: Row) -> Engine:
     fast = re.search(r"grpc\s*\+|verbs|gdr", f"{row.sync} {row.system}".lower()) is not None
     cluster = {"servers": "colocated"} if fast else {"servers": "colocated", **_host("grpc.host")}
     name = "Distributed TensorFlow, gRPC" + (" and another channel" if fast else "")
-    # Horovod's comparison ran a process for each GPU; else the GPUs of a node are towers of one process.
+    # Horovod's comparison ran one process per GPU; elsewhere one process drives all GPUs of a node.
     if "horovod/horovod" in row.source:
         return Engine(f"{name}, a process a GPU", "ps", channel_of(row), {"servers": servers_of(row)}, cluster, 4)
     options = {"chunk": "whole", "servers": servers_of(row), "inside": "ring"}
@@ -138,7 +138,7 @@ def _byteps(row: Row) -> Engine:
 
 
 def _ray(row: Row) -> Engine:
-    # A worker's gradients leave the framework as one, when all are there, and each server holds a part.
+    # A worker sends all gradients together once they are complete, and each server holds a part.
     options = {"servers": row.nodes, "inside": "root", "bucket_size": RAY_BUCKET, "overlap": False}
     return Engine("Ray SGD", "sharded-ps", Channel.TCP, options, {"servers": "colocated", **_host("ray.host")}, 4)
 
@@ -161,7 +161,7 @@ _RULES: tuple[tuple[str, Callable[[Row], Engine]], ...] = (
 
 
 def engine_of(row: Row) -> Engine:
-    """Raises CannotForecastError."""
+    """Return the engine of a row. Raises CannotForecastError."""
     if row.sync in ("-", "none"):
         raise CannotForecastError("does not synchronise gradients: a measurement of something else")
     words = f"{row.sync} {row.system}".lower()
@@ -169,11 +169,11 @@ def engine_of(row: Row) -> Engine:
         if re.search(pattern, words):
             engine = make(row)
             return replace(engine, assumed=(*engine.assumed, *_guesses(row, engine)))
-    raise CannotForecastError(f"system '{row.system[:80]}' is none that is known; docs/results/published.md lists them")
+    raise CannotForecastError(f"system '{row.system[:80]}' is unknown; docs/results/published.md lists the known ones")
 
 
 def _guesses(row: Row, engine: Engine) -> list[str]:
-    """What the row leaves open and the engine takes."""
+    """Return notes on what the row leaves open and the engine assumes."""
     made = []
     if row.nodes > 1 and not says_channel(row):
         made.append(f"{engine.channel.value} between nodes")
@@ -195,7 +195,7 @@ _OF_MODEL = re.compile(r"(\d+) \(([^)]+)\)")
 
 
 def servers_of(row: Row) -> int:
-    """`3`, `= workers; at 8 nodes 6 (Inc) / 4 (R152)`; one on each node where nothing is said."""
+    """`3`, `= workers; at 8 nodes 6 (Inc) / 4 (R152)`; by default one per node."""
     if plain := _PLAIN.match(row.servers):
         return min(int(plain[0]), 1024)
     if (at := _AT.search(row.servers)) and int(at[1]) == row.nodes:

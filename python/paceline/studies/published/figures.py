@@ -17,7 +17,7 @@ DPI = 100
 
 
 def draw_all(rows: Sequence[Forecast], folder: Path) -> list[Path]:
-    """Draw into the folder; gives the files."""
+    """Draw into the folder; return the files."""
     return [_draw(rows, folder / "published.png")]
 
 
@@ -52,7 +52,7 @@ def _style(engines: Sequence[str], it: Forecast) -> dict[str, Any]:
 
 
 def _values(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> None:
-    """All metrics on one axis: only the ratio of forecast and published matters."""
+    """Draw all metrics on one axis: only the ratio of forecast to published matters."""
     for it in rows:
         axes.scatter([it.row.measured], [it.value], **_style(engines, it))
     values = [value for it in rows for value in (it.row.measured, it.value)]

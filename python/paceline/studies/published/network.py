@@ -1,4 +1,4 @@
-"""What a published network gives: a node's link and channel become the rates that the simulator wants.
+"""Maps a published network to the simulator: a node's link and channel become rates.
 
 The link rate is not the flow rate: a library that opens one TCP connection to its neighbour gets what a single stream
 gets.
@@ -14,13 +14,13 @@ from paceline.studies.published.data import Row
 
 
 class Channel(Enum):
-    """How bytes leave a node."""
+    """The channel over which a node sends."""
 
     TCP = "TCP"
     RDMA = "RDMA"
 
 
-# What a GPU's name tells of the path inside its node: the constant, by the first words that fit.
+# The path inside a node by GPU name: the constant of the first words that match.
 _INSIDE = (
     (("k80", "k40", "m40"), "inside.pcie-shared"),
     (("h100", "h200", "gh200"), "inside.nvlink-h100"),
@@ -33,7 +33,7 @@ _INSIDE = (
 
 @dataclass(frozen=True)
 class Network:
-    """Of a row. `flow_bps`: what a node's library gets of its link."""
+    """The network of a row. `flow_bps`: the share of a node's link that the library reaches."""
 
     channel: Channel
     link_bps: float
@@ -43,17 +43,17 @@ class Network:
 
 
 def inside_bps(gpu: str) -> float:
-    """A GPU's rate to the others of its node, each way, in bits per second."""
+    """Return a GPU's rate to the others in its node, in each direction, in bits per second."""
     return constant(_inside(gpu) or "inside.pcie")
 
 
 def shares_pci_express(gpu: str) -> bool:
-    """Whether the GPUs of a node share a PCI Express tree, and boards."""
+    """Return whether the GPUs of a node share a PCI Express tree and boards."""
     return _inside(gpu) == "inside.pcie-shared"
 
 
 def knows_inside(gpu: str) -> bool:
-    """Whether the GPU's name tells the path inside its node."""
+    """Return whether the GPU's name determines the path inside its node."""
     return _inside(gpu) is not None
 
 
@@ -63,7 +63,7 @@ def _inside(gpu: str) -> str | None:
 
 
 def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
-    """`streams`: connections of a node; one gets what a single stream gets, several what the link gives.
+    """Return a channel. `streams`: a node's connections; one reaches a single stream's rate, several the link's rate.
 
     Of a row without a link: the rows on one node.
     """
@@ -82,7 +82,7 @@ def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
 
 
 def _stream_bps(link: float) -> float:
-    """Of a single TCP stream: measured on 25 and on 100 Gbit/s, between them on a line."""
+    """Return the rate of a single TCP stream, interpolated between measurements at 25 and 100 Gbit/s."""
     slow, fast = constant("tcp.slow-to"), 100e9
     share = min(1.0, max(0.0, (link - slow) / (fast - slow)))
     return constant("tcp.stream") + share * (constant("tcp.stream.100g") - constant("tcp.stream"))
@@ -93,13 +93,13 @@ _SAY_TCP = ("tcp", "grpc", "gloo")
 
 
 def says_channel(row: Row) -> bool:
-    """Whether `sync` or `system` names the channel."""
+    """Return whether `sync` or `system` names the channel."""
     words = f"{row.sync} {row.system}".lower()
     return any(word in words for word in (*_SAY_RDMA, *_SAY_TCP))
 
 
 def channel_of(row: Row) -> Channel:
-    """As `sync` or `system` say; else TCP up to 25 Gbit/s and RDMA above, which is what such links were bought for."""
+    """Return the channel that `sync` or `system` names; by default TCP up to 25 Gbit/s and RDMA above."""
     words = f"{row.sync} {row.system}".lower()
     if any(word in words for word in _SAY_RDMA):
         return Channel.RDMA

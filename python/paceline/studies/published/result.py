@@ -18,7 +18,7 @@ _KEPT = ("id", "system", "sync", "model", "gpu", "gpus", "nodes", "batch", "pose
 
 @dataclass(frozen=True)
 class Skip:
-    """A row without a forecast, and why."""
+    """A row without a forecast, and the reason."""
 
     row: Row
     reason: str
@@ -26,7 +26,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Published:
-    """All of it."""
+    """The output of the whole study."""
 
     title: str
     rows: Sequence[Forecast]
@@ -34,7 +34,7 @@ class Published:
     figures: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` prints it. `published`, `forecast`, `low` and `high` are in the row's own metric."""
+        """Return it as `--json` prints it. `published`, `forecast`, `low` and `high` are in the row's own metric."""
         return {
             "rows": [_plain(it) for it in self.rows],
             "skipped": [{**_named(it.row), "published": it.row.measured, "reason": it.reason} for it in self.skipped],
@@ -43,7 +43,7 @@ class Published:
         }
 
     def to_csv(self) -> str:
-        """The rows."""
+        """Return the rows as CSV."""
         out = io.StringIO()
         writer = csv.DictWriter(out, list(_plain(self.rows[0])) if self.rows else ["line"], lineterminator="\n")
         writer.writeheader()
@@ -53,7 +53,7 @@ class Published:
         return out.getvalue()
 
     def text(self, width: int) -> list[str]:
-        """Tables by source, summary, what was skipped: lines for people."""
+        """Return tables by source, summary and skipped rows as lines for people."""
         import click
 
         lines = [*wrapped(self.title, width), ""]

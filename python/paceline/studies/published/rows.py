@@ -19,7 +19,7 @@ from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
 from paceline.studies.published.network import Network, inside_bps, network_of, shares_pci_express
 
-# Names that the built-in traces do not have.
+# Model names that differ from those of the built-in traces.
 _MODELS = {
     "inception3": "inception-v3",
     "inception": "inception-v3",
@@ -27,13 +27,13 @@ _MODELS = {
     "bert": "bert-base",
     "gpt2": "gpt2-small",
 }
-# tf_cnn_benchmarks takes 64 where it is not told.
+# The default batch of tf_cnn_benchmarks.
 _BATCH = 64
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of a row, in its own metric; `low` and `high` by the closed form of a ring: no overlap, and full overlap."""
+    """A row's forecast in its own metric; `low` and `high`: a ring's closed form without and with full overlap."""
 
     row: Row
     engine: str
@@ -50,12 +50,12 @@ class Forecast:
 
     @property
     def inside(self) -> bool:
-        """Whether the published value lies within the bounds."""
+        """Return whether the published value lies within the bounds."""
         return self.lies == "inside"
 
     @property
     def lies(self) -> str:
-        """Where the published value lies: `inside` the bounds, `below` or `above` them."""
+        """Return where the published value lies: `inside` the bounds, `below` or `above` them."""
         if self.row.measured < self.low:
             return "below"
         return "above" if self.row.measured > self.high else "inside"
@@ -63,7 +63,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class _Step:
-    """What one GPU computes; what was assumed of it."""
+    """The computation of one GPU, and the assumptions about it."""
 
     trace: Trace
     batch: int
@@ -80,17 +80,17 @@ class _Step:
 
 
 def forecast(row: Row) -> Forecast:
-    """Raises CannotForecastError, with the reason."""
+    """Return the forecast of a row. Raises CannotForecastError with the reason."""
     if row.metric is None:
         raise CannotForecastError(
-            f"metric '{row.metric_text[:80]}' is none that is known; docs/results/published.md lists them"
+            f"metric '{row.metric_text[:80]}' is unknown; docs/results/published.md lists the known ones"
         )
     if row.nodes > 1 and row.link_bps is None:
-        raise CannotForecastError(f"net_gbps_per_node is empty, and there are {row.nodes} nodes")
+        raise CannotForecastError(f"net_gbps_per_node is empty, but there are {row.nodes} nodes")
     if row.metric.collectives_only and row.gpus == 1:
         raise CannotForecastError("one GPU has no collectives")
     if row.metric.over > row.gpus:
-        raise CannotForecastError(f"metric '{row.metric_text[:80]}' is over more GPUs than the row has")
+        raise CannotForecastError(f"metric '{row.metric_text[:80]}' covers more GPUs than the row has")
     engine = engine_of(row)
     try:
         step = _step(row)
@@ -110,7 +110,7 @@ def _step(row: Row) -> _Step:
     except InvalidArgumentError:
         trace = None
     if trace is None:
-        raise CannotForecastError(f"model '{row.model[:80]}' is none of the built-in traces (`paceline traces`)")
+        raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline traces`)")
     told = json.loads(trace.summary())
     batch, rate = row.batch, row.samples_per_s
     known = rates_of(told["name"])
@@ -120,14 +120,14 @@ def _step(row: Row) -> _Step:
         assumed.append(f"batch {batch}")
     if rate is None:
         if device is None:
-            raise CannotForecastError("neither base_1gpu_img_s nor a known rate of this model on this GPU")
+            raise CannotForecastError("no base_1gpu_img_s, and no known rate of this model on this GPU")
         rate = device.samples_per_s
         assumed.append(f"one GPU does {rate:g} samples/s ({device.source})")
     return _Step(trace.with_batch(batch).scaled_to_rate(rate), batch, rate, tuple(assumed))
 
 
 def _iteration(row: Row, engine: Engine, step: _Step) -> float:
-    """Seconds."""
+    """Return seconds."""
     network = network_of(row, engine.channel, streams=engine.streams)
     if row.gpus == 1:
         return step.compute_s
@@ -146,7 +146,7 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
 
 
 def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
-    """How much Horovod fuses: what a cycle brings, or more where an all-reduce waits long for a ring's steps."""
+    """Return how much Horovod fuses: one cycle's tensors, or more if an all-reduce waits long for a ring's steps."""
     meanwhile = flow_bps / 8 * 2 * (ranks - 1) * latency_s
     return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), meanwhile)))
 
@@ -166,7 +166,7 @@ def _run(
 
 
 def _bounds(row: Row, step: _Step) -> tuple[float, float]:
-    """Seconds of an iteration with no and with full overlap, by the ring's closed form on the link as it is named."""
+    """Return iteration times without and with full overlap, by the ring's closed form at the link's nominal rate."""
     link = (row.link_bps if row.nodes > 1 else None) or inside_bps(row.gpu)
     ring = 2 * (row.gpus - 1) / row.gpus * step.gradient_bytes * 8 / link
     if row.metric is not None and row.metric.collectives_only:
