@@ -330,13 +330,13 @@ def test_an_exception_in_a_step_leaves_no_hooks():
 def test_too_few_steps():
     model = nn.Linear(8, 8)
     optimizer = sgd(model)
-    with pytest.raises(RecordingError, match="saw 2 optimizer steps"), record(model, optimizer) as recorder:
+    with pytest.raises(RecordingError, match="ran 2 optimizer steps"), record(model, optimizer) as recorder:
         train(model, optimizer, 2)
     assert is_clean(model, optimizer)
     with record(model, optimizer, warmup=1, steps=10) as recorder:
         train(model, optimizer, 4)
     check_trace(recorder.trace)
-    assert any("only 3 of the 10" in note for note in recorder.summary.notes)
+    assert any("only 3 of 10" in note for note in recorder.summary.notes)
 
 
 def test_a_step_of_another_models_gradients_is_an_error_that_says_so():

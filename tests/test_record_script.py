@@ -94,7 +94,7 @@ def test_the_exit_code_is_passed_on_and_a_short_script_gives_what_there_was(scri
 def test_too_short_a_script(script):
     code, trace, said = script(2, 0)
     assert (code, trace) == (1, None)
-    assert "saw 3 optimizer steps" in said  # two of Adam, one of the other before the second
+    assert "ran 3 optimizer steps" in said  # two of Adam, one of the other before the second
 
 
 @pytest.mark.slow
@@ -150,4 +150,4 @@ def test_torchrun_records_rank_0_alone(script):
     code, trace, said = script(30, 0, prefix=prefix)
     assert code == 0, said
     check_trace(trace)
-    assert said.count("paceline: took as a step") == 1
+    assert said.count("paceline: recorded ") == 1

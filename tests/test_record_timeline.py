@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from paceline.torch.recorder.modules import needed_tensors, survey  # noqa: E402
-from paceline.torch.recorder.step import Event, Kind, take_apart  # noqa: E402
+from paceline.torch.recorder.step import Event, EventKind, take_apart  # noqa: E402
 from paceline.torch.recorder.step_hooks import Gradient, batch_of  # noqa: E402
 from paceline.torch.recorder.summary import overhead  # noqa: E402
 from paceline.torch.recorder.trace import combine, wire_bytes, wire_dtype  # noqa: E402
@@ -18,21 +18,26 @@ def events(*marks):
     return [Event(*mark) for mark in marks]
 
 
-FORWARD = ((Kind.FORWARD_START, 8, 1.0), (Kind.CALL, 0, 1.0), (Kind.CALL, 1, 1.25), (Kind.CALL, 2, 2.0))
+FORWARD = (
+    (EventKind.FORWARD_START, 8, 1.0),
+    (EventKind.CALL, 0, 1.0),
+    (EventKind.CALL, 1, 1.25),
+    (EventKind.CALL, 2, 2.0),
+)
 REST = (
-    (Kind.FORWARD_END, 0, 2.5),
-    (Kind.BACKWARD_START, 0, 3.0),
-    (Kind.GRADIENT, 3, 3.5),
-    (Kind.GRADIENT, 2, 4.0),
-    (Kind.GRADIENT, 1, 5.0),
-    (Kind.GRADIENT, 0, 5.5),
-    (Kind.BACKWARD_END, 0, 6.0),
-    (Kind.OPTIMIZER_END, 0, 7.0),
+    (EventKind.FORWARD_END, 0, 2.5),
+    (EventKind.BACKWARD_START, 0, 3.0),
+    (EventKind.GRADIENT, 3, 3.5),
+    (EventKind.GRADIENT, 2, 4.0),
+    (EventKind.GRADIENT, 1, 5.0),
+    (EventKind.GRADIENT, 0, 5.5),
+    (EventKind.BACKWARD_END, 0, 6.0),
+    (EventKind.OPTIMIZER_END, 0, 7.0),
 )
 
 
 def test_a_plain_step():
-    step = take_apart(events((Kind.STEP_START, 0, 0.0), *FORWARD, *REST), TABLE)
+    step = take_apart(events((EventKind.STEP_START, 0, 0.0), *FORWARD, *REST), TABLE)
     assert step.layers == (1, 2)
     assert step.layer_s == (1.0, 0.5)  # the first layer from the forward's start
     assert (step.loss_s, step.accumulation_s, step.passes) == (0.5, 0.0, 1)
@@ -50,19 +55,19 @@ def test_earlier_passes_are_the_accumulation_and_their_samples_count():
 
 
 def test_a_gradient_of_an_earlier_pass_alone_is_ready_when_the_last_backward_starts():
-    later = [(kind, key, at + 10) for kind, key, at in (*FORWARD, *REST) if (kind, key) != (Kind.GRADIENT, 0)]
+    later = [(kind, key, at + 10) for kind, key, at in (*FORWARD, *REST) if (kind, key) != (EventKind.GRADIENT, 0)]
     step = take_apart(events(*FORWARD, *REST[:-1], *later), TABLE)
     assert step.ready_s == {3: 0.5, 2: 1.0, 1: 2.0, 0: 0.0}
 
 
 def test_the_backward_of_another_model_is_none_of_ours():
-    foreign = ((Kind.BACKWARD_START, 0, 2.6), (Kind.BACKWARD_END, 0, 2.7))
+    foreign = ((EventKind.BACKWARD_START, 0, 2.6), (EventKind.BACKWARD_END, 0, 2.7))
     step = take_apart(events(*FORWARD, REST[0], *foreign, *REST[1:]), TABLE)
     assert (step.loss_s, step.passes) == (0.5, 1)
 
 
 def test_without_a_backward_start_the_backward_follows_the_forward():
-    rest = [e for e in REST if e[0] not in (Kind.BACKWARD_START, Kind.BACKWARD_END)]
+    rest = [e for e in REST if e[0] not in (EventKind.BACKWARD_START, EventKind.BACKWARD_END)]
     step = take_apart(events(*FORWARD, *rest), TABLE)
     assert (step.loss_s, step.ready_s[3], step.backward_s, step.saw_backward_start) == (0.0, 1.0, 3.0, False)
 
@@ -72,7 +77,7 @@ def test_a_step_without_gradients_is_no_step():
 
 
 def test_a_child_called_after_the_forward_takes_the_time_up_to_the_backward():
-    extra = (Kind.CALL, 2, 2.75)
+    extra = (EventKind.CALL, 2, 2.75)
     step = take_apart(events(*FORWARD, REST[0], extra, *REST[1:]), TABLE)
     assert step.layers == (1, 2, 2)
     assert step.layer_s == (1.0, 0.75, 0.25)
@@ -81,8 +86,8 @@ def test_a_child_called_after_the_forward_takes_the_time_up_to_the_backward():
 
 def test_medians_are_per_event_over_steps_of_the_same_shape():
     def step(last_ready, *, odd=False):
-        marks = [(k, key, last_ready if (k, key) == (Kind.GRADIENT, 0) else at) for k, key, at in REST]
-        forward = [e for e in FORWARD if not (odd and e[:2] == (Kind.CALL, 1))]
+        marks = [(k, key, last_ready if (k, key) == (EventKind.GRADIENT, 0) else at) for k, key, at in REST]
+        forward = [e for e in FORWARD if not (odd and e[:2] == (EventKind.CALL, 1))]
         return take_apart(events(*forward, *marks), TABLE)
 
     gradients = {i: Gradient(elements=6, dtype="float32", itemsize=4, sparse=False) for i in range(4)}
@@ -94,7 +99,7 @@ def test_medians_are_per_event_over_steps_of_the_same_shape():
 
 
 def test_the_backward_is_at_least_the_last_ready_gradient():
-    rest = [(k, key, 3.1 if k is Kind.BACKWARD_END else at) for k, key, at in REST]
+    rest = [(k, key, 3.1 if k is EventKind.BACKWARD_END else at) for k, key, at in REST]
     step = take_apart(events(*FORWARD, *rest), TABLE)
     assert step.backward_s == 2.5
 

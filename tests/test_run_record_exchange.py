@@ -4,48 +4,58 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from paceline.torch.recorder.clock import CpuClock  # noqa: E402
-from paceline.torch.recorder.communication_hooks import RankProbe, take_rank_apart, without_exchange  # noqa: E402
+from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart, without_exchange  # noqa: E402
 from paceline.torch.recorder.modules import survey  # noqa: E402
 from paceline.torch.recorder.recorder import Recorder  # noqa: E402
-from paceline.torch.recorder.step import Event, Kind, take_apart  # noqa: E402
+from paceline.torch.recorder.step import Event, EventKind, take_apart  # noqa: E402
 from torch import nn  # noqa: E402
 
 TABLE, _, _ = survey(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)))
-FORWARD = ((Kind.FORWARD_START, 8, 1.0), (Kind.CALL, 0, 1.0), (Kind.CALL, 1, 1.25), (Kind.CALL, 2, 2.0))
+FORWARD = (
+    (EventKind.FORWARD_START, 8, 1.0),
+    (EventKind.CALL, 0, 1.0),
+    (EventKind.CALL, 1, 1.25),
+    (EventKind.CALL, 2, 2.0),
+)
 ALONE = (
     *FORWARD,
-    (Kind.FORWARD_END, 0, 2.5),
-    (Kind.BACKWARD_START, 0, 3.0),
-    (Kind.GRADIENT, 3, 3.5),
-    (Kind.GRADIENT, 2, 4.0),
-    (Kind.GRADIENT, 1, 5.0),
-    (Kind.GRADIENT, 0, 5.5),
-    (Kind.BACKWARD_END, 0, 5.5),
-    (Kind.OPTIMIZER_END, 0, 7.0),
+    (EventKind.FORWARD_END, 0, 2.5),
+    (EventKind.BACKWARD_START, 0, 3.0),
+    (EventKind.GRADIENT, 3, 3.5),
+    (EventKind.GRADIENT, 2, 4.0),
+    (EventKind.GRADIENT, 1, 5.0),
+    (EventKind.GRADIENT, 0, 5.5),
+    (EventKind.BACKWARD_END, 0, 5.5),
+    (EventKind.OPTIMIZER_END, 0, 7.0),
 )
 # The same computation, with DistributedDataParallel and with Horovod's optimizer.
 TO_BUCKETS = (
-    (Kind.WRAPPER_START, 0, 0.5),
+    (EventKind.WRAPPER_START, 0, 0.5),
     *FORWARD,
-    (Kind.FORWARD_END, 0, 2.5),
-    (Kind.EXCHANGED, 0, 2.75),
-    (Kind.BACKWARD_START, 0, 3.25),
-    (Kind.GRADIENT, 3, 3.75),
-    (Kind.EXCHANGED, 0, 4.0),
-    (Kind.GRADIENT, 2, 4.5),
-    (Kind.EXCHANGED, 0, 6.5),
-    (Kind.GRADIENT, 1, 7.5),
-    (Kind.EXCHANGED, 0, 8.0),
-    (Kind.GRADIENT, 0, 8.5),
-    (Kind.EXCHANGED, 0, 9.0),
+    (EventKind.FORWARD_END, 0, 2.5),
+    (EventKind.EXCHANGED, 0, 2.75),
+    (EventKind.BACKWARD_START, 0, 3.25),
+    (EventKind.GRADIENT, 3, 3.75),
+    (EventKind.EXCHANGED, 0, 4.0),
+    (EventKind.GRADIENT, 2, 4.5),
+    (EventKind.EXCHANGED, 0, 6.5),
+    (EventKind.GRADIENT, 1, 7.5),
+    (EventKind.EXCHANGED, 0, 8.0),
+    (EventKind.GRADIENT, 0, 8.5),
+    (EventKind.EXCHANGED, 0, 9.0),
 )
-DDP = (*TO_BUCKETS, (Kind.BACKWARD_END, 0, 20.0), (Kind.OPTIMIZER_START, 0, 21.0), (Kind.OPTIMIZER_END, 0, 22.5))
+DDP = (
+    *TO_BUCKETS,
+    (EventKind.BACKWARD_END, 0, 20.0),
+    (EventKind.OPTIMIZER_START, 0, 21.0),
+    (EventKind.OPTIMIZER_END, 0, 22.5),
+)
 HOROVOD = (
     *TO_BUCKETS,
-    (Kind.BACKWARD_END, 0, 9.25),
-    (Kind.OPTIMIZER_START, 0, 9.5),
-    (Kind.OPTIMIZER_START, 0, 21.0),
-    (Kind.OPTIMIZER_END, 0, 22.5),
+    (EventKind.BACKWARD_END, 0, 9.25),
+    (EventKind.OPTIMIZER_START, 0, 9.5),
+    (EventKind.OPTIMIZER_START, 0, 21.0),
+    (EventKind.OPTIMIZER_END, 0, 22.5),
 )
 
 
@@ -68,7 +78,7 @@ def test_what_is_left_is_the_step_of_one_process(marks):
 
 def test_passes_that_are_added_up_wait_as_well():
     """DistributedDataParallel without no_sync, and Horovod's with two passes for each step."""
-    first = [*TO_BUCKETS, (Kind.BACKWARD_END, 0, 20.0)]
+    first = [*TO_BUCKETS, (EventKind.BACKWARD_END, 0, 20.0)]
     step = take_rank_apart(events(*first, *later(DDP, 30.0)), TABLE)
     assert (step.passes, step.batch) == (2, 16)
     # All but the exchange; with what the script does in between.
@@ -78,9 +88,9 @@ def test_passes_that_are_added_up_wait_as_well():
 
 def test_clipping_and_other_models_between_backward_and_step_are_cut_out():
     other = (
-        *((Kind.BACKWARD_START, 0, 20.25), (Kind.BACKWARD_END, 0, 20.5)),
-        *((Kind.WRAPPER_START, 0, 20.5), (Kind.FORWARD_START, 8, 20.6)),
-        *((Kind.FORWARD_END, 0, 20.7), (Kind.EXCHANGED, 0, 20.75)),
+        *((EventKind.BACKWARD_START, 0, 20.25), (EventKind.BACKWARD_END, 0, 20.5)),
+        *((EventKind.WRAPPER_START, 0, 20.5), (EventKind.FORWARD_START, 8, 20.6)),
+        *((EventKind.FORWARD_END, 0, 20.7), (EventKind.EXCHANGED, 0, 20.75)),
     )
     step = take_rank_apart(events(*DDP[:-2], *other, *DDP[-2:]), TABLE)
     assert step == take_rank_apart(events(*DDP), TABLE)
@@ -89,15 +99,15 @@ def test_clipping_and_other_models_between_backward_and_step_are_cut_out():
 def test_two_backward_passes_after_one_forward_count_both():
     half = (
         *FORWARD,
-        (Kind.FORWARD_END, 0, 2.5),
-        (Kind.BACKWARD_START, 0, 3.0),
-        (Kind.GRADIENT, 3, 3.5),
-        (Kind.BACKWARD_END, 0, 4.5),
-        (Kind.BACKWARD_START, 0, 5.0),
-        (Kind.GRADIENT, 2, 5.5),
-        (Kind.BACKWARD_END, 0, 9.0),
-        (Kind.OPTIMIZER_START, 0, 9.0),
-        (Kind.OPTIMIZER_END, 0, 10.0),
+        (EventKind.FORWARD_END, 0, 2.5),
+        (EventKind.BACKWARD_START, 0, 3.0),
+        (EventKind.GRADIENT, 3, 3.5),
+        (EventKind.BACKWARD_END, 0, 4.5),
+        (EventKind.BACKWARD_START, 0, 5.0),
+        (EventKind.GRADIENT, 2, 5.5),
+        (EventKind.BACKWARD_END, 0, 9.0),
+        (EventKind.OPTIMIZER_START, 0, 9.0),
+        (EventKind.OPTIMIZER_END, 0, 10.0),
     )
     step = take_rank_apart(events(*half), TABLE)
     assert step.ready_s == {3: 0.5, 2: 1.5}
@@ -105,10 +115,12 @@ def test_two_backward_passes_after_one_forward_count_both():
 
 
 def test_nothing_is_cut_where_there_is_no_gradient():
-    marks = events(*FORWARD, (Kind.OPTIMIZER_START, 0, 5.0), (Kind.OPTIMIZER_END, 0, 6.0))
+    marks = events(*FORWARD, (EventKind.OPTIMIZER_START, 0, 5.0), (EventKind.OPTIMIZER_END, 0, 6.0))
     kept, cut_s = without_exchange(marks)
     assert (kept, cut_s) == ([marks[0], *marks[1:4], marks[5]], 0.0)
-    stray = events((Kind.EXCHANGED, 0, 0.5), *FORWARD, (Kind.EXCHANGED, 0, 5.0), (Kind.WRAPPER_START, 0, 6.0))
+    stray = events(
+        (EventKind.EXCHANGED, 0, 0.5), *FORWARD, (EventKind.EXCHANGED, 0, 5.0), (EventKind.WRAPPER_START, 0, 6.0)
+    )
     assert without_exchange(stray) == (stray[1:-2], 0.0)
 
 
@@ -133,17 +145,17 @@ def test_the_probe_is_first_to_hear_of_a_gradient_and_last_to_hear_that_it_is_on
     order = []
     for parameter in net.parameters():  # as Horovod's does
         parameter.register_post_accumulate_grad_hook(lambda _: order.append(len(probe.take())))
-    probe = RankProbe(net, CpuClock())
+    probe = RankStepHooks(net, CpuClock())
     for _ in range(2):  # attached anew
         order.clear()
         probe.attach()
         probe.begin_step(None)
         net(torch.ones(5, 2)).sum().backward()
         kinds = [kind for kind, _, _ in probe.take()]
-        at = [index for index, kind in enumerate(kinds) if kind is Kind.GRADIENT]
+        at = [index for index, kind in enumerate(kinds) if kind is EventKind.GRADIENT]
         assert len(at) == 4
         assert order == [index + 1 for index in at]
-        assert all(kinds[index + 1] is Kind.EXCHANGED for index in at)
+        assert all(kinds[index + 1] is EventKind.EXCHANGED for index in at)
         probe.detach()
     order.clear()
     probe.begin_step(None)

@@ -268,7 +268,7 @@ def test_the_figure(tmp_path, result):
     [
         ({"net_gbps_per_node": ""}, "net_gbps_per_node is empty, but there are 2 nodes"),
         ({"gpus": "1", "nodes": "1", "metric": "s (collectives only)"}, "one GPU has no collectives"),
-        ({"metric": "x over 32 GPUs"}, "over more GPUs than the row has"),
+        ({"metric": "x over 32 GPUs"}, "covers more GPUs than the row has"),
         ({"base_1gpu_img_s": "1e-300"}, "takes longer than a day"),
     ],
 )

@@ -1,9 +1,9 @@
-"""The graph of a backward pass, and the order in which its gradients become ready: predicted and observed.
+"""The graph of a backward pass, and the predicted and observed order in which its gradients become ready.
 
-PyTorch's engine runs a node when everything it waits for has run, the highest sequence number first, that is what the
-forward pass created last. Nodes that accumulate a parameter's gradient have the highest of all
+PyTorch's engine runs a node once its dependencies have run, the highest sequence number first: what the
+forward pass created last runs first. Nodes that accumulate a parameter's gradient have the highest numbers
 (torch/csrc/autograd/engine.cpp, ReadyQueue; torch/csrc/autograd/function.h, sequence_nr). So on one device the order is
-known before the backward pass. The order observed in the first step is the truth; the graph says what depends on what.
+known before the backward pass. The order observed in the first step is authoritative; the graph gives the dependencies.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _REENTRANT = "CheckpointFunctionBackward"
 
 @dataclass(frozen=True)
 class AutogradGraph:
-    """The graph of a backward pass, whose all-reduces are the parameters' gradients under the parameters' names."""
+    """The graph of a backward pass; its all-reduces are the gradients, named after the parameters."""
 
     graph: Graph
-    """Nodes in the order in which they will run; it fetches all gradients."""
+    """Nodes in execution order; it fetches all gradients."""
     order: tuple[str, ...]
-    """Names of parameters in the predicted order of their gradients."""
+    """Parameter names in the predicted order of their gradients."""
     unused: tuple[str, ...]
-    """Names of parameters that require a gradient and get none from this loss."""
+    """Names of parameters that require a gradient but get none from this loss."""
 
 
 def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> AutogradGraph:
-    """Return the graph behind a loss before its backward pass; nothing is computed.
+    """Return the graph of a loss before its backward pass, without computing anything.
 
-    Nodes are listed in the order in which they will run, so that of gradients of equal depth the one that is ready
+    Nodes are in execution order, so that among gradients of equal depth the one that is ready
     first has the lower id in a plan (`paceline.plan.plan_graph`).
 
     Args:
@@ -93,7 +93,7 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
 
 @contextmanager
 def observed_order(model: nn.Module) -> Iterator[list[str]]:
-    """Record the name of each parameter when its gradient has been accumulated, while the context is entered.
+    """Record the name of each parameter when its gradient has been accumulated, inside the `with` block.
 
     A gradient that is accumulated twice, as in reentrant checkpoints that share a parameter, is listed twice.
 
@@ -128,7 +128,7 @@ def observed_order(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _children(node: Any) -> list[Any]:  # noqa: ANN401
-    """Return what waits for a node in the backward pass."""
+    """Return the nodes that wait for this one in the backward pass."""
     return [child for child, _ in node.next_functions if child is not None]
 
 
@@ -138,7 +138,7 @@ def _parameter(node: Any) -> Any:  # noqa: ANN401
 
 
 def _order(roots: list[Any]) -> list[Any]:
-    """Return the nodes in the order in which the engine will run them: the highest sequence number first."""
+    """Return the nodes in the engine's execution order: the highest sequence number first."""
     waits_for: dict[Any, int] = {}
     ahead = list(dict.fromkeys(roots))
     seen = set(ahead)
@@ -176,6 +176,6 @@ def _names(nodes: list[Any], parameters: dict[Any, str]) -> dict[Any, str]:
     for place, node in enumerate(nodes):
         name = parameters.get(_parameter(node)) or f"{type(node).__name__}:{place}"
         while node not in names and name in taken and _parameter(node) not in parameters:
-            name += "'"  # a parameter may be called anything
+            name += "'"  # a parameter may have any name
         names[node] = name
     return names

@@ -1,8 +1,8 @@
-"""Says when a backward pass begins and ends.
+"""Callbacks at the start and end of backward passes.
 
-No hook of a module or a tensor sees the entry into the backward pass: the first ones fire once the gradient has passed
-through the loss. So while somebody listens, `torch.autograd.backward`, through which `Tensor.backward` goes as well, is
-replaced by a function that tells the listeners and calls the original. The last listener puts the original back.
+No hook of a module or tensor fires at the start of the backward pass: the first ones fire once the gradient has passed
+through the loss. So while there are listeners, `torch.autograd.backward`, which `Tensor.backward` also calls, is
+replaced by a function that notifies them and calls the original. Removing the last listener restores the original.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 
 
 def inside_backward() -> bool:
-    """Tell whether this thread is executing a backward pass (a checkpoint recomputing its forward, say)."""
-    # What torch.utils.module_tracker and torch.utils.checkpoint ask; there is no public name for it.
+    """Return whether this thread is in a backward pass, for example in a checkpoint's recomputed forward."""
+    # As in torch.utils.module_tracker and torch.utils.checkpoint; there is no public API.
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-class _Watch:
-    """The listeners of this process and the function they share."""
+class _Listeners:
+    """The listeners of this process, and the function that notifies them."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -34,7 +34,7 @@ class _Watch:
 
             @functools.wraps(original)
             def backward(*args: object, **kwargs: object) -> None:
-                if inside_backward():  # a reentrant checkpoint's own pass is a part of the one under way
+                if inside_backward():  # a reentrant checkpoint's pass is part of the current one
                     original(*args, **kwargs)
                     return
                 listeners = list(self._listeners)
@@ -54,14 +54,14 @@ class _Watch:
             self._original = None
 
 
-_watch = _Watch()
+_listeners = _Listeners()
 
 
 def on_backward(begin: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:
-    """Have `begin` and `end` called around every outermost backward pass of this process; returns what undoes it.
+    """Call `begin` and `end` around every outermost backward pass of this process; return a function that undoes this.
 
-    `end` is not called for a pass that raised.
+    `end` is not called if the pass raises.
     """
     listener = (begin, end)
-    _watch.add(listener)
-    return lambda: _watch.remove(listener)
+    _listeners.add(listener)
+    return lambda: _listeners.remove(listener)

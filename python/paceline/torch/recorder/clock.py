@@ -1,7 +1,7 @@
 """Two clocks behind one interface: the host's for CPU models, the stream's for CUDA models.
 
-A mark must be cheap, since a step sets hundreds; converting marks to seconds may be slow, since it happens after the
-steps. So no mark waits for the device.
+A step sets hundreds of marks, so a mark must be cheap and never waits for the device. Conversion to seconds may be
+slow, because it happens after the steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 Mark = Any
-"""What a clock's `mark` returns; opaque to everything but that clock."""
+"""What a clock's `mark` returns; opaque to everything else."""
 
 
 class Clock(ABC):
@@ -34,7 +34,7 @@ class Clock(ABC):
 
 
 class CpuClock(Clock):
-    """The host's monotonic clock. Correct for CPU tensors only, whose operations end before they return.
+    """The host's monotonic clock. Correct only for CPU tensors, whose operations are synchronous.
 
     Example:
         >>> clock = paceline.torch.CpuClock()
@@ -79,7 +79,7 @@ class CudaClock(Clock):
             synchronize: Waits for the device; for tests without a GPU.
         """
         self._new_event = new_event or _timing_event
-        # The stream is named: hooks run in autograd's threads, and the current device need not be the model's.
+        # The device is given, because hooks run in autograd's threads, whose current device may not be the model's.
         self._current_stream = current_stream or (lambda: torch.cuda.current_stream(device))
         self._synchronize = synchronize or (lambda: torch.cuda.synchronize(device))
 

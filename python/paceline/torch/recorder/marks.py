@@ -1,6 +1,6 @@
-"""What a training script does between operations, for the timeline: input, forward, backward, optimizer, waiting.
+"""Marks phases of a training script in the timeline: input, forward, backward, optimizer, waiting.
 
-By hooks that torch calls for every module and every optimizer of the process; only the outermost module's call counts.
+It uses torch's global hooks for modules and optimizers; only calls of the outermost module count.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from paceline._core import Engine
 
 
 class Marks:
-    """Marks the timeline of an engine until it is removed."""
+    """Writes marks to an engine's timeline until it is removed."""
 
     def __init__(self, engine: Engine) -> None:
-        """From now on."""
+        """Register the hooks."""
         self._engine = engine
         self._depth = 0
         self._began = 0
@@ -33,13 +33,13 @@ class Marks:
         ]
 
     def remove(self) -> None:
-        """Mark nothing any more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def waited(self, began: int) -> None:
-        """The script has waited for sums since `began`, by time.monotonic_ns()."""
+        """Mark that the script has waited for sums since `began`, by time.monotonic_ns()."""
         if self._forward_end is not None:
             self._mark("backward", self._forward_end, began)
             self._forward_end = None

@@ -1,6 +1,6 @@
-"""What the recorder knows of a model: its modules, its parameters, and who owns what.
+"""The recorder's table of a model: modules, parameters, and which module owns which parameter.
 
-The table is plain data without references to the model, which it outlives.
+The table is plain data without references to the model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-# Components of a path that a wrapper put there; users know their parameters without them.
+# Path components that wrappers add; users know their parameters without them.
 _WRAPPER_COMPONENTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 
 
@@ -20,34 +20,34 @@ class ModuleTable:
     """Modules and parameters of one model by index; module 0 is the root."""
 
     names: tuple[str, ...]
-    """Dotted path of every visible module; the root has its class's name."""
+    """Dotted path of every visible module; the class name for the root."""
     owned: tuple[tuple[int, ...], ...]
-    """Per module, the parameters that it owns directly."""
+    """Parameters that each module owns directly."""
     descendants: tuple[frozenset[int], ...]
-    """Per module, the visible modules inside it, without itself."""
+    """Visible modules inside each module, without itself."""
     parameter_names: tuple[str, ...]
-    """Every parameter once; a tied one under its first name."""
+    """Every parameter once; tied parameters under their first name."""
     parameter_elements: tuple[int, ...]
     frozen: frozenset[int]
     """Parameters with `requires_grad=False`."""
     owner_chains: tuple[tuple[tuple[int, ...], ...], ...]
-    """Per parameter and place at which it hangs, the visible modules around it: innermost first, the root last."""
+    """For each parameter and each of its paths, the visible modules around it: innermost first, the root last."""
     opaque: frozenset[int]
-    """Modules whose children cannot be seen at work (compiled or scripted)."""
+    """Modules whose children's calls are invisible (compiled or scripted)."""
 
     def is_layer(self, call: int, following: int | None) -> bool:
-        """Tell whether a call is a layer: of a module that owns parameters, or of one that called no other module."""
+        """Return whether a call is a layer: its module owns parameters, or called no other module."""
         return bool(self.owned[call]) or following not in self.descendants[call]
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:
-    """Tell whether `module.compile()` was called: then its own hooks are compiled away as well."""
+    """Return whether `module.compile()` was called, which also compiles the module's own hooks away."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def is_opaque(module: nn.Module) -> bool:
-    """Tell whether calls of the children cannot be seen from Python: compiled or scripted modules."""
-    # By name, since importing torch._dynamo to ask costs a second.
+    """Return whether calls of the children are invisible from Python: compiled or scripted modules."""
+    # By name, because importing torch._dynamo takes a second.
     compiled = type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
     return compiled or is_compiled_in_place(module) or isinstance(module, torch.jit.ScriptModule)
 
@@ -89,7 +89,7 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
 
     leading = data_parallel_wrapper(root) is not None
     cleaned = [clean_path(name, drop_leading_module=leading) for name in parameter_names]
-    if len(set(cleaned)) < len(cleaned):  # a model that really has a child of a wrapper's name
+    if len(set(cleaned)) < len(cleaned):  # the model itself has a child with a wrapper's name
         cleaned = parameter_names
     table = ModuleTable(
         names=tuple(clean_path(name, drop_leading_module=leading) or type(unwrapped(root)).__name__ for name in names),
@@ -110,7 +110,7 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
 
 
 def clean_path(path: str, *, drop_leading_module: bool) -> str:
-    """Return a dotted path without what compile, checkpoint wrappers and data parallelism put into it."""
+    """Return a dotted path without the components that compile, checkpoints and data parallelism add."""
     parts = [part for part in path.split(".") if part not in _WRAPPER_COMPONENTS]
     if drop_leading_module and parts[:1] == ["module"]:
         parts = parts[1:]
@@ -118,11 +118,11 @@ def clean_path(path: str, *, drop_leading_module: bool) -> str:
 
 
 def needed_tensors(table: ModuleTable, layers: Sequence[int]) -> list[list[int]]:
-    """Give the parameters that each executed layer cannot start without.
+    """Return the parameters that each executed layer needs before it can start.
 
     A layer needs what its module owns. A parameter whose owner was not called (`MultiheadAttention.out_proj.weight`,
     anything inside a compiled block) is needed by the calls of the innermost module around it that ran as one layer, or
-    else by the first layer that ran inside that module. So every parameter has a layer as soon as one layer ran.
+    else by the first layer that ran inside that module. So every parameter has a layer if any layer ran.
     """
     needs: list[list[int]] = [list(table.owned[module]) for module in layers]
     covered = {parameter for needed in needs for parameter in needed}
@@ -152,13 +152,13 @@ def _owner_paths(parameter_name: str) -> list[str]:
 
 
 def data_parallel_wrapper(root: nn.Module) -> nn.Module | None:
-    """Return the DistributedDataParallel or DataParallel that `root` is, compiled or not."""
+    """Return `root` itself, or what it compiles, if that is a DistributedDataParallel or DataParallel."""
     inner = getattr(root, "_orig_mod", root)
     return inner if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)) else None
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's own module inside `torch.compile` and data parallelism."""
+    """Return the user's module inside `torch.compile` and data parallelism."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and data_parallel_wrapper(model) is not None:

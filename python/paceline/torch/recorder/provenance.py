@@ -1,4 +1,4 @@
-"""What a recording ran on, for the provenance of a trace."""
+"""Software and hardware of a recording, for the provenance of a trace."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from paceline.job.rank_environment import rank_environment
 
 
 def job_size() -> int:
-    """How many ranks the job of this process has, by torch or by its launcher; 1 where nobody says."""
+    """Return the number of ranks of this process's job, from torch or the launcher; 1 by default."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         launched = rank_environment().size
-    except InvalidArgumentError:  # garbled variables are not for a recording to complain of
+    except InvalidArgumentError:  # a recording does not report malformed variables
         launched = 1
     return max(launched, torch.distributed.get_world_size() if distributed else 1)
 
 
 def device_name(device: torch.device) -> str:
-    """Return the model name of the GPU, or of the processor for the CPU."""
+    """Return the model name of the GPU or CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return _cpu_name()

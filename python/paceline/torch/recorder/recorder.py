@@ -1,4 +1,4 @@
-"""The recorder: warm-up steps, recorded steps, then steps without hooks to measure what the hooks cost."""
+"""The recorder: warm-up steps, recorded steps, then steps without hooks to measure the hooks' overhead."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
-from paceline.torch.recorder.communication_hooks import RankProbe, take_rank_apart
+from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart
 from paceline.torch.recorder.modules import is_compiled_in_place, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size
-from paceline.torch.recorder.step import Event, Kind, take_apart
-from paceline.torch.recorder.step_hooks import Probe, RawEvent
+from paceline.torch.recorder.step import Event, EventKind, take_apart
+from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
 from paceline.torch.recorder.trace import Medians, RecordingError, combine, refuse_closure
 
@@ -33,8 +33,8 @@ class Recorder:
     """Records the steps of a training loop; made by `record`.
 
     A step ends where `optimizer.step()` returns. The first `warmup` steps run without hooks, the next `steps` with
-    them; then the hooks are removed, and up to `steps` more are timed as a whole to measure what the hooks cost. A loop
-    that ends earlier gives a trace of the steps there were.
+    them; then the hooks are removed, and up to `steps` more steps are timed to measure the hooks' overhead. A loop
+    that ends earlier gives a trace of the steps recorded so far.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Recorder:
         earlier_steps: int = 0,
         alternate: bool = False,
     ) -> None:
-        """Take the arguments of `record`, and some for tests and launchers.
+        """Take the arguments of `record`, and some more for tests and launchers.
 
         Args:
             model: As for `record`.
@@ -63,8 +63,8 @@ class Recorder:
             output: As for `record`.
             clock: Replaces the device's own clock.
             earlier_steps: Steps that ran before recording started; they count as warm-up.
-            alternate: Follow every recorded step by one without hooks, so that drift in the machine's speed does not
-                look like the cost of recording. A loop that ends early then has half as many recorded steps.
+            alternate: Run a step without hooks after each recorded one, so that drift in the machine's speed does not
+                count as overhead. A loop that ends early then has half as many recorded steps.
 
         Raises:
             ValueError: A number is out of range, or the model is not on one CPU or CUDA device.
@@ -75,7 +75,7 @@ class Recorder:
         if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1, not {batch}")
         if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
-            raise ValueError("a trace is of one worker: record the model without DataParallel over several GPUs")
+            raise ValueError("a trace describes one worker: record the model without DataParallel over several GPUs")
         self.warmup = max(warmup, earlier_steps)
         self.steps = steps
         self.name = name or type(unwrapped(model)).__name__
@@ -92,7 +92,7 @@ class Recorder:
         self._device = _device_of(model)
         self._clock = clock or clock_for(self._device)
         self._phase = _Phase.STOPPED
-        self._probe: Probe | None = None
+        self._hooks: StepHooks | None = None
         self._handles: list[RemovableHandle] = []
         self._step_start: Mark | None = None
         self._periods: dict[_Phase, list[tuple[Mark, Mark]]] = {_Phase.RECORDED: [], _Phase.BARE: []}
@@ -110,7 +110,7 @@ class Recorder:
         """Remove all hooks. Raises RecordingError if no step was recorded, unless the block itself raised."""
         self.stop()
         if kind is None:
-            self._combined()  # raises what is wrong
+            self._combined()  # raises RecordingError
         if self._output is not None and self._logs:
             try:
                 self.save(self._output)
@@ -119,13 +119,13 @@ class Recorder:
                     raise
 
     def start(self) -> None:
-        """Start recording. Without a `with` block, call `stop` in the end.
+        """Start recording. Without a `with` block, call `stop` at the end.
 
         Raises:
-            RecordingError: It has recorded before.
+            RecordingError: The recorder was used before.
         """
         if self._optimizer is None or self._phase is not _Phase.STOPPED:
-            raise RecordingError("a recorder records once; make a new one")
+            raise RecordingError("a recorder can be used once; create a new one")
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
@@ -139,8 +139,8 @@ class Recorder:
     def stop(self) -> None:
         """Remove every hook and release the model and the optimizer. Idempotent."""
         self._phase = _Phase.STOPPED
-        if self._probe is not None:
-            self._probe.release()
+        if self._hooks is not None:
+            self._hooks.release()
         while self._handles:
             self._handles.pop().remove()
         self._model = None
@@ -153,12 +153,12 @@ class Recorder:
 
     @property
     def finished(self) -> bool:
-        """Whether all requested steps are recorded, and the hooks removed."""
+        """Whether all requested steps are recorded and the hooks removed."""
         return len(self._logs) >= self.steps
 
     @property
     def done(self) -> bool:
-        """Whether the steps without hooks are timed as well, so that further steps would add nothing."""
+        """Whether the steps without hooks are timed as well, so that more steps would add nothing."""
         return self.finished and (
             self._phase is _Phase.STOPPED or len(self._periods[_Phase.BARE]) >= self._bare_before + self.steps
         )
@@ -174,7 +174,7 @@ class Recorder:
         medians = self._combined()
         batch = self._batch or medians.batch
         if batch < 1:
-            raise RecordingError("the batch cannot be told from the arguments of the model: pass batch=")
+            raise RecordingError("the batch size cannot be inferred from the model's arguments: pass batch=")
         worker = medians.worker
         return {
             "format": "paceline-trace",
@@ -189,13 +189,13 @@ class Recorder:
 
     @property
     def summary(self) -> Summary:
-        """Totals, overhead, and what is not in the trace."""
+        """Totals, overhead, and what the trace leaves out."""
         trace = self.trace
         medians = self._combined()
         worker = trace["workers"][0]
         cost = self.overhead
         step_s = cost.bare_s if cost else medians.step_s
-        assert self._probe is not None
+        assert self._hooks is not None
         return Summary(
             name=self.name,
             device=trace["device"],
@@ -209,7 +209,7 @@ class Recorder:
             input_s=medians.input_s,
             step_s=step_s,
             samples_per_s=trace["batch"] / step_s,
-            parameters=sum(self._probe.table.parameter_elements),
+            parameters=sum(self._hooks.table.parameter_elements),
             gradients=len(worker["gradients"]),
             gradient_bytes=sum(gradient["bytes"] for gradient in worker["gradients"]),
             overhead=cost,
@@ -220,7 +220,7 @@ class Recorder:
 
     @property
     def overhead(self) -> Overhead | None:
-        """How much recording changed the step; None until a step without hooks was timed."""
+        """Overhead of recording; None until a step without hooks was timed."""
         periods = {phase: [self._clock.seconds(pair)[1] for pair in pairs] for phase, pairs in self._periods.items()}
         return overhead(periods[_Phase.RECORDED], periods[_Phase.BARE])
 
@@ -240,39 +240,39 @@ class Recorder:
         self._phase = phase
         if phase is _Phase.RECORDED:
             assert self._model is not None
-            if self._probe is None:
-                if self._alternate:  # then the steps in between are the better comparison
+            if self._hooks is None:
+                if self._alternate:  # the steps in between are the better comparison
                     self._periods[_Phase.BARE].clear()
                 self._bare_before = len(self._periods[_Phase.BARE])
-                self._probe = (RankProbe if self._distributed else Probe)(self._model, self._clock)
-            self._probe.attach()
-        elif phase is _Phase.BARE and self._probe is not None:
-            self._probe.detach()
+                self._hooks = (RankStepHooks if self._distributed else StepHooks)(self._model, self._clock)
+            self._hooks.attach()
+        elif phase is _Phase.BARE and self._hooks is not None:
+            self._hooks.detach()
 
     def _before_step(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             refuse_closure(args, kwargs)
         except RecordingError:
-            self.stop()  # safe while torch runs the step's hooks, since raising ends that
+            self.stop()  # safe while torch runs the step's hooks, because the exception ends them
             raise
         self._stepping = True
-        if self._phase is _Phase.RECORDED and self._distributed and self._probe is not None:
-            self._probe.mark(Kind.OPTIMIZER_START)
+        if self._phase is _Phase.RECORDED and self._distributed and self._hooks is not None:
+            self._hooks.mark(EventKind.OPTIMIZER_START)
 
     def _after_step(self, _optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        # Horovod's step calls the step of the class that it extends: torch tells of both, and the inner one counts.
+        # Horovod's step calls its base class's step: torch runs the hooks for both, and the inner one counts.
         if self._phase is _Phase.STOPPED or not self._stepping:
             return
         self._stepping = False
         self.steps_seen += 1
         end = self._clock.mark()
-        # The step after warm-up's first is the first whose beginning is known and whose caches are filled.
+        # The second warm-up step is the first with a known start and warm caches.
         period = _Phase.RECORDED if self._phase is _Phase.RECORDED else _Phase.BARE
         if self._step_start is not None:
             self._periods[period].append((self._step_start, end))
         if self._phase is _Phase.RECORDED:
-            assert self._probe is not None
-            self._logs.append([*self._probe.take(), (Kind.OPTIMIZER_END, 0, end)])
+            assert self._hooks is not None
+            self._logs.append([*self._hooks.take(), (EventKind.OPTIMIZER_END, 0, end)])
         if self._phase is _Phase.WARMUP and self.steps_seen >= self.warmup:
             self._enter(_Phase.RECORDED)
         elif self._phase is _Phase.RECORDED and (self._alternate or self.finished):
@@ -281,18 +281,18 @@ class Recorder:
             self._leave_later()
         elif self._phase is _Phase.BARE and not self.finished:
             self._enter(_Phase.RECORDED)
-        # Marked anew, so that what was just done here counts in no step.
+        # Mark again, so that the work done here counts in no step.
         self._step_start = self._clock.mark()
-        if self._probe is not None:
-            self._probe.begin_step(self._step_start)
+        if self._hooks is not None:
+            self._hooks.begin_step(self._step_start)
 
     def _leave_later(self) -> None:
-        """Leave the optimizer at the model's next forward: torch forbids removing a step hook while step hooks run."""
+        """Remove the hooks at the model's next forward: torch forbids removing a step hook while step hooks run."""
         self._phase = _Phase.STOPPED
         model = self._model
         if self._output is not None:
             self._save_early(self._output)
-        # On a module compiled in place a hook would only make torch compile again; there the idle step hooks stay.
+        # A hook on a module compiled in place would make torch recompile; leave the idle step hooks there.
         if model is not None and not is_compiled_in_place(model):
             self._handles.append(model.register_forward_pre_hook(self._leave))
 
@@ -301,7 +301,7 @@ class Recorder:
             self.stop()
 
     def _save_early(self, path: Path) -> None:
-        """Save before the block ends, since a loop may run for days; errors wait for the block's end."""
+        """Save before the block ends, because a loop may run for days. Errors are raised when the block ends."""
         try:
             self.save(path)
         except (RecordingError, OSError):
@@ -310,15 +310,15 @@ class Recorder:
     def _combined(self) -> Medians:
         if self._medians is not None:
             return self._medians
-        if self._probe is None or not self._logs:
+        if self._hooks is None or not self._logs:
             raise RecordingError(
-                f"no step was recorded: saw {self.steps_seen} optimizer step{'s' if self.steps_seen != 1 else ''}, "
-                f"and the first {self.warmup} are warm-up"
+                f"no step was recorded: the loop ran {self.steps_seen} optimizer "
+                f"step{'s' if self.steps_seen != 1 else ''}, and the first {self.warmup} are warm-up"
             )
-        table = self._probe.table
+        table = self._hooks.table
         apart = take_rank_apart if self._distributed else take_apart
         taken = [apart(self._timed(log), table) for log in self._logs]
-        medians = combine([step for step in taken if step is not None], table, self._probe.gradients)
+        medians = combine([step for step in taken if step is not None], table, self._hooks.gradients)
         if self.finished or self._phase is _Phase.STOPPED:
             self._medians = medians
         return medians
@@ -328,14 +328,14 @@ class Recorder:
         return [Event(kind, key, at_s) for (kind, key, _), at_s in zip(log, seconds, strict=True)]
 
     def _notes(self, medians: Medians) -> tuple[str, ...]:
-        short = [] if self.finished else [f"only {self.recorded} of the {self.steps} steps asked for were recorded"]
+        short = [] if self.finished else [f"only {self.recorded} of {self.steps} requested steps were recorded"]
         return (*short, *self._remarks, *medians.notes)
 
     def _provenance(self, medians: Medians) -> str:
         parts = [
             f"recorded by {describe_environment(self._device)}",
             f"median of {medians.steps} steps after {self.warmup} of warm-up",
-            str(self.overhead or "what recording cost was not measured"),
+            str(self.overhead or "the overhead of recording was not measured"),
             *self._notes(medians),
         ]
         return "; ".join(parts)
@@ -354,13 +354,13 @@ def record(
     """Record a trace of the training loop inside a `with` block.
 
     A step ends where `optimizer.step()` returns. After `warmup` steps, `steps` are recorded. Later steps run without
-    hooks, and as many as were recorded are timed to measure what the hooks cost.
+    hooks, and as many of them are timed to measure the hooks' overhead.
 
     Args:
         model: The model, on the CPU or on one CUDA device.
         optimizer: The optimizer whose `step` ends a step.
         warmup: Steps before recording starts.
-        steps: Steps to record; the trace has their medians.
+        steps: Steps to record; the trace holds medians over them.
         name: Name of the trace; by default the model's class.
         batch: Samples of a step; by default read from the model's first tensor argument, summed over its calls in a
             step.
@@ -392,12 +392,14 @@ def _device_of(model: nn.Module) -> torch.device:
         raise ValueError("the model has no parameters, hence no gradients to synchronise")
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"the model's parameters lie on several devices ({names}); a trace is of one worker on one")
+        raise ValueError(
+            f"the model's parameters are on several devices ({names}); a trace describes one worker on one"
+        )
     return devices.pop()
 
 
 def _remarks(model: nn.Module) -> list[str]:
-    remarks = ["of one rank of several: without the exchange of gradients, and what lies between it and the step"]
+    remarks = ["one rank of several: without gradient communication, and without what runs between it and the step"]
     if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
-        remarks.append("forward and backward contain the communication of SyncBatchNorm")
+        remarks.append("forward and backward include the communication of SyncBatchNorm")
     return remarks

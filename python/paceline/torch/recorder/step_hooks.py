@@ -1,4 +1,4 @@
-"""The hooks of a recorded step: attached to one model, they write marks; detached, they leave nothing behind."""
+"""The hooks of a recorded step: while attached to a model, they write marks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import nn
 from paceline.torch.recorder.backward import inside_backward, on_backward
 from paceline.torch.recorder.clock import Clock, Mark
 from paceline.torch.recorder.modules import ModuleTable, is_compiled_in_place, survey
-from paceline.torch.recorder.step import Kind
+from paceline.torch.recorder.step import EventKind
 
-RawEvent = tuple[Kind, int, Mark]
+RawEvent = tuple[EventKind, int, Mark]
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What is known of one parameter's gradient."""
+    """Description of one parameter's gradient."""
 
     elements: int
     dtype: str
-    """torch's name without `torch.`, such as `float32`."""
+    """torch's dtype name without `torch.`, such as `float32`."""
     itemsize: int
     sparse: bool
 
 
-class Probe:
-    """Marks every call of a module, every ready gradient and both ends of forward and backward."""
+class StepHooks:
+    """Marks module calls, ready gradients, and start and end of forward and backward."""
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
-        """Survey the model; nothing is attached yet."""
+        """Survey the model without attaching hooks."""
         self.table: ModuleTable
         self.table, self._modules, self._parameters = survey(model)
         self.gradients: dict[int, Gradient] = {}
@@ -43,7 +43,7 @@ class Probe:
         self._forward_at = 0
 
     def attach(self) -> None:
-        """Attach all hooks; on an error none stays."""
+        """Attach all hooks; after an error none stays attached."""
         try:
             for index, module in enumerate(self._modules):
                 self._watch_module(index, module)
@@ -59,23 +59,23 @@ class Probe:
             raise
 
     def detach(self) -> None:
-        """Remove every hook; `attach` may follow again."""
+        """Remove every hook; they can be attached again."""
         while self._undo:
             self._undo.pop()()
 
     def release(self) -> None:
-        """Remove every hook and let go of the model."""
+        """Remove every hook and release the model."""
         self.detach()
         self._modules = []
         self._parameters = []
 
-    def mark(self, kind: Kind, key: int = 0) -> None:
-        """Write one mark now."""
+    def mark(self, kind: EventKind, key: int = 0) -> None:
+        """Record a mark now."""
         self._events.append((kind, key, self._clock.mark()))
 
     def begin_step(self, previous_end: Mark | None) -> None:
-        """Forget what was marked; `previous_end` is where the step before ended."""
-        self._events = [] if previous_end is None else [(Kind.STEP_START, 0, previous_end)]
+        """Discard earlier marks; `previous_end` is the end of the previous step."""
+        self._events = [] if previous_end is None else [(EventKind.STEP_START, 0, previous_end)]
         self._in_forward = False
 
     def take(self) -> list[RawEvent]:
@@ -93,40 +93,40 @@ class Probe:
 
     def _call_hook(self, index: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def called(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():  # else the mark would be compiled into the graph
+            if not torch.compiler.is_compiling():  # otherwise the mark would be compiled into the graph
                 self._called(index, args, kwargs)
 
         return called
 
     def _called(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if index == 0 or not self._in_forward:
-            # A checkpoint that recomputes, and an evaluation between two steps, are no forward passes of the step.
+            # Checkpoint recomputation and evaluation between two steps are not forward passes of the step.
             if inside_backward() or not torch.is_grad_enabled():
                 return
-            if self._in_forward:  # the forward before was cut off by an exception that the loop caught
+            if self._in_forward:  # an exception, which the loop caught, ended the previous forward
                 del self._events[self._forward_at :]
             self._in_forward = index == 0
             self._forward_at = len(self._events)
             if index == 0 or not self._open_pass():
-                self.mark(Kind.FORWARD_START, batch_of(args, kwargs))
-        self.mark(Kind.CALL, index)
+                self.mark(EventKind.FORWARD_START, batch_of(args, kwargs))
+        self.mark(EventKind.CALL, index)
 
     def _open_pass(self) -> bool:
-        """Tell whether a forward has been seen since the last backward."""
+        """Return whether there was a forward since the last backward."""
         for kind, _, _ in reversed(self._events):
-            if kind in (Kind.FORWARD_START, Kind.CALL):
+            if kind in (EventKind.FORWARD_START, EventKind.CALL):
                 return True
-            if kind in (Kind.GRADIENT, Kind.BACKWARD_START, Kind.BACKWARD_END):
+            if kind in (EventKind.GRADIENT, EventKind.BACKWARD_START, EventKind.BACKWARD_END):
                 return False
         return False
 
     def _root_returned(self, _module: nn.Module, _args: object, _output: object) -> None:
         if self._in_forward and not torch.compiler.is_compiling():
             self._in_forward = False
-            self.mark(Kind.FORWARD_END)
+            self.mark(EventKind.FORWARD_END)
 
     def _wrap_compiled_call(self, index: int, module: nn.Module) -> None:
-        """Mark calls of a module on which `.compile()` was called: torch compiles its hooks away with it."""
+        """Mark calls of a module on which `.compile()` was called: torch compiles its hooks away."""
         original: Callable[..., object] = module._compiled_call_impl  # type: ignore[assignment]
 
         def called(*args: object, **kwargs: object) -> object:
@@ -146,7 +146,7 @@ class Probe:
 
     def _gradient_hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(parameter: torch.Tensor) -> None:
-            self.mark(Kind.GRADIENT, index)
+            self.mark(EventKind.GRADIENT, index)
             if index not in self.gradients:
                 self.gradients[index] = describe(parameter)
 
@@ -154,14 +154,14 @@ class Probe:
 
     def _backward_begins(self) -> None:
         self._in_forward = False
-        self.mark(Kind.BACKWARD_START)
+        self.mark(EventKind.BACKWARD_START)
 
     def _backward_ends(self) -> None:
-        self.mark(Kind.BACKWARD_END)
+        self.mark(EventKind.BACKWARD_END)
 
 
 def describe(parameter: torch.Tensor) -> Gradient:
-    """Describe the gradient of `parameter`; a sparse one as if it were dense."""
+    """Describe the gradient of `parameter`; sparse gradients count as dense."""
     gradient = parameter if parameter.grad is None else parameter.grad
     return Gradient(
         elements=parameter.numel(),
@@ -172,7 +172,7 @@ def describe(parameter: torch.Tensor) -> Gradient:
 
 
 def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the samples in the arguments of a forward: the first tensor's first dimension; 0 if there is no tensor.
+    """Return the batch size from the arguments of a forward: the first tensor's first dimension, or 0 without a tensor.
 
     A list of tensors (images of different sizes) is a batch of its length.
     """

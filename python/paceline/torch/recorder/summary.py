@@ -1,4 +1,4 @@
-"""What a recording says about itself, for people and as data, and writing traces to files."""
+"""Summary and overhead of a recording, and writing traces to files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Summary:
-    """Totals of a trace, and what is not in it. Times are in seconds."""
+    """Totals of a trace, and what it leaves out. Times are in seconds."""
 
     name: str
     device: str
@@ -28,24 +28,24 @@ class Summary:
     backward_s: float
     optimizer_s: float
     input_s: float | None
-    """Between two steps: input, zero_grad, logging. Not part of the trace."""
+    """Time between steps: input, zero_grad, logging. Not part of the trace."""
     step_s: float
-    """One whole step, without hooks if that was measured."""
+    """Duration of a whole step, without hooks if that was measured."""
     samples_per_s: float
     parameters: int
     """Elements of all parameters, including those without a gradient."""
     gradients: int
-    """Tensors that have a gradient."""
+    """Number of tensors with a gradient."""
     gradient_bytes: int
     overhead: Overhead | None
     unused: tuple[str, ...]
-    """Parameters that never got a gradient: not in the trace."""
+    """Parameters without a gradient, which the trace leaves out."""
     frozen: tuple[str, ...]
-    """Parameters with requires_grad=False: not in the trace."""
+    """Parameters with requires_grad=False, which the trace leaves out."""
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary as data for JSON; `overhead_ratio` is None if it was not measured."""
+        """Return the summary for JSON; `overhead_ratio` is None if it was not measured."""
         data = asdict(self)
         data["overhead_ratio"] = self.overhead.ratio if self.overhead else None
         return data
@@ -73,7 +73,7 @@ def _ms(seconds: float) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError if a file could not be written at `path`: before minutes of recording rather than after."""
+    """Raise OSError if `path` cannot be written, so that the error comes before recording, not after."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder")
     if not path.parent.is_dir():
@@ -83,7 +83,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON to a temporary file and rename it to `path`, so that no reader sees half of it; links are followed."""
+    """Write JSON to a temporary file and rename it to `path`, so that readers never see half a file; follow links."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -93,7 +93,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
             file.write("\n")
-        # mkstemp makes files for the owner alone; a trace is as readable as any file the user writes.
+        # mkstemp makes files that only the owner can read; a trace gets the user's default mode.
         mask = os.umask(0)
         os.umask(mask)
         Path(temporary).chmod(0o666 & ~mask)
@@ -112,11 +112,11 @@ class Overhead:
     recorded_steps: int
     bare_steps: int
     noise: float
-    """Half the interquartile range of the bare steps, as a share of their median: differences below it mean nothing."""
+    """Half the interquartile range of the bare steps divided by their median; smaller differences mean nothing."""
 
     @property
     def ratio(self) -> float:
-        """Recorded divided by bare: 1.014 means 1.4 % longer."""
+        """Recorded divided by bare; 1.014 means 1.4 % longer."""
         return self.recorded_s / self.bare_s
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class Overhead:
 
 
 def overhead(recorded_s: Sequence[float], bare_s: Sequence[float]) -> Overhead | None:
-    """Compare the durations of recorded and of bare steps; None if there are none of either."""
+    """Compare the durations of recorded and bare steps; None if either is empty."""
     if not recorded_s or not bare_s or median(bare_s) <= 0:
         return None
     bare = median(bare_s)

@@ -17,12 +17,12 @@ from paceline.torch.recorder.recorder import Recorder
 # (references/classification/train.py), for googlenet those of the paper (Szegedy et al. 2014, section 5).
 _AUXILIARY_WEIGHT = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
 
-# Their default initialisation draws from a truncated normal distribution, which takes long; no time depends on it.
+# Their default initialisation (truncated normal) is slow, and does not affect step times.
 _SLOW_TO_INITIALISE = ("googlenet", "inception_v3")
 
 
 class UnknownModelError(PacelineError, ValueError):
-    """No classification model of torchvision has this name; says which one comes nearest."""
+    """Raised for a name that no classification model of torchvision has; suggests the nearest."""
 
 
 def model_names() -> list[str]:
@@ -31,7 +31,7 @@ def model_names() -> list[str]:
 
 
 def resolve(name: str) -> str:
-    """Return torchvision's name for `name`, in which case, hyphens and underscores do not matter."""
+    """Return torchvision's name for `name`, ignoring case, hyphens and underscores."""
     by_key = {_key(known): known for known in model_names()}
     found = by_key.get(_key(name))
     if found is not None:
@@ -60,7 +60,7 @@ def build(name: str, image_size: int) -> nn.Module:
 
 
 def total_loss(output: torch.Tensor | tuple[Any, ...], target: torch.Tensor, criterion: nn.Module) -> torch.Tensor:
-    """Return the loss of `output`; auxiliary classifiers count with the weights they were published with."""
+    """Return the loss of `output`, with auxiliary classifiers at their published weights."""
     if isinstance(output, torch.Tensor):
         loss: torch.Tensor = criterion(output, target)
         return loss

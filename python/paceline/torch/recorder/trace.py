@@ -1,4 +1,4 @@
-"""From several steps taken apart to one trace: medians per event, names instead of indices."""
+"""Combines several steps into one trace: medians per event, and names instead of indices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
 
 TRACE_DTYPES = ("float64", "float32", "float16", "bfloat16")
-"""What docs/reference/trace-format.md allows on the wire."""
+"""The dtypes that docs/reference/trace-format.md allows."""
 
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"
@@ -23,17 +23,17 @@ ACCUMULATION_LAYER = "(accumulation)"
 
 @dataclass(frozen=True)
 class Medians:
-    """A worker of the trace, and what of the steps has no place in a trace; times in seconds."""
+    """A worker of the trace, and what the trace has no field for. Times are in seconds."""
 
     worker: dict[str, Any]
     dtype: str
     batch: int
-    """0 if it could not be told."""
+    """0 if unknown."""
     loss_s: float
     accumulation_s: float
     input_s: float | None
     step_s: float
-    """Median of the whole steps, what lies before the forward included where it was seen."""
+    """Median of the whole steps, including the time before the forward if known."""
     steps: int
     unused: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -41,7 +41,7 @@ class Medians:
 
 
 def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[int, Gradient]) -> Medians:
-    """Take the median of every duration over the steps that ran the same layers; RecordingError if there is none."""
+    """Return medians over the steps that ran the same layers. Raises RecordingError if there is no step."""
     if not steps:
         raise RecordingError("none of the recorded steps computed a gradient of the model's parameters")
     shapes = Counter(step.shape for step in steps)
@@ -58,7 +58,7 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
     forward = _forward(alike, table, set(ready))
     loss_s = median(step.loss_s for step in alike)
     accumulation_s = median(step.accumulation_s for step in alike)
-    # The first pass is the one that waits for parameters, so the others stand behind the layers, before the loss.
+    # The first pass waits for parameters, so the others follow the layers and precede the loss.
     forward += [
         {"layer": name, "duration_s": _seconds(duration)}
         for name, duration in ((ACCUMULATION_LAYER, accumulation_s), (LOSS_LAYER, loss_s))
@@ -66,10 +66,10 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
     ]
     other = sorted({gradients[p].dtype for p in ready} - {dtype})
     if other:
-        notes.append(f"gradients of {', '.join(other)} are given as whole {dtype} elements with at least their bytes")
+        notes.append(f"gradients of {', '.join(other)} are rounded up to whole {dtype} elements")
     sparse = [table.parameter_names[p] for p in ready if gradients[p].sparse]
     if sparse:
-        notes.append(f"sparse gradients are given as if dense: {_some(sparse)}")
+        notes.append(f"sparse gradients count as dense: {_some(sparse)}")
 
     inputs = [step.input_s for step in alike if step.input_s is not None]
     unused = tuple(n for i, n in enumerate(table.parameter_names) if i not in ready and i not in table.frozen)
@@ -82,7 +82,7 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
                 "bytes": wire_bytes(gradients[p], itemsize),
             }
             for p, at_s in sorted(ready.items(), key=lambda item: item[1])
-            if gradients[p].elements  # an empty parameter has nothing to send
+            if gradients[p].elements  # empty parameters send nothing
         ],
         "backward_s": _seconds(backward_s),
         "optimizer_s": _seconds(median(step.optimizer_s for step in alike)),
@@ -106,14 +106,14 @@ _ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def wire_dtype(gradients: Iterable[Gradient]) -> str:
-    """Return the dtype of the trace: that of most gradient elements, among those that the format knows."""
+    """Return the dtype of most gradient elements, among those that the trace format allows."""
     elements: Counter[str] = Counter()
     for gradient in gradients:
         elements[gradient.dtype] += gradient.elements
     known = [(dtype, count) for dtype, count in elements.most_common() if dtype in TRACE_DTYPES]
     if not known:
         raise RecordingError(
-            f"the gradients are of {', '.join(sorted(elements))}; a trace knows {', '.join(TRACE_DTYPES)}"
+            f"the gradients are {', '.join(sorted(elements))}; a trace supports {', '.join(TRACE_DTYPES)}"
         )
     return known[0][0]
 
@@ -148,17 +148,17 @@ def _notes(alike: Sequence[StepTimes], steps: int, table: ModuleTable) -> list[s
     notes: list[str] = []
     last = alike[-1]
     if len(alike) < steps:
-        notes.append(f"{steps - len(alike)} of {steps} steps ran other layers or passes and were left out")
+        notes.append(f"{steps - len(alike)} of {steps} steps had different layers or passes and were left out")
     if 0 in table.opaque:
-        notes.append("the model is compiled: its layers cannot be seen, so it is one layer with all parameters")
+        notes.append("the model is compiled, which hides its layers: it is one layer with all parameters")
     elif last.layers == (0,) and table.descendants[0]:
-        notes.append("no layer inside the model was seen, so it is one layer with all parameters")
+        notes.append("no calls of layers inside the model were seen: it is one layer with all parameters")
     elif table.opaque:
-        notes.append(f"compiled, hence one layer each: {_some([table.names[m] for m in sorted(table.opaque)])}")
+        notes.append(f"compiled, so one layer each: {_some([table.names[m] for m in sorted(table.opaque)])}")
     if last.passes > 1:
-        notes.append(f"{last.passes} passes a step: all but the last are the layer {ACCUMULATION_LAYER}")
+        notes.append(f"{last.passes} passes per step: all but the last are in the layer {ACCUMULATION_LAYER}")
     if not last.saw_backward_start:
-        notes.append("the start of the backward pass was not seen; it is taken to follow the forward pass")
+        notes.append("the start of the backward pass was not seen; it is assumed to follow the forward pass")
     return notes
 
 
@@ -172,15 +172,15 @@ def _seconds(value: float) -> float:
 
 
 class RecordingError(PacelineError, RuntimeError):
-    """No trace could be made of the steps that were seen; the message says why."""
+    """Raised if the recorded steps do not give a trace; the message says why."""
 
 
 def refuse_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Raise RecordingError if `optimizer.step` was given a closure.
 
     A closure (LBFGS, Lightning's automatic optimisation) runs forward and backward inside the step, once or many times,
-    so that there is no point at which the gradients of the iteration are ready and the optimizer has not begun.
-    `args` is as step hooks get it: the optimizer first.
+    so there is no point at which the iteration's gradients are ready and the optimizer has not started.
+    `args` is what step hooks get: the optimizer first.
     """
     if any(callable(argument) for argument in (*args[1:], *kwargs.values())):
         raise RecordingError(

@@ -1,7 +1,7 @@
-"""Recording a script that knows nothing of it: runs inside the script's process, started by inject/sitecustomize.py.
+"""Recording an unmodified script: runs inside the script's process, started by inject/sitecustomize.py.
 
-Two steps of any optimizer are watched to find the largest module that was called and the optimizer that holds most of
-its parameters; from then on the ordinary recorder records them.
+It watches two steps of any optimizer to find the largest module that was called and the optimizer that holds most of
+its parameters. From then on the ordinary recorder records them.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from paceline.torch.recorder.trace import RecordingError, refuse_closure
 
 @dataclass(frozen=True)
 class Settings:
-    """What `paceline record -- …` and `paceline run --record` ask of the script's process."""
+    """Options that `paceline record -- …` and `paceline run --record` pass to the script's process."""
 
     output: str
     exchange: str
-    """A private folder for `RESULT` and the claim."""
+    """A private folder for `RESULT` and the claim file."""
     warmup: int
     steps: int
     name: str | None
     batch: int | None
     stop: bool
-    """End the script once all is recorded."""
+    """End the script once recording is complete."""
     rank: bool = False
-    """This is a rank of `paceline run`: each of them records, and the launcher says what."""
+    """This is a rank of `paceline run`: every rank records, and the launcher reports."""
 
 
 class Watcher:
-    """Finds what to record, records it, and reports."""
+    """Finds the model and the optimizer, records them, and reports."""
 
     def __init__(self, settings: Settings) -> None:
-        """Register torch's global hooks; they go once the model is found."""
+        """Register torch's global hooks; they are removed once the model is found."""
         self._settings = settings
         self._pid = os.getpid()
         self._called_modules: dict[int, nn.Module] = {}  # in order of their first call
         self._optimizers: list[torch.optim.Optimizer] = []
         self._steps = 0
         self._recorder: Recorder | None = None
-        self._took: dict[str, Any] = {}
+        self._chosen: dict[str, Any] = {}
         self._error: str | None = None
         self._saved = False
         self._reported = False
-        # torch warns, rightly, that global hooks fire twice for compiled modules; that does no harm here.
+        # torch warns that global hooks fire twice for compiled modules; that is harmless here.
         warnings.filterwarnings("ignore", message=".*there are global hooks on", category=UserWarning)
         self._module_hook = register_module_forward_pre_hook(self._called)
         register_optimizer_step_pre_hook(self._stepping)
@@ -89,7 +89,7 @@ class Watcher:
             again = any(known is optimizer for known in self._optimizers)
             if not again:
                 self._optimizers.append(optimizer)
-            # The second step of any optimizer says that all of the loop's have been seen once.
+            # At the second step of any optimizer, all optimizers of the loop have been seen.
             if again:
                 self._choose()
         elif self._recorder.done:
@@ -97,7 +97,7 @@ class Watcher:
             if self._settings.stop:
                 raise SystemExit(0)
         elif self._recorder.finished and not self._saved:
-            self._saved = True  # a first time already, lest the script be killed
+            self._saved = True  # save early, in case the script is killed
             self._report()
 
     def _choose(self) -> None:
@@ -106,7 +106,7 @@ class Watcher:
             return
         module, optimizer = largest(list(self._called_modules.values()), self._optimizers)
         if module is None or optimizer is None:
-            self._give_up("no module was called whose parameters an optimizer holds")
+            self._give_up("no module with parameters of an optimizer was called")
             return
         self._forget()
         settings = self._settings
@@ -127,7 +127,7 @@ class Watcher:
         self._recorder = recorder
         held = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
         inside = sum(held.get(id(p), 0) for p in module.parameters())
-        self._took = {
+        self._chosen = {
             "model": recorder.name,
             "parameters": sum(p.numel() for p in module.parameters()),
             "elsewhere": sum(held.values()) - inside,
@@ -135,7 +135,7 @@ class Watcher:
         }
 
     def _may_record(self) -> bool:
-        """Tell whether this process is the one that records: the first of this command; of several ranks rank 0."""
+        """Return whether this process records: the first one of this command, and rank 0 of several ranks."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", "0") or 0)
         if rank != 0 and not self._settings.rank:
@@ -152,7 +152,7 @@ class Watcher:
         self._optimizers.clear()
 
     def _give_up(self, error: str | None) -> None:
-        """Leave the script alone; without an `error` another process records."""
+        """Stop watching the script; without an `error`, another process records."""
         self._forget()
         self._error = f"{error} (optimizer steps seen: {self._steps})" if error else ""
 
@@ -173,8 +173,8 @@ class Watcher:
         if recorder is None and self._error == "":
             return
         if recorder is None and self._steps == 0 and self._error is None:
-            return  # torch was imported, but nothing trained here: a launcher, a worker that loads data
-        result: dict[str, Any] = {"steps_seen": self._steps, "error": self._error, **self._took}
+            return  # torch was imported, but nothing was trained: a launcher, or a data-loading worker
+        result: dict[str, Any] = {"steps_seen": self._steps, "error": self._error, **self._chosen}
         if recorder is not None:
             result["steps_seen"] = recorder.steps_seen
             result["recorded"] = recorder.recorded
@@ -192,16 +192,15 @@ class Watcher:
         try:
             batch = recorder.summary.batch
         except RecordingError:
-            return  # the command says what is wrong
-        took = self._took
-        words = (
-            f"paceline: took as a step what lies between two steps of {took['optimizer']}, and as the model "
-            f"{took['model']} ({took['parameters']:,} parameters), batch {batch}; "
-            f"recorded {recorder.recorded} steps to {self._settings.output}"
+            return  # the command reports the error
+        chosen = self._chosen
+        message = (
+            f"paceline: recorded {recorder.recorded} steps of {chosen['model']} ({chosen['parameters']:,} parameters) "
+            f"with {chosen['optimizer']}, batch {batch}, to {self._settings.output}"
         )
-        if took["elsewhere"]:
-            words += f"; {took['elsewhere']:,} parameters of the optimizer lie outside it and are left out"
-        print(words, file=sys.stderr, flush=True)
+        if chosen["elsewhere"]:
+            message += f"; left out {chosen['elsewhere']:,} parameters of the optimizer that are not in the model"
+        print(message, file=sys.stderr, flush=True)
 
 
 def largest(
@@ -209,7 +208,7 @@ def largest(
 ) -> tuple[nn.Module | None, torch.optim.Optimizer | None]:
     """Return the module with most parameter elements in one optimizer, and that optimizer.
 
-    `modules` are in order of their first call: of modules with the same parameters the outermost was called first.
+    `modules` are in order of first call: of modules with the same parameters, the outermost was called first.
     """
     best: tuple[int, nn.Module | None, torch.optim.Optimizer | None] = (0, None, None)
     for optimizer in optimizers:
@@ -222,7 +221,7 @@ def largest(
 
 
 def start() -> None:
-    """Start watching as the environment says; called once torch is imported."""
+    """Start watching with the settings in the environment; called once torch is imported."""
     settings = Settings(**json.loads(os.environ[SETTINGS]))
     _keep(Watcher(settings))
 
