@@ -1,11 +1,12 @@
-//! A timeline in the Chrome trace event format, which Perfetto and the PyTorch tools open.
-//!
-//! "Trace Event Format", Google, 2016. One process per role or rack, one thread per what it does: computing, and each
+//! A timeline of what was simulated. One process per role or rack, one thread per what it does: computing, and each
 //! of its links. FIFO links carry one message at a time: complete events ("X"). In the fluid network messages share
 //! links: asynchronous events ("b", "e").
 use std::io::{self, Write};
 
 use paceline_model::Trace;
+use paceline_trace_events as trace_events;
+use serde::Serialize;
+use trace_events::{NoArgs, TraceWriter, Track};
 
 use crate::network::topology::{LinkName, NetworkLinks};
 use crate::observer::{Activity, Observer};
@@ -47,15 +48,21 @@ impl Observer for Recorder {
 /// What every worker and link did when.
 pub struct Timeline {
     spans: Vec<Span>,
-    tracks: Vec<Track>,
+    tracks: Vec<NamedTrack>,
     overlapping: bool,
 }
 
-struct Track {
-    process: u32,
-    thread: u32,
-    process_name: String,
-    thread_name: String,
+struct NamedTrack {
+    track: Track,
+    process: String,
+    thread: String,
+}
+
+/// Ends of a message, by name.
+#[derive(Serialize)]
+struct Between {
+    from: String,
+    to: String,
 }
 
 struct Span {
@@ -64,7 +71,7 @@ struct Span {
     category: &'static str,
     start: u64,
     end: u64,
-    from_to: Option<(String, String)>,
+    between: Option<Between>,
 }
 
 /// Process numbers: roles count from 1, racks from here.
@@ -84,12 +91,11 @@ impl Timeline {
             r if r < roles.workers + roles.servers => format!("server {}", r - roles.workers),
             r => format!("switch {}", r - roles.workers - roles.servers),
         };
-        let mut tracks: Vec<Track> = (0..roles.workers)
-            .map(|w| Track {
-                process: w + 1,
-                thread: 0,
-                process_name: role_name(w),
-                thread_name: "compute".to_string(),
+        let mut tracks: Vec<NamedTrack> = (0..roles.workers)
+            .map(|w| NamedTrack {
+                track: Track { process: w + 1, thread: 0 },
+                process: role_name(w),
+                thread: "compute".to_string(),
             })
             .collect();
         let first_link = tracks.len();
@@ -105,7 +111,8 @@ impl Timeline {
                 LinkName::RackUp(r) => (RACKS + r, 1, format!("rack {r}")),
                 LinkName::RackDown(r) => (RACKS + r, 2, format!("rack {r}")),
             };
-            tracks.push(Track { process, thread, process_name, thread_name: wires.name(link.name) });
+            let track = Track { process, thread };
+            tracks.push(NamedTrack { track, process: process_name, thread: wires.name(link.name) });
         }
         let mut spans: Vec<Span> = recorder
             .workers
@@ -122,7 +129,7 @@ impl Timeline {
                     Activity::Optimizer => ("optimizer".into(), "optimizer"),
                     Activity::WaitForSums => ("wait for sums".into(), "wait"),
                 };
-                Span { track: span.worker as usize, name, category, start: span.start, end: span.end, from_to: None }
+                Span { track: span.worker as usize, name, category, start: span.start, end: span.end, between: None }
             })
             .collect();
         spans.extend(recorder.links.iter().map(|span| Span {
@@ -131,7 +138,7 @@ impl Timeline {
             category: "message",
             start: span.start,
             end: span.end,
-            from_to: Some((role_name(span.src), role_name(span.dst))),
+            between: Some(Between { from: role_name(span.src), to: role_name(span.dst) }),
         }));
         spans.sort_by_key(|span| (span.start, span.track));
         Timeline { spans, tracks, overlapping }
@@ -149,54 +156,29 @@ impl Timeline {
         self.spans.is_empty()
     }
 
-    /// Writes the JSON. Times are microseconds, as the format wants them.
+    /// Writes the JSON.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let text = |s: &str| serde_json::to_string(s).expect("a string is JSON");
         let us = |picoseconds: u64| picoseconds as f64 * 1e-6;
-        writeln!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
+        let mut writer = TraceWriter::new(out)?;
         let mut used = vec![false; self.tracks.len()];
         self.spans.iter().for_each(|span| used[span.track] = true);
-        for (track, _) in self.tracks.iter().zip(used).filter(|(_, used)| *used) {
-            let (pid, tid) = (track.process, track.thread);
-            let names = [("process_name", &track.process_name), ("thread_name", &track.thread_name)];
-            for (what, name) in names {
-                let name = text(name);
-                let args = format!("{{\"name\": {name}}}");
-                writeln!(
-                    out,
-                    "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"{what}\", \"args\": {args}}},"
-                )?;
-            }
-            writeln!(
-                out,
-                "{{\"ph\": \"M\", \"pid\": {pid}, \"tid\": {tid}, \"name\": \"thread_sort_index\", \
-                 \"args\": {{\"sort_index\": {tid}}}}},"
-            )?;
+        for (names, _) in self.tracks.iter().zip(used).filter(|(_, used)| *used) {
+            writer.name_process(names.track, &names.process)?;
+            writer.name_thread(names.track, &names.thread)?;
         }
         for (number, span) in self.spans.iter().enumerate() {
-            let track = &self.tracks[span.track];
-            let (pid, tid, name, cat) = (track.process, track.thread, text(&span.name), span.category);
-            let args = match &span.from_to {
-                None => "{}".to_string(),
-                Some((from, to)) => format!("{{\"from\": {}, \"to\": {}}}", text(from), text(to)),
-            };
-            let (start, end) = (us(span.start), us(span.end));
-            let common = format!("\"pid\": {pid}, \"tid\": {tid}, \"name\": {name}, \"cat\": \"{cat}\"");
-            let comma = if number + 1 == self.spans.len() { "" } else { "," };
-            if self.overlapping && span.from_to.is_some() {
-                writeln!(out, "{{\"ph\": \"b\", \"id\": {number}, {common}, \"ts\": {start}, \"args\": {args}}},")?;
-                writeln!(out, "{{\"ph\": \"e\", \"id\": {number}, {common}, \"ts\": {end}}}{comma}")?;
-            } else {
-                let duration = end - start;
-                writeln!(
-                    out,
-                    "{{\"ph\": \"X\", {common}, \"ts\": {start}, \"dur\": {duration}, \"args\": {args}}}{comma}"
-                )?;
+            let track = self.tracks[span.track].track;
+            let (name, category) = (span.name.as_str(), span.category);
+            let shown = trace_events::Span { name, category, start_us: us(span.start), end_us: us(span.end) };
+            match &span.between {
+                Some(between) if self.overlapping => writer.overlapping(number, track, &shown, between)?,
+                Some(between) => writer.span(track, &shown, between)?,
+                None => writer.span(track, &shown, NoArgs {})?,
             }
         }
-        writeln!(out, "]}}")
+        writer.finish()
     }
 }

@@ -1,13 +1,13 @@
-//! The file format: Chrome trace events ("Trace Event Format", Google, 2016), one event per line, as the simulator
-//! writes it.
+//! The file: one process for each rank, one thread for each thing that it does.
 //!
 //! Messages, operations and tensors overlap, so they are asynchronous events ("b", "e"). Phases of the script and the
 //! coordinator do not, so they are complete events ("X"). Times are microseconds since the start of the job on its
 //! first rank.
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 
+use paceline_trace_events::{NoArgs, Span, TraceWriter, Track};
 use serde_json::{Value, json};
 
 use super::{Inner, Party, SpanKind, TensorSpan, Timeline};
@@ -22,7 +22,6 @@ const COORDINATOR: u32 = 5;
 
 pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) -> io::Result<()> {
     let Timeline { rank, servers, first_server, .. } = *timeline;
-    let mut out = BufWriter::new(file);
     let us = |at: u64| (at.cast_signed() + shift) as f64 / 1000.0;
     let party = |party: Party| match party {
         Party::Worker(rank) => match first_server.and_then(|first| rank.checked_sub(first)) {
@@ -35,7 +34,8 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         Party::Helper(n) => format!("switch {}", n - servers),
     };
     let pid = rank + 1;
-    writeln!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
+    let mut writer = TraceWriter::new(BufWriter::new(file))?;
+    let on = |thread: u32| Track { process: pid, thread };
     let name = party(Party::Worker(rank));
     let threads = [
         (COMPUTE, "compute".to_owned()),
@@ -45,15 +45,12 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         (TENSORS, "tensors".to_owned()),
         (COORDINATOR, "coordinator".to_owned()),
     ];
-    let first = json!({"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}});
-    write!(out, "{first}")?;
-    let mut line = |event: Value| write!(out, ",\n{event}");
-    for (tid, thread) in threads {
-        line(json!({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": thread}}))?;
-        line(json!({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}))?;
+    writer.name_process(on(COMPUTE), &name)?;
+    for (thread, name) in threads {
+        writer.name_thread(on(thread), &name)?;
     }
-    line(json!({"ph": "M", "pid": pid, "tid": 0, "name": "paceline", "args": {
-        "rank": rank, "since_us": us(inner.since), "dropped": inner.dropped}}))?;
+    let paceline = json!({"rank": rank, "since_us": us(inner.since), "dropped": inner.dropped});
+    writer.metadata(on(COMPUTE), "paceline", paceline)?;
     let ends: HashMap<u64, u64> = inner
         .spans
         .iter()
@@ -64,46 +61,42 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         .collect();
     for (number, span) in inner.spans.iter().enumerate() {
         let (begin, end) = (us(span.begin), us(span.end));
-        let complete = |tid: u32, name: &str, category: &str| {
-            json!({"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin,
-                "dur": end - begin, "args": {}})
-        };
+        let complete = |name, category| Span { name, category, start_us: begin, end_us: end };
         // Numbers are per rank; with the rank they are unique.
-        let mut spanning = |tid: u32, name: &str, category: &str, (begin, end): (f64, f64), args: Value| {
-            let id = format!("{rank}.{number}");
-            line(json!({"ph": "b", "id": id, "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin,
-                "args": args}))?;
-            line(json!({"ph": "e", "id": id, "pid": pid, "tid": tid, "name": name, "cat": category, "ts": end}))
+        let mut overlapping = |thread, name: &str, category: &str, (start_us, end_us), args: Value| {
+            writer.overlapping(
+                format_args!("{rank}.{number}"),
+                on(thread),
+                &Span { name, category, start_us, end_us },
+                args,
+            )
         };
         match &span.kind {
-            SpanKind::Mark { name, category } => line(complete(COMPUTE, name, category))?,
+            SpanKind::Mark { name, category } => writer.span(on(COMPUTE), &complete(name, category), NoArgs {})?,
             SpanKind::Agreement(name, counted) => {
-                let mut event = complete(COORDINATOR, name, "coordinator");
-                if let Some((cycle, spun)) = counted {
-                    event["args"] = json!({"cycle": cycle, "spun_us": *spun as f64 / 1000.0});
-                }
-                line(event)?;
+                let args =
+                    counted.map_or(json!({}), |(cycle, spun)| json!({"cycle": cycle, "spun_us": spun as f64 / 1000.0}));
+                writer.span(on(COORDINATOR), &complete(name, "coordinator"), args)?;
             }
             SpanKind::Message { out: outgoing, from, to, operation, bytes } => {
                 let (tid, peer) = if *outgoing { (OUT, to) } else { (IN, from) };
                 let args = json!({"from": party(*from), "to": party(*to), "bytes": bytes, "operation": operation});
-                spanning(tid, &party(*peer), "message", (begin, end), args)?;
+                overlapping(tid, &party(*peer), "message", (begin, end), args)?;
             }
             SpanKind::Operation { number, label, call, bytes } => {
                 let name = if label.is_empty() { call } else { label.as_str() };
                 let args = json!({"call": call, "bytes": bytes, "operation": number});
-                spanning(OPERATIONS, name, "operation", (begin, end), args)?;
+                overlapping(OPERATIONS, name, "operation", (begin, end), args)?;
             }
             SpanKind::Tensor(TensorSpan { name, asked, agreed, operation, together, bytes }) => {
                 let done = ends.get(operation).copied().unwrap_or(*agreed);
                 let args = json!({"bytes": bytes, "operation": operation, "together": together,
                     "negotiated_us": us(*agreed) - us(*asked)});
-                spanning(TENSORS, name, "tensor", (us(*asked), us(done)), args)?;
-                spanning(TENSORS, "negotiate", "tensor", (us(*asked), us(*agreed)), json!({}))?;
-                spanning(TENSORS, "reduce", "tensor", (us(*agreed), us(done)), json!({}))?;
+                overlapping(TENSORS, name, "tensor", (us(*asked), us(done)), args)?;
+                overlapping(TENSORS, "negotiate", "tensor", (us(*asked), us(*agreed)), json!({}))?;
+                overlapping(TENSORS, "reduce", "tensor", (us(*agreed), us(done)), json!({}))?;
             }
         }
     }
-    writeln!(out, "\n]}}")?;
-    out.flush()
+    writer.finish()
 }
