@@ -143,7 +143,7 @@ def test_text_csv_and_plot(invented, tmp_path):
     words = ["--strategy", "ring,tree", "--workers", "4", "--plot", str(path)]
     code, out, _ = run(*words)
     assert code == 0
-    assert "resnet-50, 500 Mbit/s, bytes divided by 14: stands for 7 Gbit/s" in out
+    assert "resnet-50, 500 Mbit/s, bytes divided by 14: equivalent to 7 Gbit/s" in out
     assert [line.split()[0] for line in out.splitlines() if line.startswith(("ring ", "tree ", "all "))] == [
         *("ring", "tree", "ring", "tree", "all")
     ]

@@ -37,7 +37,7 @@ def _title(row: Row) -> str:
     if cell.scale != 1:
         words.append(f"times multiplied by {cell.scale:g}")
     slower = cell.shrink * cell.scale
-    return ", ".join(words) + (f": stands for {units.rate(cell.bandwidth_bps * slower)}" if slower != 1 else "")
+    return ", ".join(words) + (f": equivalent to {units.rate(cell.bandwidth_bps * slower)}" if slower != 1 else "")
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
