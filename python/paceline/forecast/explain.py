@@ -309,5 +309,5 @@ def _band_in_words(explanation: Explanation) -> str:
     return (
         f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "
         f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
-        + (" The trace's own error comes on top." if result.compute_s > 0 else "")
+        + (" The error of the trace itself is not included." if result.compute_s > 0 else "")
     )

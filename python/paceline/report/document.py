@@ -69,7 +69,7 @@ def _document(spec: Spec, chapters: Sequence[Simulated], drawn: Sequence[Sequenc
         f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
         f"{_paragraphs([spec.text])}{f'<nav>{links}</nav>' if len(chapters) > 1 else ''}\n{body}\n"
         f"<footer>Forecasts by paceline {html.escape(__version__)}: what they assume stands in its documentation, "
-        "docs/explanation/models.md and docs/explanation/limitations.md. They are hopeful.</footer></body></html>\n"
+        "docs/explanation/models.md and docs/explanation/limitations.md. They are optimistic.</footer></body></html>\n"
     )
 
 
