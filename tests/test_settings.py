@@ -24,6 +24,7 @@ from paceline.forecast.options import CORE, Sweep, prepare
 from paceline.forecast.simulate import Scenario
 from paceline.job.settings import Settings
 from paceline.launch.request import Request
+from paceline.ray.settings import RaySettings, create_settings
 from paceline.settings import keywords, reference
 from paceline.settings.horovod import HOROVOD, REFUSED
 from paceline.settings.table import (
@@ -32,6 +33,7 @@ from paceline.settings.table import (
     FORECASTS,
     JOIN,
     PLACES,
+    RAY,
     SETTINGS,
     SIMULATE,
     SWEEP,
@@ -197,6 +199,17 @@ def test_an_error_says_where_its_value_came_from(tmp_path):
             options={"distribution": "block", "barrier": False},
         )
     assert str(caught.value).startswith("ps with 3 workers: ")
+
+
+def test_settings_of_a_job_on_ray_are_in_the_table():
+    assert {entry.name for entry in fields(RaySettings)} == {setting.name for setting in of_place(RAY)}
+    for entry in fields(RaySettings):
+        assert entry.default == SETTINGS[entry.name].default_of(RAY)
+        with pytest.raises(InvalidArgumentError) as caught:
+            RaySettings(**{entry.name: -1})
+        assert caught.value.setting == entry.name
+    assert RaySettings(nics="eth0").interface == "eth0"
+    assert inspect.signature(create_settings).parameters["timeout_s"].default == 300
 
 
 def test_errors_of_the_core_carry_their_setting():

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import param_types as types
-from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS, Host, Place, place
-from paceline.settings import kinds
 
 if TYPE_CHECKING:
     from paceline.job.settings import Settings
     from paceline.launch.job import Elastic, Job
     from paceline.launch.output import Output
     from paceline.launch.request import Request
-
-
-def _grace(text: str) -> float:
-    seconds: float = kinds.POSITIVE.check(text)
-    if seconds > kinds.LONGEST_TIMEOUT_S:
-        raise InvalidArgumentError(f"'{text[:80]}' is more than {kinds.LONGEST_TIMEOUT_S:.0f} s")
-    return seconds
 
 
 RANKS = types.whole(1, MOST_RANKS)
@@ -58,12 +49,7 @@ def output(place: str) -> types.Decorator:
         click.option(
             "--output-dir", type=_PATH, metavar="DIR", help="Write rank N's output to DIR/rank-N.log instead."
         ),
-        click.option(
-            "--grace",
-            type=types.Value("SECONDS", _grace),
-            default="5",
-            help="Shutdown grace period of the other ranks after a failure.  [default: 5]",
-        ),
+        types.option(place, "grace_s", filled=True),
         types.option(place, "timeline", checked=False),
         click.option(
             "--record", type=_PATH, metavar="FILE", help="Record a trace of each rank for `paceline simulate`."
@@ -83,7 +69,7 @@ def request(
     names: tuple[str, ...],
     no_prefix: bool,
     output_dir: Path | None,
-    grace: float,
+    grace_s: float,
     record: Path | None,
     record_steps: int | None,
     record_warmup: int | None,
@@ -103,7 +89,7 @@ def request(
         settings=settings,
         given_by="flag",
         names=names,
-        grace_s=grace,
+        grace_s=grace_s,
         record=record,
         record_steps=record_steps,
         record_warmup=record_warmup,

@@ -1,47 +1,37 @@
-"""Time limits and network of a job on Ray: what Horovod's users make with `RayExecutor.create_settings`."""
+"""Time limits and network of a job on Ray, which `RayExecutor.create_settings` makes with Horovod's argument names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from paceline.errors import InvalidArgumentError
-from paceline.settings import kinds
+from paceline.settings.table import RAY, SETTINGS, default
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """Time limits in seconds, and the network.
+    """Time limits in seconds, and the network. Defaults and checks are those of `paceline.settings.table`.
 
     Raises:
         InvalidArgumentError: A value is out of range, or `nics` names several networks.
     """
 
-    timeout_s: float = 300.0
+    timeout_s: float = SETTINGS["timeout_s"].default_of(RAY)
     """Time for actors to start and answer, and for ranks to find each other."""
-    placement_group_timeout_s: float = 100.0
-    """Time for Ray to find room for them."""
-    grace_s: float = 5.0
+    placement_group_timeout_s: float = default("placement_group_timeout_s")
+    """Time for Ray to find room for the actors."""
+    grace_s: float = default("grace_s")
     """Time after a failure for the other ranks to report what they saw."""
-    nics: Iterable[str] | None = None
-    """The network that all nodes have, if they have several: an interface (eth0) or a network (10.0.0.0/24)."""
+    nics: Iterable[str] | None = default("nics")
+    """The network that all nodes have, if they have several: an interface (eth0) or a subnet (10.0.0.0/24)."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for name in ("timeout_s", "placement_group_timeout_s", "grace_s"):
-            try:
-                object.__setattr__(self, name, kinds.SECONDS.check(getattr(self, name)))
-            except InvalidArgumentError as error:
-                raise error.at(name) from None
-        if self.nics is not None:
-            if not isinstance(self.nics, Iterable):
-                raise InvalidArgumentError(f"nics: {self.nics!r:.80} is no list of networks; write ['10.0.0.0/24']")
-            nics = [self.nics] if isinstance(self.nics, str) else list(self.nics)
-            if len(nics) != 1:
-                raise InvalidArgumentError(
-                    f"nics: {nics!r:.80} names {len(nics)} networks; name the one that all nodes have"
-                )
-            object.__setattr__(self, "nics", tuple(nics))
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if value is not None or entry.default is not None:
+                object.__setattr__(self, entry.name, SETTINGS[entry.name].check(value, place=RAY))
 
     @property
     def interface(self) -> str | None:
@@ -50,29 +40,31 @@ class RaySettings:
 
 
 def checked(settings: RaySettings | None) -> RaySettings:
-    """Return the caller's settings, or the defaults. Raises InvalidArgumentError for something else."""
+    """Return the caller's settings, or the defaults. Raises InvalidArgumentError for another type."""
     if settings is not None and not isinstance(settings, RaySettings):
-        raise InvalidArgumentError(f"settings: {settings!r:.80} is none; RayExecutor.create_settings() makes them")
+        raise InvalidArgumentError(
+            f"settings: {settings!r:.80} is not a RaySettings; create one with RayExecutor.create_settings()"
+        )
     return settings if settings is not None else RaySettings()
 
 
 def create_settings(
-    timeout_s: float = 300.0,
+    timeout_s: float = RaySettings.timeout_s,
     *,
     ssh_identity_file: str | None = None,
     ssh_str: str | None = None,
-    placement_group_timeout_s: float = 100.0,
+    placement_group_timeout_s: float = RaySettings.placement_group_timeout_s,
     nics: Iterable[str] | None = None,
-    grace_s: float = 5.0,
+    grace_s: float = RaySettings.grace_s,
 ) -> RaySettings:
     """Make settings, with Horovod's names for the arguments.
 
     Args:
         timeout_s: Seconds for actors to start and answer, and for ranks to find each other.
-        ssh_identity_file: Must be None: Ray has started its nodes itself, and nothing uses ssh.
+        ssh_identity_file: Must be None: Ray starts its nodes itself, and nothing uses ssh.
         ssh_str: Must be None, for the same reason.
-        placement_group_timeout_s: Seconds for Ray to find room.
-        nics: The network that all nodes have, if they have several: an interface (eth0) or a network (10.0.0.0/24).
+        placement_group_timeout_s: Seconds for Ray to find room for the actors.
+        nics: The network that all nodes have, if they have several: an interface (eth0) or a subnet (10.0.0.0/24).
         grace_s: Seconds after a failure for the other ranks to report what they saw.
 
     Returns:
@@ -87,7 +79,7 @@ def create_settings(
     """
     for name, value in (("ssh_identity_file", ssh_identity_file), ("ssh_str", ssh_str)):
         if value is not None:
-            raise InvalidArgumentError(f"{name}: has no effect, nothing here uses ssh; leave it out")
+            raise InvalidArgumentError(f"{name}: has no effect, because nothing uses ssh; leave it out")
     return RaySettings(
         timeout_s=timeout_s, placement_group_timeout_s=placement_group_timeout_s, nics=nics, grace_s=grace_s
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,16 @@ def _interface(value: object) -> str:
     return name
 
 
+def _nics(value: object) -> tuple[str, ...]:
+    """One network in a list, or by itself. Its nodes have it, not necessarily this machine."""
+    if not isinstance(value, Iterable):
+        raise InvalidArgumentError(f"{value!r:.80} is not a list of networks; write ['10.0.0.0/24']")
+    nics = [value] if isinstance(value, str) else list(value)
+    if len(nics) != 1:
+        raise InvalidArgumentError(f"{nics!r:.80} names {len(nics)} networks; name the one that all nodes have")
+    return (text(nics[0]),)
+
+
 def _secret(value: object) -> str:
     secret = text(value)
     if len(secret) < SHORTEST_SECRET:
@@ -370,6 +380,7 @@ SPEEDUP = factor("2 means twice as fast")
 SPEEDUPS = several(SPEEDUP)
 SEED = whole(0, 2**64 - 1)
 INTERFACE = Kind("NAME|NETWORK", _interface)
+NICS = Kind("[NAME|NETWORK]", _nics)
 SECRET = Kind("TEXT", _secret)
 SECRET_FILE = Kind("FILE", _secret_file)
 RENDEZVOUS = Kind("HOST:PORT", _rendezvous)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.settings.horovod import HOROVOD, REFUSED
-from paceline.settings.table import FORECASTS, JOBS, JOIN, PLACES, SETTINGS, Setting
+from paceline.settings.table import FORECASTS, JOBS, JOIN, PLACES, RAY, SETTINGS, Setting, of_place
 
 _ABOUT = """\
 # Settings
@@ -41,6 +41,12 @@ operations that name a strategy.
 
 For `paceline simulate`, `paceline.simulate`, `paceline.sweep` and the chapters of a report. Python keywords may also be
 any [field of a cluster file](cluster-format.md).
+
+"""
+_RAY = """
+## Of a job on Ray
+
+Fields of [RaySettings](../how-to/ray.md), in Python only. Other settings of the job are keywords of the executor.
 
 """
 _DIFFERENT = """
@@ -79,6 +85,7 @@ def page() -> str:
     different = [one for one in settings if len(set(_defaults(one)) - {""}) > 1]
     of_jobs = ("setting", "variable", "option", "value", "meaning", "default")
     of_forecasts = ("setting", "option", "in a report", "value", "meaning", "default")
+    of_ray = ("setting", "value", "meaning", "default")
     of_horovod = ("variable", "value", "meaning", "default")
     return "".join(
         [
@@ -91,6 +98,8 @@ def page() -> str:
             ),
             _WITHOUT_STRATEGY,
             _table(of_forecasts, (_of_forecast(one) for one in settings if set(FORECASTS) & set(one.uses))),
+            _RAY,
+            _table(of_ray, ([_code(one.name), *_meaning(one, RAY)] for one in of_place(RAY))),
             _DIFFERENT,
             _table(("setting", *map(_code, PLACES)), ([_code(one.name), *_defaults(one)] for one in different)),
             _HOROVOD,

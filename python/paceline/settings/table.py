@@ -116,11 +116,12 @@ def _in(*places: str, **own: Use) -> dict[str, Use]:
 
 
 SIMULATE, SWEEP, JOIN, EMULATE_RUN = "paceline.simulate", "paceline.sweep", "paceline.job.join", "emulate run"
-_PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMULATE_RUN}
+RAY = "paceline.ray.RaySettings"
+_PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMULATE_RUN, "ray": RAY}
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
-PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN)
+PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY)
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
@@ -548,7 +549,32 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.SECONDS,
         help="Seconds without progress after which the job fails.",
         default=30.0,
-        uses=_in(*JOBS),
+        uses=_in(
+            *JOBS,
+            ray=Use(help="Seconds for actors to start and answer, and for ranks to find each other.", default=300.0),
+        ),
+    ),
+    Setting(
+        name="placement_group_timeout_s",
+        kind=kinds.SECONDS,
+        help="Seconds for Ray to find room for the actors.",
+        default=100.0,
+        uses=_in(RAY),
+    ),
+    Setting(
+        name="grace_s",
+        flag="--grace",
+        kind=kinds.SECONDS,
+        help="Shutdown grace period of the other ranks after a failure, in seconds.",
+        default=5.0,
+        uses=_in("run", EMULATE_RUN, RAY),
+    ),
+    Setting(
+        name="nics",
+        kind=kinds.NICS,
+        help="The network that all nodes have: an interface (eth0) or a subnet (10.0.0.0/24).",
+        default_words="Ray's",
+        uses=_in(RAY),
     ),
     Setting(
         name="start_timeout_s",
