@@ -179,12 +179,12 @@ def test_parts_add_up(tmp_path_factory, ranks):
     except ValueError as error:  # nothing happened
         assert str(path) in str(error)
         return
-    for accounts in (*report.analysis.accounts.values(), *report.analysis.slow.values()):
-        for account in accounts:
-            assert sum(account.parts.values()) == account.end - account.begin  # to the nanosecond
-            assert min(account.parts.values()) >= 0
-            waits = [(wait.begin, wait.end) for wait in account.waits]
-            assert length(union(waits)) == sum(wait.length for wait in account.waits)  # they do not overlap
+    for breakdowns in (*report.analysis.breakdowns.values(), *report.analysis.slow.values()):
+        for breakdown in breakdowns:
+            assert sum(breakdown.parts.values()) == breakdown.end - breakdown.begin  # to the nanosecond
+            assert min(breakdown.parts.values()) >= 0
+            waits = [(wait.begin, wait.end) for wait in breakdown.waits]
+            assert length(union(waits)) == sum(wait.length for wait in breakdown.waits)  # they do not overlap
     for rank, found in zip(report.analysis.ranks, report.to_dict()["ranks"], strict=True):
         own = sum(found[f"{name}_s"] or 0 for name in NAMES)
         assert own == pytest.approx(found["step_s"])

@@ -9,7 +9,7 @@ from enum import Enum
 
 from paceline.doctor.events import RECORD
 from paceline.doctor.intervals import Interval
-from paceline.doctor.step_breakdown import Account, Parts, account, mean, median, quantile
+from paceline.doctor.step_breakdown import Parts, StepBreakdown, break_down, mean, median, quantile
 from paceline.doctor.steps import Marked, marked, steps_of
 from paceline.doctor.timeline_model import Rank, Recording
 from paceline.doctor.transfers import Transfer, match, transfers_of
@@ -38,9 +38,9 @@ class Analysis:
     """Whether the script marks its steps; otherwise the recording is taken as one."""
     warm_up: int
     """Steps left out at the beginning."""
-    accounts: dict[int, list[Account]]
+    breakdowns: dict[int, list[StepBreakdown]]
     """By rank: its typical steps, the same ones on all."""
-    slow: dict[int, list[Account]]
+    slow: dict[int, list[StepBreakdown]]
     """By rank: the few that took much longer."""
     means: dict[int, Parts]
     """By rank, in nanoseconds."""
@@ -49,12 +49,12 @@ class Analysis:
     @property
     def ranks(self) -> list[int]:
         """Ranks that were recorded and have steps."""
-        return list(self.accounts)
+        return list(self.breakdowns)
 
     @property
     def count(self) -> int:
         """Number of typical steps."""
-        return len(next(iter(self.accounts.values())))
+        return len(next(iter(self.breakdowns.values())))
 
     @property
     def interface(self) -> Interface:
@@ -71,11 +71,11 @@ class Analysis:
     @property
     def durations(self) -> list[float]:
         """Durations of typical steps, each the mean over ranks, in nanoseconds."""
-        return _durations(self.accounts)
+        return _durations(self.breakdowns)
 
-    def accounts_of(self, index: int) -> dict[int, Account]:
+    def breakdowns_of(self, index: int) -> dict[int, StepBreakdown]:
         """Return one typical step on all ranks."""
-        return {rank: accounts[index] for rank, accounts in self.accounts.items()}
+        return {rank: breakdowns[index] for rank, breakdowns in self.breakdowns.items()}
 
     def spread(self) -> tuple[float, float, float]:
         """Return median and quartiles of the step, in nanoseconds."""
@@ -98,7 +98,7 @@ def analyse(recording: Recording) -> Analysis:
     warm_up = min(_WARM_UP, max(1, fewest // 4)) if fewest > 1 else 0
     if fewest == 1:
         notes.append("there is one step only, with all that the first one does besides; record more")
-    every = _accounts([rank for rank in recording.ranks if rank.rank in steps], steps, warm_up, fewest)
+    every = _breakdowns([rank for rank in recording.ranks if rank.rank in steps], steps, warm_up, fewest)
     if not _together(every):
         notes.append("steps of the same number are not at the same time on all ranks: do these ranks train together?")
     durations = _durations(every)
@@ -109,8 +109,8 @@ def analyse(recording: Recording) -> Analysis:
     typical = [index for index in range(len(durations)) if index not in set(slow)]
     return _analysis(
         recording,
-        {rank: [accounts[index] for index in typical] for rank, accounts in every.items()},
-        {rank: [accounts[index] for index in slow] for rank, accounts in every.items()},
+        {rank: [breakdowns[index] for index in typical] for rank, breakdowns in every.items()},
+        {rank: [breakdowns[index] for index in slow] for rank, breakdowns in every.items()},
         warm_up,
         notes,
     )
@@ -118,26 +118,26 @@ def analyse(recording: Recording) -> Analysis:
 
 def _analysis(
     recording: Recording,
-    typical: dict[int, list[Account]],
-    slow: dict[int, list[Account]],
+    typical: dict[int, list[StepBreakdown]],
+    slow: dict[int, list[StepBreakdown]],
     warm_up: int | None,
     notes: list[str],
 ) -> Analysis:
-    means = {rank: mean([account.parts for account in accounts]) for rank, accounts in typical.items()}
+    means = {rank: mean([breakdown.parts for breakdown in breakdowns]) for rank, breakdowns in typical.items()}
     return Analysis(recording, warm_up is not None, warm_up or 0, typical, slow, means, notes)
 
 
-def _accounts(
+def _breakdowns(
     ranks: Sequence[Rank], steps: dict[int, list[Interval]], warm_up: int, count: int
-) -> dict[int, list[Account]]:
+) -> dict[int, list[StepBreakdown]]:
     sorted_in = {rank.rank: _by_step(transfers_of(rank), steps[rank.rank]) for rank in ranks}
-    accounts: dict[int, list[Account]] = {rank.rank: [] for rank in ranks}
+    breakdowns: dict[int, list[StepBreakdown]] = {rank.rank: [] for rank in ranks}
     for index in range(warm_up, count):
         transfers = {rank.rank: sorted_in[rank.rank][index] for rank in ranks}
         match(transfers)
         for rank in ranks:
-            accounts[rank.rank].append(account(marked(rank, steps[rank.rank][index]), transfers[rank.rank]))
-    return accounts
+            breakdowns[rank.rank].append(break_down(marked(rank, steps[rank.rank][index]), transfers[rank.rank]))
+    return breakdowns
 
 
 def _by_step(transfers: Sequence[Transfer], steps: Sequence[Interval]) -> list[list[Transfer]]:
@@ -150,13 +150,13 @@ def _by_step(transfers: Sequence[Transfer], steps: Sequence[Interval]) -> list[l
     return found
 
 
-def _durations(accounts: dict[int, list[Account]]) -> list[float]:
-    columns = zip(*accounts.values(), strict=True)
+def _durations(breakdowns: dict[int, list[StepBreakdown]]) -> list[float]:
+    columns = zip(*breakdowns.values(), strict=True)
     return [sum(one.end - one.begin for one in column) / len(column) for column in columns]
 
 
-def _together(accounts: dict[int, list[Account]]) -> bool:
-    columns = [list(column) for column in zip(*accounts.values(), strict=True)]
+def _together(breakdowns: dict[int, list[StepBreakdown]]) -> bool:
+    columns = [list(column) for column in zip(*breakdowns.values(), strict=True)]
     apart = [max(one.begin for one in column) >= min(one.end for one in column) for column in columns]
     return 2 * apart.count(True) <= len(apart)
 
@@ -165,13 +165,13 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
     """Treat a recording without steps as one: from the first operation to the end of the last one."""
     transfers = {rank.rank: found for rank in recording.ranks if (found := transfers_of(rank))}
     match(transfers)
-    accounts = {}
+    breakdowns = {}
     for rank, found in transfers.items():
         whole = found[0].ready, max(it.end for it in found)
         if whole[0] < whole[1]:
             nothing = Marked(whole, [], [], [], [], [], [whole])
-            accounts[rank] = [account(nothing, found, steps=False)]
-    if not accounts:
+            breakdowns[rank] = [break_down(nothing, found, steps=False)]
+    if not breakdowns:
         raise InvalidArgumentError(
             f"{recording.path}: neither a step nor an operation is in it; record a run that trains: {RECORD}"
         )
@@ -179,4 +179,4 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
         "no step ends in it (torch's optimizers mark them): it is taken as one stretch from the first operation to the "
         "last; steps, computing and overlap cannot be told, and every operation counts as waited for"
     )
-    return _analysis(recording, accounts, {rank: [] for rank in accounts}, None, notes)
+    return _analysis(recording, breakdowns, {rank: [] for rank in breakdowns}, None, notes)

@@ -22,7 +22,7 @@ from paceline.doctor.analysis import Analysis, Interface
 from paceline.doctor.diagnosis import Diagnosis, Figure, nanoseconds, operations, percent, size
 from paceline.doctor.intervals import Intervals, length, overlap, union, without
 from paceline.doctor.sending import Sending, sending
-from paceline.doctor.step_breakdown import NAMES, Account, Parts, mean, median, quantile
+from paceline.doctor.step_breakdown import NAMES, Parts, StepBreakdown, mean, median, quantile
 from paceline.doctor.timeline_model import Recording
 
 SLOW_STEPS, COMPUTE_BOUND = "slow-steps", "compute-bound"
@@ -37,12 +37,12 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
     """Diagnose transfers and agreement in blocking operations; waiting for stragglers in them counts as such."""
     waits = [
         wait
-        for accounts in analysis.accounts.values()
-        for account in accounts
-        for wait in account.waits
+        for breakdowns in analysis.breakdowns.values()
+        for breakdown in breakdowns
+        for wait in breakdown.waits
         if not wait.gradients
     ]
-    steps = sum(len(accounts) for accounts in analysis.accounts.values())
+    steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
     lost = sum(wait.transfer for wait in waits) / steps
     operations = sum(wait.operations for wait in waits) / steps
     if not lost:
@@ -140,13 +140,13 @@ def find_negotiation(analysis: Analysis) -> Diagnosis | None:
         return None
     late, asleep, reporting = (_on_any_rank(analysis, what) for what in (_LATE, _SLEEP, _REPORT))
     in_late = in_sleep = in_report = 0
-    for accounts in analysis.accounts.values():
-        idle = union(one for account in accounts for wait in account.waits for one in wait.idle)
+    for breakdowns in analysis.breakdowns.values():
+        idle = union(one for breakdown in breakdowns for wait in breakdown.waits for one in wait.idle)
         in_late += length(overlap(idle, late))
         awake = without(idle, late)
         in_sleep += length(overlap(awake, asleep))
         in_report += length(overlap(without(awake, asleep), reporting))
-    steps = sum(len(accounts) for accounts in analysis.accounts.values())
+    steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
     causes = {_LATE: in_late / steps, _SLEEP: in_sleep / steps, _REPORT: in_report / steps}
     main = max(causes, key=lambda what: causes[what])
     if causes[main] < lost / 3:
@@ -193,7 +193,7 @@ def _counted(analysis: Analysis, what: str) -> Intervals:
 
 
 def _steps(analysis: Analysis, rank: int) -> Intervals:
-    return [(account.begin, account.end) for account in analysis.accounts.get(rank, ())]
+    return [(breakdown.begin, breakdown.end) for breakdown in analysis.breakdowns.get(rank, ())]
 
 
 def _within(analysis: Analysis, rank: int, moments: list[int]) -> int:
@@ -343,10 +343,10 @@ def _rate(bits_per_s: float) -> str:
 
 def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
     """Diagnose slow steps: what they cost, and in which part they differ."""
-    slow = [account for accounts in analysis.slow.values() for account in accounts]
+    slow = [breakdown for breakdowns in analysis.slow.values() for breakdown in breakdowns]
     if not slow:
         return None
-    ranks, usual, parts = len(analysis.ranks), analysis.mean, mean([account.parts for account in slow])
+    ranks, usual, parts = len(analysis.ranks), analysis.mean, mean([breakdown.parts for breakdown in slow])
     count, all_steps = len(slow) // ranks, analysis.count + len(slow) // ranks
     lost = (parts.step - usual.step) * count / all_steps
     share = lost / (usual.step + lost)
@@ -384,7 +384,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
     ranks = analysis.ranks
     if len(ranks) < 2:
         return None
-    blamed = [_blamed(analysis.accounts_of(index)) for index in range(analysis.count)]
+    blamed = [_blamed(analysis.breakdowns_of(index)) for index in range(analysis.count)]
     total = sum(blamed, Counter[int]())
     waited = sum(total.values())
     lost = waited / analysis.count / (len(ranks) - 1)
@@ -436,11 +436,11 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
     )
 
 
-def _blamed(accounts: dict[int, Account]) -> Counter[int]:
+def _blamed(breakdowns: dict[int, StepBreakdown]) -> Counter[int]:
     """Return the nanoseconds for which others waited, by the rank that they waited for."""
     found: Counter[int] = Counter()
-    for account in accounts.values():
-        for wait in account.waits:
+    for breakdown in breakdowns.values():
+        for wait in breakdown.waits:
             if wait.last is not None:
                 found[wait.last] += wait.straggler
     return found

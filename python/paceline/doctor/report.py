@@ -76,7 +76,7 @@ class Report:
     def _rank(self, rank: int) -> dict[str, Any]:
         analysis, parts = self.analysis, self.analysis.means[rank]
         known = [name for name in NAMES if analysis.has_steps or name not in UNTOLD]
-        columns = {name: [getattr(account.parts, name) for account in analysis.accounts[rank]] for name in known}
+        columns = {name: [getattr(breakdown.parts, name) for breakdown in analysis.breakdowns[rank]] for name in known}
         return {
             "rank": rank,
             "step_s": parts.step / 1e9,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.doctor.analysis import Analysis
-from paceline.doctor.step_breakdown import Account, Sent, median
+from paceline.doctor.step_breakdown import Sent, StepBreakdown, median
 
 _LATE_START = 0.5
 """If the first gradient is ready after this share of backward, buckets are larger than they should be."""
@@ -49,14 +49,14 @@ class Sending:
 
 def sending(analysis: Analysis) -> Sending | None:
     """Return what moving gradients costs; None if there is nobody to move them to."""
-    accounts = [account for accounts in analysis.accounts.values() for account in accounts]
-    sent = [it for account in accounts for it in account.sent]
+    breakdowns = [breakdown for breakdowns in analysis.breakdowns.values() for breakdown in breakdowns]
+    sent = [it for breakdown in breakdowns for it in breakdown.sent]
     if len(analysis.ranks) < 2 or not sent:
         return None
-    fixed = fixed_part([account.sent for account in accounts])
-    divided = [_divide(account, fixed) for account in accounts]
-    count = len(accounts)
-    computing = sum(account.backward.computing for account in accounts)
+    fixed = fixed_part([breakdown.sent for breakdown in breakdowns])
+    divided = [_divide(breakdown, fixed) for breakdown in breakdowns]
+    count = len(breakdowns)
+    computing = sum(breakdown.backward.computing for breakdown in breakdowns)
     return Sending(
         small=sum(small for small, _, _ in divided) / count,
         overlap=sum(overlap for _, overlap, _ in divided) / count,
@@ -65,33 +65,33 @@ def sending(analysis: Analysis) -> Sending | None:
         operations=len(sent) / count,
         bytes=sum(it.size for it in sent) / count,
         median_bytes=median(it.size for it in sent),
-        hidden=sum(account.backward.hidden for account in accounts) / count,
-        late=sum(account.backward.before for account in accounts) / computing if computing else 0.0,
-        held=sum(account.backward.held for account in accounts) / count,
-        bus_bandwidth_bps=_bus_bandwidth(accounts, analysis.recording.world_size),
+        hidden=sum(breakdown.backward.hidden for breakdown in breakdowns) / count,
+        late=sum(breakdown.backward.before for breakdown in breakdowns) / computing if computing else 0.0,
+        held=sum(breakdown.backward.held for breakdown in breakdowns) / count,
+        bus_bandwidth_bps=_bus_bandwidth(breakdowns, analysis.recording.world_size),
     )
 
 
-def _divide(account: Account, fixed: float) -> tuple[float, float, float]:
+def _divide(breakdown: StepBreakdown, fixed: float) -> tuple[float, float, float]:
     """Divide a step's exposed transfers: the fixed part of operations, what backward could have hidden, the rest."""
-    waits = [wait for wait in account.waits if wait.gradients]
+    waits = [wait for wait in breakdown.waits if wait.gradients]
     exposed = float(sum(wait.transfer for wait in waits))
     small = min(exposed, fixed * sum(max(0, wait.operations - 1) for wait in waits))
-    backward = account.backward
+    backward = breakdown.backward
     late = backward.before if backward.before > _LATE_START * backward.computing else 0
     overlap = min(exposed - small, late + backward.held)
     return small, overlap, exposed - small - overlap
 
 
-def _bus_bandwidth(accounts: Sequence[Account], ranks: int) -> float | None:
+def _bus_bandwidth(breakdowns: Sequence[StepBreakdown], ranks: int) -> float | None:
     """Return the bus bandwidth as nccl-tests defines it for an all-reduce.
 
     That is 2 (n - 1) / n times bytes over time; the median of steps, in bit/s.
     """
     rates = [
-        8e9 * 2 * (ranks - 1) / ranks * sum(it.size for it in account.sent) / account.moving
-        for account in accounts
-        if account.moving and all(it.call == "all_reduce" for it in account.sent)
+        8e9 * 2 * (ranks - 1) / ranks * sum(it.size for it in breakdown.sent) / breakdown.moving
+        for breakdown in breakdowns
+        if breakdown.moving and all(it.call == "all_reduce" for it in breakdown.sent)
     ]
     return median(rates) if rates else None
 

@@ -41,7 +41,7 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StepBreakdown:
     """A step of a rank."""
 
     begin: int
@@ -54,7 +54,7 @@ class Account:
     backward: Backward
 
 
-def account(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> Account:
+def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> StepBreakdown:
     """Divide a step. `transfers` are those that become ready in it, in order. Without `steps` it is a whole recording.
 
     Where the script marks its waiting, that is exposed communication. Where it does not, the wait for gradients lasts
@@ -81,7 +81,7 @@ def account(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True
         transfer=sum(wait.transfer for wait in waits),
     )
     moving = union((it.all_begun, it.end) for it in gradients)
-    return Account(
+    return StepBreakdown(
         begin=marked.step[0],
         end=marked.step[1],
         parts=parts,

@@ -27,7 +27,7 @@ def advise(groups: Sequence[Group]) -> list[str]:
     if fastest.iteration_s <= 0 or not first.critical_path:
         return ["nothing to synchronise: an iteration takes no time"] if first.iteration_s <= 0 else []
     where = _where(group, groups)
-    run = group.runs[group.results.index(fastest)]
+    scenario = group.scenarios[group.results.index(fastest)]
     sentences = []
     if len(group.results) > 1 and first.iteration_s > fastest.iteration_s * _NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
@@ -38,10 +38,10 @@ def advise(groups: Sequence[Group]) -> list[str]:
     subject = f"{named(fastest, group)}{where} is {bound(fastest)}"
     if fastest.workers == 1:
         return [*sentences, f"{subject}."]
-    changes = _what_if(run, fastest)
+    changes = _what_if(scenario, fastest)
     sentences.append(f"{subject}{': ' + '; '.join(changes) if changes else ''}.")
     if len({result.strategy for result in group.results}) == 1:
-        sentences += _others(run, fastest)
+        sentences += _others(scenario, fastest)
     return sentences
 
 
@@ -81,15 +81,15 @@ def bound(result: Result) -> str:
     return f"bound by {name} ({seconds / total * 100:.0f} % of the critical path{queue})"
 
 
-def _what_if(run: Scenario, result: Result) -> list[str]:
+def _what_if(scenario: Scenario, result: Result) -> list[str]:
     """Return the effect of twice the bandwidth (or half the latency) and of half the computation."""
     if result.messages > _MOST_MESSAGES:
         return []
     communication = [part.part for part in result.critical_path if part.part != "compute"]
     try:
-        options = [_relief(run, part) for part in communication[:1]]
+        options = [_relief(scenario, part) for part in communication[:1]]
         if result.compute_s > 0:
-            options.append(("half the computing time", run.changed(compute_speedup=result.compute_speedup * 2)))
+            options.append(("half the computing time", scenario.changed(compute_speedup=result.compute_speedup * 2)))
         others = execute([option for _, option in options])
     except InvalidArgumentError:  # twice the rate may be more than a cluster may have
         return []
@@ -97,15 +97,15 @@ def _what_if(run: Scenario, result: Result) -> list[str]:
     return [_effect(words, gain) for (words, _), gain in zip(options, gains, strict=True)]
 
 
-def _relief(run: Scenario, part: str) -> tuple[str, Scenario]:
-    fields = json.loads(run.cluster.to_json())
+def _relief(scenario: Scenario, part: str) -> tuple[str, Scenario]:
+    fields = json.loads(scenario.cluster.to_json())
     field, words, factor = {
         "host copies": ("host_bandwidth", "twice the rate of host copies", 2.0),
         "additions": ("reduction_bandwidth", "twice the rate of additions", 2.0),
         "inside the node": ("intra_bandwidth", "twice the bandwidth inside the node", 2.0),
         "latency": ("latency", "half the latency", 0.5),
     }.get(part, ("bandwidth", "twice the bandwidth", 2.0))
-    return words, run.changed(cluster=load_cluster(run.cluster, **{field: scaled(fields[field], factor)}))
+    return words, scenario.changed(cluster=load_cluster(scenario.cluster, **{field: scaled(fields[field], factor)}))
 
 
 def scaled(text: str, factor: float) -> str:
@@ -122,13 +122,15 @@ def _effect(words: str, gain: float) -> str:
     return f"{words} would not help"
 
 
-def _others(run: Scenario, result: Result) -> list[str]:
+def _others(scenario: Scenario, result: Result) -> list[str]:
     """Return the best of the other strategies, with the options of this one that they use."""
     if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
         return []
-    able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy.name != result.strategy]
+    able = [
+        strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy.name != result.strategy
+    ]
     try:
-        best = min(execute([run.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
+        best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # options that this strategy does not look at may exclude each other
         return []
     gain = result.iteration_s / best.iteration_s

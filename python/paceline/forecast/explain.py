@@ -66,7 +66,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation of the fastest run on the most workers."""
+    """An explanation of the fastest scenario with the most workers."""
 
     result: Result
     knee: Knee
@@ -109,30 +109,30 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explain the fastest run on the most workers. Raises InvalidArgumentError."""
+    """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
     fastest = group.fastest_first()[0]
-    run = group.runs[group.results.index(fastest)]
-    return Explanation(fastest, _knee(run), tuple(_changes(run, fastest)), _band(fastest))
+    scenario = group.scenarios[group.results.index(fastest)]
+    return Explanation(fastest, _knee(scenario), tuple(_changes(scenario, fastest)), _band(fastest))
 
 
 # ---- the knee
 
 
-def _knee(run: Scenario) -> Knee:
+def _knee(scenario: Scenario) -> Knee:
     """Find it by bisection over nodes.
 
     The gain of one more worker is taken as a share of what doubling their number gains: the difference between two
     successive numbers would depend on whether one is a power of two.
     """
-    step = int(json.loads(run.cluster.to_json())["gpus_per_node"])
-    [alone] = execute([_sized(run, 1)])
+    step = int(json.loads(scenario.cluster.to_json())["gpus_per_node"])
+    [alone] = execute([_sized(scenario, 1)])
     single = alone.samples_per_s
     if not single:
         return Knee(None, 1, _NO_COMPUTATION)
 
     def brings_enough(workers: int) -> bool:
-        here, more = execute([_sized(run, workers), _sized(run, 2 * workers)])
+        here, more = execute([_sized(scenario, workers), _sized(scenario, 2 * workers)])
         assert here.samples_per_s is not None
         assert more.samples_per_s is not None
         return (more.samples_per_s - here.samples_per_s) / workers >= ENOUGH * single
@@ -140,29 +140,29 @@ def _knee(run: Scenario) -> Knee:
     below, above = 0, step
     while brings_enough(above):
         below, above = above, above * 2
-        if above > _MOST_WORKERS or _messages(run, 2 * above) > _MOST_MESSAGES:
-            return Knee(None, max(1, 2 * below), _bound_at(run, max(1, 2 * below)))
+        if above > _MOST_WORKERS or _messages(scenario, 2 * above) > _MOST_MESSAGES:
+            return Knee(None, max(1, 2 * below), _bound_at(scenario, max(1, 2 * below)))
     while above - below > step:
         middle = (below + above) // 2 // step * step
         below, above = (middle, above) if brings_enough(middle) else (below, middle)
-    return Knee(above, 2 * above, _bound_at(run, 2 * above))
+    return Knee(above, 2 * above, _bound_at(scenario, 2 * above))
 
 
-def _sized(run: Scenario, workers: int) -> Scenario:
+def _sized(scenario: Scenario, workers: int) -> Scenario:
     """Return the scenario with this many workers, and those of the slow ranks that are among them."""
-    slow = json.loads(run.cluster.to_json()).get("stragglers", [])
+    slow = json.loads(scenario.cluster.to_json()).get("stragglers", [])
     kept = [one for one in slow if one["rank"] < workers]
-    return (run if kept == slow else _with(run, stragglers=kept)).changed(workers=workers)
+    return (scenario if kept == slow else _with(scenario, stragglers=kept)).changed(workers=workers)
 
 
-def _messages(run: Scenario, workers: int) -> int:
+def _messages(scenario: Scenario, workers: int) -> int:
     """Return about how many messages a strategy sends at most: those of a ring."""
-    buckets = len(run.trace.buckets(run.options.get("bucket_size")))
+    buckets = len(scenario.trace.buckets(scenario.options.get("bucket_size")))
     return 2 * workers * workers * buckets
 
 
-def _bound_at(run: Scenario, workers: int) -> str:
-    [result] = execute([_sized(run, workers)])
+def _bound_at(scenario: Scenario, workers: int) -> str:
+    [result] = execute([_sized(scenario, workers)])
     return bound(result) if result.critical_path else "without anything to do"
 
 
@@ -180,65 +180,65 @@ def _knee_in_words(knee: Knee) -> str:
 # ---- what if
 
 
-def _changes(run: Scenario, result: Result) -> list[Change]:
-    fields = json.loads(run.cluster.to_json())
-    able = [strategy for strategy in feasible(all_strategies(), run.cluster)[0] if strategy != run.strategy]
+def _changes(scenario: Scenario, result: Result) -> list[Change]:
+    fields = json.loads(scenario.cluster.to_json())
+    able = [strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy != scenario.strategy]
     candidates: list[tuple[str, list[Scenario], str]] = [
-        ("twice the bandwidth", [_with(run, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
-        _half_the_latency(run, fields),
-        _help_of_the_switch(run, "multicast"),
-        _help_of_the_switch(run, "aggregation"),
-        ("another strategy", [run.under(strategy) for strategy in able], ""),
-        ("the best bucket size", _bucket_sizes(run), ""),
-        _without_the_slowest(run, fields),
+        ("twice the bandwidth", [_with(scenario, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
+        _half_the_latency(scenario, fields),
+        _help_of_the_switch(scenario, "multicast"),
+        _help_of_the_switch(scenario, "aggregation"),
+        ("another strategy", [scenario.under(strategy) for strategy in able], ""),
+        ("the best bucket size", _bucket_sizes(scenario), ""),
+        _without_the_slowest(scenario, fields),
     ]
-    return [_best(what, runs, note, result) for what, runs, note in candidates]
+    return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
 
 
-def _with(run: Scenario, **fields: object) -> Scenario:
-    return run.changed(cluster=load_cluster(run.cluster, **fields))
+def _with(scenario: Scenario, **fields: object) -> Scenario:
+    return scenario.changed(cluster=load_cluster(scenario.cluster, **fields))
 
 
-def _half_the_latency(run: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
+def _half_the_latency(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
     if fields["latency"].startswith("0"):
         return "half the latency", [], "the cluster has none"
-    return "half the latency", [_with(run, latency=scaled(fields["latency"], 0.5))], ""
+    return "half the latency", [_with(scenario, latency=scaled(fields["latency"], 0.5))], ""
 
 
-def _help_of_the_switch(run: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
+def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
     """Return the best strategy that uses the switch."""
-    if kind in run.strategy.knobs:
+    if kind in scenario.strategy.knobs:
         return f"{kind} in the switch", [], "it is used already"
-    switch = json.loads(run.cluster.to_json())["switch"]
-    able = load_cluster(run.cluster, switch={**switch, kind: True})
-    changed = run.changed(cluster=able)
+    switch = json.loads(scenario.cluster.to_json())["switch"]
+    able = load_cluster(scenario.cluster, switch={**switch, kind: True})
+    changed = scenario.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
 
 
-def _bucket_sizes(run: Scenario) -> list[Scenario]:
+def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
     """Vary the bucket size, from every tensor by itself up; not where a file places existing buckets."""
-    if isinstance(run.options.get("placement"), list):
+    if isinstance(scenario.options.get("placement"), list):
         return []
-    total = json.loads(run.trace.summary())["gradient_bytes"]
-    fused = [run.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
-    return [run.changed(bucket_size=None), *fused]
+    total = json.loads(scenario.trace.summary())["gradient_bytes"]
+    fused = [scenario.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
+    return [scenario.changed(bucket_size=None), *fused]
 
 
-def _without_the_slowest(run: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
+def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
     what = "without the slowest rank"
-    slow = [one for one in fields.get("stragglers", []) if one["factor"] > 1 and one["rank"] < run.workers]
+    slow = [one for one in fields.get("stragglers", []) if one["factor"] > 1 and one["rank"] < scenario.workers]
     if slow:
         worst = max(slow, key=lambda one: one["factor"])
         others = [one for one in fields["stragglers"] if one is not worst]
-        return what, [_with(run, stragglers=others)], f"rank {worst['rank']}"
-    document = json.loads(run.trace.to_json())
+        return what, [_with(scenario, stragglers=others)], f"rank {worst['rank']}"
+    document = json.loads(scenario.trace.to_json())
     if len(document["workers"]) > 1:
         times = [_seconds(worker) for worker in document["workers"]]
         slowest = times.index(max(times))
         del document["workers"][slowest]
         trace = Trace.from_json(json.dumps(document).encode(), document["name"])
-        return what, [run.changed(trace=trace)], f"recorded rank {slowest}"
+        return what, [scenario.changed(trace=trace)], f"recorded rank {slowest}"
     return what, [], "all ranks are alike here"
 
 
@@ -247,12 +247,12 @@ def _seconds(worker: dict[str, Any]) -> float:
     return float(forward + worker.get("backward_s", 0.0) + worker.get("optimizer_s", 0.0))
 
 
-def _best(what: str, runs: Sequence[Scenario], note: str, result: Result) -> Change:
-    """Return the fastest run, without those that would take long or whose options exclude each other."""
-    quick = [run for run in runs if _messages(run, run.workers) <= _MOST_MESSAGES]
-    results = [found for run in quick for found in _result(run)]
+def _best(what: str, scenarios: Sequence[Scenario], note: str, result: Result) -> Change:
+    """Return the fastest scenario, without those that take too long or whose options exclude each other."""
+    quick = [scenario for scenario in scenarios if _messages(scenario, scenario.workers) <= _MOST_MESSAGES]
+    results = [found for scenario in quick for found in _result(scenario)]
     if not results:
-        return Change(what, None, None, note or ("too many messages to try" if runs else "no strategy can use it"))
+        return Change(what, None, None, note or ("too many messages to try" if scenarios else "no strategy can use it"))
     best_run, best = min(results, key=lambda pair: pair[1].iteration_s)
     gain = result.iteration_s / best.iteration_s if best.iteration_s > 0 else None
     if gain is not None and gain < _HARM:
@@ -262,16 +262,16 @@ def _best(what: str, runs: Sequence[Scenario], note: str, result: Result) -> Cha
     return Change(what, best.iteration_s, gain, note or _named(what, best_run, best))
 
 
-def _result(run: Scenario) -> list[tuple[Scenario, Result]]:
+def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
     try:
-        return [(run, execute([run])[0])]
+        return [(scenario, execute([scenario])[0])]
     except InvalidArgumentError:
         return []
 
 
-def _named(what: str, run: Scenario, result: Result) -> str:
+def _named(what: str, scenario: Scenario, result: Result) -> str:
     if "bucket" in what:
-        size = run.options.get("bucket_size")
+        size = scenario.options.get("bucket_size")
         if size is None:
             return "every tensor by itself"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"

@@ -15,9 +15,9 @@ Cell = Callable[[Result, "Group"], str]
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration, in the order they were asked for; the first is what others are compared with."""
+    """The scenarios of one configuration in the requested order; the others are compared with the first."""
 
-    runs: list[Scenario]
+    scenarios: list[Scenario]
     results: list[Result]
 
     def fastest_first(self) -> list[Result]:
@@ -25,13 +25,13 @@ class Group:
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
 
-def grouped(runs: Sequence[Scenario], results: Sequence[Result]) -> list[Group]:
+def grouped(scenarios: Sequence[Scenario], results: Sequence[Result]) -> list[Group]:
     """One group per workers, bandwidth and compute speed-up, in order."""
     groups: dict[tuple[int, float, float], Group] = {}
-    for run, result in zip(runs, results, strict=True):
+    for scenario, result in zip(scenarios, results, strict=True):
         key = (result.workers, result.bandwidth_bps, result.compute_speedup)
         group = groups.setdefault(key, Group([], []))
-        group.runs.append(run)
+        group.scenarios.append(scenario)
         group.results.append(result)
     return list(groups.values())
 
@@ -109,7 +109,7 @@ def named(result: Result, group: Group) -> str:
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:
     result = next((result for result in group.results if result.servers), group.results[0])
-    cluster = json.loads(group.runs[0].cluster.to_json())
+    cluster = json.loads(group.scenarios[0].cluster.to_json())
     what = [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
     if result.compute_s > 0:
         what += [f"batch {result.batch} per worker"]

@@ -24,7 +24,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
-from paceline.launch.outcomes import Reasons
+from paceline.launch.outcomes import FailureReports
 from paceline.launch.processes import Group, Starter, reap, signal_all
 from paceline.launch.recordings import Exchange
 
@@ -71,7 +71,7 @@ class Agent:
         self.pipes: list[Pipe] = []
         self.ports: Ports | None = None
         self.exchange: Exchange | None = None
-        self.reasons = Reasons()
+        self.failure_reports = FailureReports()
         self.common: dict[str, str] = {}
         self.interface = ""
         self.started = False
@@ -210,7 +210,7 @@ class Agent:
 
     def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         try:
-            with self.reasons.told_by(rank, environment) as (environ, pipe):
+            with self.failure_reports.pipe_for(rank, environment) as (environ, pipe):
                 process = self.starter.start(command, environ, pipe, one_pipe=self.job["output"] == "files")
         except OSError as error:
             raise Problem(
@@ -295,7 +295,7 @@ class Agent:
                 self._drain(pipe)
             for frame in self.exchange.frames(group.rank) if self.exchange is not None else ():
                 self.out.put(frame)
-            reason, follows = self.reasons.of(group.rank)
+            reason, follows = self.failure_reports.of(group.rank)
             ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
             self.out.put(encode(Kind.EXITED, group.rank, ended))
 

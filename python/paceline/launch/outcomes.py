@@ -89,7 +89,7 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-class Reasons:
+class FailureReports:
     """The agent's ends of the pipes through which ranks report why they failed."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Reasons:
         self._pipes: dict[int, int] = {}
 
     @contextmanager
-    def told_by(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
+    def pipe_for(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
         """Return what the rank finds in its environment, and the descriptor that it inherits. Raises OSError."""
         mine, its = os.pipe()
         os.set_blocking(mine, False)

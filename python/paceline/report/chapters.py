@@ -67,7 +67,9 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
     if chapter.shown is None:
         return None, []
     strategy, workers = chapter.shown
-    pairs = [(run, result) for group in groups for run, result in zip(group.runs, group.results, strict=True)]
+    pairs = [
+        (scenario, result) for group in groups for scenario, result in zip(group.scenarios, group.results, strict=True)
+    ]
     if strategy is not None:
         name = find_strategy(strategy).name
         pairs = [pair for pair in pairs if pair[1].strategy == name]
@@ -78,5 +80,5 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
         raise InvalidArgumentError(
             f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own"
         )
-    run, result = min(pairs, key=lambda pair: pair[1].iteration_s)
-    return result, traced(run)[1]
+    scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
+    return result, traced(scenario)[1]

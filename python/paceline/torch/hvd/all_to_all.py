@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline._core import NamedOperation
 from paceline.torch.backend.buffers import Memory, region
-from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.handles import Handle, PendingOperation
 from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import members_of
@@ -27,7 +27,7 @@ class Exchanged(NamedTuple):
     received_splits: Tensor
 
 
-def _part(members: Members, full: str, tensor: Tensor, splits: Splits) -> Part[Exchanged]:
+def _pending(members: Members, full: str, tensor: Tensor, splits: Splits) -> PendingOperation[Exchanged]:
     tensor = checked(f"'{full}'", tensor)
     sent = _splits(f"'{full}'", tensor, splits, members.size)
     memory = Memory([tensor], [])
@@ -50,7 +50,7 @@ def _part(members: Members, full: str, tensor: Tensor, splits: Splits) -> Part[E
             return Exchanged(found, torch.tensor(rows, dtype=splits.dtype, device=splits.device))
         return Exchanged(found, torch.tensor(rows, dtype=torch.int32))
 
-    return Part(operation, finish)
+    return PendingOperation(operation, finish)
 
 
 def _pair(found: Exchanged) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ class _AllToAll(torch.autograd.Function):
         ctx: Context, tensor: Tensor, splits: Splits, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         members = members_of(process_set)
-        found = members.begin("alltoall", name, lambda full: _part(members, full, tensor, splits), waits=True)()
+        found = members.begin("alltoall", name, lambda full: _pending(members, full, tensor, splits), waits=True)()
         ctx.received, ctx.rows, ctx.process_set = found.received_splits.tolist(), tensor.shape[0], process_set
         ctx.mark_non_differentiable(found.received_splits)
         return found.tensor, found.received_splits
@@ -91,7 +91,7 @@ class _AllToAll(torch.autograd.Function):
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         members = members_of(ctx.process_set)
         grad, splits = grads[0], ctx.received
-        back = members.begin("alltoall", None, lambda full: _part(members, full, grad, splits), waits=True)().tensor
+        back = members.begin("alltoall", None, lambda full: _pending(members, full, grad, splits), waits=True)().tensor
         # Rows that the splits left out went nowhere.
         rest = ctx.rows - back.shape[0]
         return torch.cat([back, back.new_zeros((rest, *back.shape[1:]))]) if rest else back, None, None, None
@@ -158,4 +158,4 @@ def alltoall_async(
         ValueError: `splits` does not fit the tensor, or this rank is not in `process_set`.
     """
     members = members_of(process_set)
-    return members.begin("alltoall", name, lambda full: _part(members, full, tensor, splits).then(_pair))
+    return members.begin("alltoall", name, lambda full: _pending(members, full, tensor, splits).then(_pair))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline._core import NamedOperation
 from paceline.torch.backend.buffers import Memory, dense_copy, region
-from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.handles import Handle, PendingOperation
 from paceline.torch.hvd.members import Members, checked, moved, on_host
 from paceline.torch.hvd.operators import Operator
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
@@ -30,11 +30,13 @@ def _begin(
             f"{list(members.ranks)}"
         )
     return members.begin(
-        "broadcast", name, lambda full: _part(members, full, tensor, root_rank, in_place=in_place), waits=waits
+        "broadcast", name, lambda full: _pending(members, full, tensor, root_rank, in_place=in_place), waits=waits
     )
 
 
-def _part(members: Members, full: str, tensor: Tensor, root_rank: int, *, in_place: bool) -> Part[Tensor]:
+def _pending(
+    members: Members, full: str, tensor: Tensor, root_rank: int, *, in_place: bool
+) -> PendingOperation[Tensor]:
     tensor = checked(f"'{full}'", tensor)
     host = on_host(tensor)
     root = members.ranks.index(root_rank)
@@ -64,7 +66,7 @@ def _part(members: Members, full: str, tensor: Tensor, root_rank: int, *, in_pla
                 tensor.copy_(host)
         return tensor
 
-    return Part(operation, finish)
+    return PendingOperation(operation, finish)
 
 
 class _Broadcast(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline._core import NamedOperation
 from paceline.torch.backend.buffers import Memory, region
-from paceline.torch.hvd.handles import Part
+from paceline.torch.hvd.handles import PendingOperation
 from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
 
 
@@ -27,7 +27,7 @@ class Gathered(NamedTuple):
         return [self.tensor[end - rows : end] for end, rows in zip(ends, self.rows, strict=True)]
 
 
-def gathered(members: Members, full: str, tensor: Tensor) -> Part[Gathered]:
+def gathered(members: Members, full: str, tensor: Tensor) -> PendingOperation[Gathered]:
     """Gather all ranks' rows. A scalar counts as one row. Other dimensions are the same on all ranks."""
     tensor = checked(f"'{full}'", tensor)
     rows = tensor if tensor.dim() else tensor.reshape(1)
@@ -49,7 +49,7 @@ def gathered(members: Members, full: str, tensor: Tensor) -> Part[Gathered]:
         shape = [sum(counts), *rows.shape[1:]]
         return Gathered(tensor_of(operation.data(), tensor.dtype, shape).to(tensor.device), counts)
 
-    return Part(operation, finish)
+    return PendingOperation(operation, finish)
 
 
 def told_by_all(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:

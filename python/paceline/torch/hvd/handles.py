@@ -15,16 +15,16 @@ U = TypeVar("U")
 
 
 @dataclass(slots=True)
-class Part(Generic[T]):
-    """One operation, and what computes its result once it has finished."""
+class PendingOperation(Generic[T]):
+    """An operation in flight, and the function that makes its result."""
 
     operation: NamedOperation
     finish: Callable[[NamedOperation], T]
 
-    def then(self, change: Callable[[T], U]) -> Part[U]:
+    def then(self, change: Callable[[T], U]) -> PendingOperation[U]:
         """Return the same operation with another result."""
         finish = self.finish
-        return Part(self.operation, lambda operation: change(finish(operation)))
+        return PendingOperation(self.operation, lambda operation: change(finish(operation)))
 
 
 class Handle(Generic[T]):
@@ -79,14 +79,18 @@ class Handle(Generic[T]):
         return f"<handle of {self.name}: {state}>"
 
 
-def single(part: Part[T]) -> Handle[T]:
+def single_handle(pending: PendingOperation[T]) -> Handle[T]:
     """Return the handle of one operation."""
-    return Handle(part.operation.name, [part.operation], lambda: part.finish(part.operation))
+    return Handle(pending.operation.name, [pending.operation], lambda: pending.finish(pending.operation))
 
 
-def together(name: str, parts: Sequence[Part[T]]) -> Handle[list[T]]:
+def grouped_handle(name: str, pendings: Sequence[PendingOperation[T]]) -> Handle[list[T]]:
     """Return the handle of several operations."""
-    return Handle(name, [part.operation for part in parts], lambda: [part.finish(part.operation) for part in parts])
+    return Handle(
+        name,
+        [pending.operation for pending in pendings],
+        lambda: [pending.finish(pending.operation) for pending in pendings],
+    )
 
 
 def _known(handle: object) -> Handle[object]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline._core import Coordinator, NamedOperation
 from paceline.torch.backend.buffers import REDUCIBLE, name_of
-from paceline.torch.hvd.handles import Handle, Part, single, together
+from paceline.torch.hvd.handles import Handle, PendingOperation, grouped_handle, single_handle
 
 T = TypeVar("T")
 SLOTS = 64
@@ -55,7 +55,7 @@ class Members:
         self,
         call: str,
         name: str | None,
-        make: Callable[[str], Part[T]],
+        make: Callable[[str], PendingOperation[T]],
         *,
         waits: bool = False,
         step: Step | None = None,
@@ -65,15 +65,15 @@ class Members:
         Raises JobError if the job has ended, and what `make` raises.
         """
         with self.naming(call, name) as full:
-            part = make(full)
-        return self.ask(name, single(part), [part.operation], waits=waits, step=step)
+            pending = make(full)
+        return self.ask(name, single_handle(pending), [pending.operation], waits=waits, step=step)
 
     def begin_group(
         self,
         call: str,
         name: str | None,
         tensors: Sequence[Tensor],
-        make: Callable[[str, Tensor], Part[T]],
+        make: Callable[[str, Tensor], PendingOperation[T]],
         *,
         waits: bool = False,
         step: Step | None = None,
@@ -86,8 +86,10 @@ class Members:
             raise ValueError(f"{call}: the list of tensors is empty; give one or more")
         with self.naming(call, name) as full:
             names = [f"{full}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
-            parts = [make(of, tensor) for of, tensor in zip(names, tensors, strict=True)]
-        return self.ask(name, together(full, parts), [part.operation for part in parts], waits=waits, step=step)
+            pendings = [make(of, tensor) for of, tensor in zip(names, tensors, strict=True)]
+        return self.ask(
+            name, grouped_handle(full, pendings), [pending.operation for pending in pendings], waits=waits, step=step
+        )
 
     @contextlib.contextmanager
     def naming(self, call: str, name: str | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from paceline._core import NamedOperation
 from paceline.torch.hvd import world
 from paceline.torch.hvd.gathering import told_by_all
-from paceline.torch.hvd.handles import Part
+from paceline.torch.hvd.handles import PendingOperation
 from paceline.torch.hvd.world import members_of
 
 
@@ -169,7 +169,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         pass
 
     members.begin(
-        "barrier", None, lambda full: Part(members.coordinator.request("barrier", full), nothing), waits=True
+        "barrier",
+        None,
+        lambda full: PendingOperation(members.coordinator.request("barrier", full), nothing),
+        waits=True,
     )()
 
 

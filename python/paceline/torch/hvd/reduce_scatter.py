@@ -14,7 +14,7 @@ from paceline._core import NamedOperation
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, region
 from paceline.torch.hvd.all_gather import allgather, grouped_allgather
 from paceline.torch.hvd.compression import Compression, Compressor
-from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.handles import Handle, PendingOperation
 from paceline.torch.hvd.members import Members, checked, on_host, tensor_of
 from paceline.torch.hvd.operators import Operator, combination, operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
@@ -33,7 +33,7 @@ class _ReduceScatterArgs:
 
     def begin(self, tensor: Tensor, name: str | None, *, waits: bool = False) -> Handle[Tensor]:
         members = members_of(self.process_set)
-        return members.begin("reducescatter", name, lambda full: self._part(members, full, tensor), waits=waits)
+        return members.begin("reducescatter", name, lambda full: self._pending(members, full, tensor), waits=waits)
 
     def begin_group(self, tensors: Sequence[Tensor], name: str | None, *, waits: bool = False) -> Handle[list[Tensor]]:
         members = members_of(self.process_set)
@@ -41,7 +41,7 @@ class _ReduceScatterArgs:
             "grouped_reducescatter",
             name,
             tensors,
-            lambda full, tensor: self._part(members, full, tensor),
+            lambda full, tensor: self._pending(members, full, tensor),
             waits=waits,
         )
 
@@ -50,7 +50,7 @@ class _ReduceScatterArgs:
         size = members_of(self.process_set).size if self.op is Operator.Sum else 1
         return self.prescale * self.postscale * size
 
-    def _part(self, members: Members, full: str, tensor: Tensor) -> Part[Tensor]:
+    def _pending(self, members: Members, full: str, tensor: Tensor) -> PendingOperation[Tensor]:
         what = f"'{full}'"
         tensor = checked(what, tensor)
         if tensor.dim() == 0:
@@ -78,7 +78,7 @@ class _ReduceScatterArgs:
                 own = torch.view_as_complex(own)
             return own.to(dtype=tensor.dtype, device=tensor.device)
 
-        return Part(operation, finish)
+        return PendingOperation(operation, finish)
 
 
 class _ReduceScatter(torch.autograd.Function):

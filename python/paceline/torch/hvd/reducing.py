@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline._core import NamedOperation
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
-from paceline.torch.hvd.handles import Handle, Part
+from paceline.torch.hvd.handles import Handle, PendingOperation
 from paceline.torch.hvd.members import Members, Step, checked, on_host
 from paceline.torch.hvd.operators import Operator, combination
 from paceline.torch.hvd.process_sets import ProcessSet
@@ -41,7 +41,11 @@ class ReduceArgs:
                 members, tensor, name, self.op, self.prescale * self.postscale, in_place=in_place, waits=waits
             )
         return members.begin(
-            "allreduce", name, lambda full: self._part(members, full, tensor, in_place=in_place), waits=waits, step=step
+            "allreduce",
+            name,
+            lambda full: self._pending(members, full, tensor, in_place=in_place),
+            waits=waits,
+            step=step,
         )
 
     def begin_group(
@@ -59,12 +63,12 @@ class ReduceArgs:
             "grouped_allreduce",
             name,
             tensors,
-            lambda full, tensor: self._part(members, full, tensor, in_place=in_place),
+            lambda full, tensor: self._pending(members, full, tensor, in_place=in_place),
             waits=waits,
             step=step,
         )
 
-    def _part(self, members: Members, full: str, tensor: Tensor, *, in_place: bool) -> Part[Tensor]:
+    def _pending(self, members: Members, full: str, tensor: Tensor, *, in_place: bool) -> PendingOperation[Tensor]:
         what = f"'{full}'"
         tensor = checked(what, tensor)
         host = on_host(tensor)
@@ -95,7 +99,7 @@ class ReduceArgs:
                     tensor.copy_(host)
             return tensor
 
-        return Part(operation, finish)
+        return PendingOperation(operation, finish)
 
 
 class AllReduce(torch.autograd.Function):
