@@ -150,17 +150,17 @@ def _claims() -> list[ClaimResult]:
             {f"NCCL2 / MPI, {label}": faster[label] for label in faster},
         ),
         ClaimResult(
-            "Its latency is lower for large messages, too, by 29 % (half of that would do).",
+            "Its latency is also lower for large messages, by 29 % (half of that suffices here).",
             1 / faster["256 MiB"] <= 1 - 0.29 / 2,
             {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
         ),
         ClaimResult(
-            "What does without gRPC beats gRPC in most configurations.",
+            "Systems without gRPC beat gRPC in most configurations.",
             sum(ratio > 1 for ratio in beaten.values()) > len(beaten) / 2,
             {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
         ),
         ClaimResult(
-            "The all-reduce decides how fast training without gRPC is.",
+            "Without gRPC, the all-reduce determines the training speed.",
             rate("CUDA-aware MPI", "resnet-50", 64) > 1.05 * rate("MPI through the host", "resnet-50", 64),
             {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
         ),

@@ -73,7 +73,7 @@ def _claims() -> list[ClaimResult]:
             {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
         ),
         ClaimResult(
-            "Under Horovod a GPU adds more than in one process.",
+            "Under Horovod each GPU contributes more throughput than in one process.",
             slopes[NCCL] > slopes[SINGLE],
             {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
         ),

@@ -181,7 +181,7 @@ def _claims() -> list[ClaimResult]:
     close = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(TENSORFLOW, gpus, 4)) for gpus in (8, 16)}
     return [
         ClaimResult(
-            "With 8 GPUs in a node scaling is worse than with 4, although fewer nodes talk.",
+            "With 8 GPUs per node scaling is worse than with 4, although fewer nodes communicate.",
             sixteen[8] < sixteen[4],
             {"Ray, 16 GPUs, 4 a node, /s": sixteen[4], "8 a node, /s": sixteen[8]},
         ),

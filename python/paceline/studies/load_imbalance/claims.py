@@ -31,7 +31,7 @@ def _linear(results: Results) -> ClaimResult:
     points = [(math.log2(gpus), _communication(results, gpus)) for gpus in GPUS]
     correlation = _correlation(points)
     return ClaimResult(
-        "Communication grows nearly linearly with every doubling of the GPUs; computation stays as it is.",
+        "Communication grows nearly linearly with every doubling of the GPUs; computation stays constant.",
         correlation >= _LINEAR,
         {"correlation": correlation, **{f"{gpus} GPUs, ms": _communication(results, gpus) for gpus in (6, LARGEST)}},
     )

@@ -36,7 +36,7 @@ def _close() -> Claim:
         holds = all((spread[model] <= 0.12) != (model == "vgg-16") for model in MODELS)
         return holds, {f"spread, {TITLES[model]}": value for model, value in spread.items()}
 
-    text = "Ring, multicast + aggregation and butterfly lie within some 10 % of one another, except on VGG-16."
+    text = "Ring, multicast + aggregation and butterfly are within about 10 % of each other, except on VGG-16."
     return Claim(text, grid(first), judge)
 
 
