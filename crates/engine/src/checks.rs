@@ -1,4 +1,4 @@
-//! Settings that contradict each other, or what the ranks found out about each other.
+//! Settings that contradict each other or what the ranks found out about each other.
 use super::peers::Peer;
 use crate::settings::{Settings, Transport};
 use paceline_transport::error::{Result, RunError};
@@ -31,7 +31,7 @@ pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], sh
     }
 }
 
-/// What gRPC does without, and what only gRPC does.
+/// Rejects settings that have no effect with or without gRPC.
 pub(super) fn check_grpc(settings: &Settings) -> Result<()> {
     let transport = settings.transport;
     let without = |knob: &str| {
@@ -47,7 +47,7 @@ pub(super) fn check_grpc(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Streams are those of sockets, and there are none.
+/// Rejects several streams where no rank uses TCP.
 pub(super) fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], shared_with: &[bool]) -> Result<()> {
     let together = hosts.iter().all(|host| *host == hosts[0]);
     let all_shared = (0..hosts.len()).all(|peer| peer == rank as usize || shared_with[peer]);

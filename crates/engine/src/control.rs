@@ -1,4 +1,4 @@
-//! What the monitors of two ranks say to each other: short messages, a length before each.
+//! What the monitors of two ranks send to each other: short messages, each after its length.
 use std::io::{self, ErrorKind, Read, Write};
 
 use serde::{Deserialize, Serialize};
@@ -12,26 +12,26 @@ use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The sender leaves; of each communicator, how many operations it has called. Who went before it, if anybody:
-    /// that may be why.
+    /// The sender leaves. Says how many operations of each communicator it has called, and which rank left before it,
+    /// if any: that may be the reason.
     Bye { called: Vec<(u32, u32)>, after: Option<Departure> },
-    /// A communicator cannot go on.
+    /// A communicator has failed.
     Abort { group: u32, why: String },
-    /// How far are you with this operation?
+    /// Asks how far the receiver is with this operation.
     Ask { group: u32, seq: u32 },
-    /// So far.
+    /// The answer to [`Self::Ask`].
     Tell { group: u32, seq: u32, answer: Answer },
     /// The coordinator of a communicator has begun a cycle.
     Invite { group: u32, cycle: u64 },
-    /// To a server: the workers have begun this.
+    /// To a server: an all-reduce that the workers have begun.
     Serve(Order),
-    /// Are you there? Asked about sends and receives, which have no common number.
+    /// Asks for any answer: sends and receives have no number in common to ask about.
     Ping,
-    /// Yes.
+    /// The answer.
     Pong,
 }
 
-/// Who is not there any more, and how it went: "has left the job", or how it died.
+/// A rank that is gone, and how: "has left the job", or how it died.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Departure {
     pub rank: u32,
@@ -44,7 +44,7 @@ impl Departure {
     }
 }
 
-/// A control connection: over TCP, or to the thread that speaks gRPC. Nothing blocks.
+/// A control connection: over TCP, or to the gRPC thread. Never blocks.
 pub(super) struct Control {
     pub socket: Socket,
     incoming: Vec<u8>,
@@ -64,7 +64,7 @@ impl Control {
         self.flush()
     }
 
-    /// Whether something waits for room.
+    /// Whether bytes wait for room.
     pub fn full(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -85,7 +85,7 @@ impl Control {
         Ok(())
     }
 
-    /// The messages that have come, and whether the connection has ended.
+    /// The messages that have arrived, and whether the connection has ended.
     pub fn receive(&mut self) -> (Vec<Message>, Option<String>) {
         let mut end = None;
         let mut buffer = [0; 4096];

@@ -1,9 +1,9 @@
-//! Two ranks that wait for each other on one core, while they could have one each.
+//! Separates two ranks that wait for each other on one core although each could have its own.
 //!
-//! The scheduler does not part two threads that both look busy if another program is on the other core: each exchange then
-//! costs two changes of threads (110 us instead of 4 for 4 KiB). MPI binds ranks to cores; we do not, because what a
-//! rank starts, data loaders for example, would be bound with it. Instead every rank that waits says on which core it
-//! does, and one that finds a peer on its own core moves once, after which it may run anywhere again.
+//! The scheduler does not separate two threads that both look busy if another program runs on the other core. Each
+//! exchange then costs two thread switches (110 us instead of 4 for 4 KiB). MPI binds ranks to cores. Paceline does
+//! not, because what a rank starts, such as data loaders, would be bound with it. Instead every waiting rank publishes
+//! its core. A rank that finds a peer on its own core moves once and may run anywhere afterwards.
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 use paceline_transport::shm::Segment;
 
-/// Not more often than this: a move costs some microseconds, and the scheduler may have its reasons.
+/// Shortest time between two moves: a move costs some microseconds, and the scheduler may have its reasons.
 const EVERY: Duration = Duration::from_millis(5);
-/// After so long of waiting.
+/// How long a rank waits before it looks.
 const AFTER: Duration = Duration::from_micros(30);
 
-/// Binds a thread, or this one, to a core.
+/// Binds the given thread, or the current one, to a core.
 pub fn pin(thread: Option<rustix::process::Pid>, core: usize) -> std::io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
@@ -31,7 +31,7 @@ pub fn pin(thread: Option<rustix::process::Pid>, core: usize) -> std::io::Result
 /// Where the ranks of this host wait.
 pub(super) struct CorePlacement {
     own: Arc<Segment>,
-    /// The segments of the lower ranks on the host: the higher of two moves.
+    /// The segments of the lower ranks on the host: the higher rank of two moves.
     lower: Vec<Arc<Segment>>,
     others: Vec<Arc<Segment>>,
     moved: Mutex<Option<Instant>>,
@@ -43,7 +43,7 @@ impl CorePlacement {
         CorePlacement { own, lower, others, moved: Mutex::new(None) }
     }
 
-    /// Called again and again while waiting.
+    /// Called repeatedly while waiting.
     pub fn look(&self, waited: Duration) {
         if waited < AFTER || self.others.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl CorePlacement {
         }
     }
 
-    /// It waits no longer.
+    /// Called when the wait has ended.
     pub fn leave(&self) {
         if self.own.waits_on().load(Ordering::Relaxed) != 0 {
             self.own.waits_on().store(0, Ordering::Relaxed);

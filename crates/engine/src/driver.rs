@@ -1,4 +1,4 @@
-//! Driving the executor: progress, then spinning, then giving up the core, then sleep.
+//! Drives the executor: progress, then spinning, then yielding the core, then sleep.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,50 +16,50 @@ use paceline_executor::timeline::Timeline;
 use paceline_transport::error::RunError;
 use paceline_transport::shm::Waker;
 
-/// How a thread waits that finds nothing to do.
+/// How a thread waits when it finds nothing to do.
 #[derive(Clone, Copy)]
 struct Backoff {
-    /// So long it looks again and again, with a pause of the processor between.
+    /// How long it spins, with a pause instruction between checks.
     spin: Duration,
-    /// Until then it offers the core to others between looks; then it sleeps.
+    /// Until then it yields the core between checks; afterwards it sleeps.
     offer: Duration,
-    /// Looks before the clock is asked.
+    /// Checks between two readings of the clock.
     looks: u32,
-    /// Looks after which fragments are put aside that nobody wants yet and that block others: mostly they are wanted a
-    /// moment later, and the copy would have been for nothing.
+    /// Checks after which fragments that no operation expects yet, and that block others, are queued as unexpected.
+    /// Most are expected a moment later, and the copy would be wasted.
     unexpected: u32,
 }
 
-/// A caller that has a core for itself.
+/// A caller with a core of its own.
 ///
-/// The second phase is as long as others may keep the core of the rank that is waited for. Whoever sleeps earlier has to be
-/// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1 ms
-/// took 340 us for 4 KiB instead of 7.
+/// The second phase is as long as others may keep the core of the awaited rank. A rank that sleeps earlier has to be
+/// woken, and while it wakes the other falls asleep: with another program on the cores, two ranks that sleep after 0.1
+/// ms took 340 us for 4 KiB instead of 7.
 const ALONE: Backoff =
     Backoff { spin: Duration::from_micros(50), offer: Duration::from_millis(10), looks: 4, unexpected: 100 };
-/// More ranks than cores: a peer that is waited for may need this very core.
+/// More ranks than cores: the awaited peer may need this core.
 const CROWDED: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::from_millis(10), looks: 4, unexpected: 30 };
-/// The progress thread, which shares its core with the training.
+/// The progress thread, which shares its core with training.
 const BACKGROUND: Backoff =
     Backoff { spin: Duration::from_micros(5), offer: Duration::from_millis(1), looks: 4, unexpected: 20 };
-/// Under a real-time policy, offering the core lets nobody run but threads of the same priority: not the kernel's, which
-/// deliver what is waited for. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
+/// Under a real-time policy, yielding lets only threads of the same priority run, not those of the kernel that deliver
+/// the data. 8 ranks on 2 cores that did so spent a third of the cores' time on it.
 const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, unexpected: 2 };
-/// After so long without progress, fragments are put aside whatever is held already.
+/// After this long without progress, fragments are queued as unexpected however many are queued already.
 const FORCE_UNEXPECTED: Duration = Duration::from_secs(1);
-/// How long whoever leaves waits until all that it sent is on its way.
+/// How long a leaving rank waits until everything it sent is out.
 const LEAVING: Duration = Duration::from_secs(5);
 /// The longest sleep: wakers and sockets end it earlier; this bounds the cost of a lost event.
 const NAP: Duration = Duration::from_millis(500);
 
-/// The executor, and who drives it: a caller that waits, or the progress thread. All others sleep.
+/// The executor and the thread that drives it: a waiting caller or the progress thread. All others sleep.
 pub(super) struct Driver {
     core: Mutex<Executor>,
     ledger: Arc<Ledger>,
     monitor: Arc<Monitor>,
     timeline: Arc<Timeline>,
     placement: CorePlacement,
-    /// Peers on this host use it to wake this rank.
+    /// Used by peers on this host to wake this rank.
     waker: Waker,
     /// Callers that sleep because another thread drives.
     parked: AtomicUsize,
@@ -68,27 +68,27 @@ pub(super) struct Driver {
     /// The progress thread has something to do; it sleeps on this.
     wanted: Mutex<bool>,
     kick: Condvar,
-    /// Something that belongs to no operation any more waits for room in a socket.
+    /// Data that belongs to no operation any more waits for room in a socket.
     unflushed: AtomicBool,
-    /// Turns of whoever drives; counted by it alone.
+    /// Turns of the driving thread, counted only by it.
     looks: AtomicU64,
     closing: AtomicBool,
     /// Kernel thread id of the progress thread; 0 until it has started.
     progress_thread: AtomicI32,
     host: Host,
-    /// It has left the job.
+    /// This rank has left the job.
     left: Mutex<bool>,
     gone: Condvar,
 }
 
-/// What decides how a thread waits.
+/// Decides how a thread waits.
 #[derive(Clone, Copy)]
 pub(super) struct Host {
     /// More ranks on this host than cores.
     pub crowded: bool,
     /// This process was started under a real-time scheduling policy.
     pub real_time: bool,
-    /// Only the progress thread drives, because only it may call MPI (`MPI_THREAD_FUNNELED`).
+    /// Only the progress thread drives, because no other may call MPI (`MPI_THREAD_FUNNELED`).
     pub funneled: bool,
 }
 
@@ -120,31 +120,31 @@ impl Driver {
         }
     }
 
-    /// The executor, as soon as nobody drives it.
+    /// The executor, as soon as no thread drives it.
     pub fn core(&self) -> MutexGuard<'_, Executor> {
         self.core.lock()
     }
 
-    /// Whether the job is being left, or was.
+    /// Whether this rank is leaving the job or has left it.
     pub fn closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Something new is in the ledger: whoever drives and sleeps is woken.
+    /// Wakes the driving thread if it sleeps: the ledger has something new.
     pub fn announce(&self) {
         self.ledger.mark_news();
         self.waker.wake();
     }
 
-    /// From now on the progress thread runs on this core alone.
+    /// Restricts the progress thread to this core.
     pub fn pin_progress_thread(&self, core: usize) -> std::io::Result<()> {
         let number = self.progress_thread.load(Ordering::SeqCst);
         pin(rustix::process::Pid::from_raw(number), core)
     }
 
-    /// Waits until nothing of a group that has failed is touched any more.
+    /// Waits until the memory of a failed group is no longer touched.
     pub fn let_go_of(&self, group: u32, error: &RunError) {
-        // Whoever drives sees the alarm within a moment, and goes on with other things; if nobody drives, it is done here. The
+        // A driving thread sees the alarm within a moment and continues. If none drives, the alarm is handled here. The
         // offload library may be stuck.
         let until = Instant::now() + STUCK;
         while !self.host.funneled || Instant::now() < until {
@@ -157,7 +157,7 @@ impl Driver {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        // It has taken the alarm; what it does with it ends before its next look.
+        // The driver has taken the alarm; it finishes with it before its next look.
         let looks = self.looks.load(Ordering::SeqCst);
         while self.core.is_locked() && self.looks.load(Ordering::SeqCst) < looks + 2 {
             if self.host.funneled && Instant::now() > until {
@@ -168,12 +168,12 @@ impl Driver {
         }
     }
 
-    /// Waits until the operation is over; `false` at the time limit.
+    /// Waits until the operation is complete; `false` at the time limit.
     pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         self.wait_with(self.backoff(), handle, until)
     }
 
-    /// Likewise, as the progress thread waits.
+    /// As `wait`, with the phases of the progress thread.
     pub fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         self.wait_with(self.in_background(), handle, until)
     }
@@ -199,7 +199,7 @@ impl Driver {
                 None => {
                     self.park(handle, until);
                     if handle.done() {
-                        // Whoever drove may have handed over to us, who have nothing more to wait for.
+                        // The previous driver may have handed over to this thread, which has nothing more to wait for.
                         self.hand_over();
                         return true;
                     }
@@ -208,7 +208,7 @@ impl Driver {
         }
     }
 
-    /// Waits while the progress thread drives, which alone may.
+    /// Waits while the progress thread drives, because no other may.
     fn wait_for_driver(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         let mut seen = (self.looks.load(Ordering::Relaxed), Instant::now());
         loop {
@@ -236,8 +236,8 @@ impl Driver {
         }
     }
 
-    /// The progress thread has not come back from the library, which waits for a rank that will not come (there is no
-    /// other way to make a communicator): what has failed, fails here.
+    /// The progress thread is stuck in the library, which waits for a rank that will not come: a communicator can only
+    /// be created that way. What has failed is reported from here.
     fn fail_in_place_of_driver(&self, handle: &Arc<Handle>) {
         let operations = self.ledger.operations();
         let has = |group: &&GroupOperations| group.in_flight.iter().any(|waiting| Arc::ptr_eq(&waiting.handle, handle));
@@ -246,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// How whoever drives waits at this moment, unless it knows.
+    /// How a driving thread waits now, unless the caller decides.
     fn backoff(&self) -> Backoff {
         match (self.host.real_time, self.host.crowded, self.host.funneled && self.parked.load(Ordering::Relaxed) == 0) {
             (true, ..) => REAL_TIME,
@@ -264,7 +264,7 @@ impl Driver {
     fn park(&self, handle: &Handle, until: Option<Instant>) {
         let mut turn = self.turn.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
-        // Whoever drives notifies under this lock after it has let go of the core, or ended an operation.
+        // The driver notifies under this lock after it has released the core or ended an operation.
         let free = !self.core.is_locked();
         if !free && !handle.done() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
@@ -274,12 +274,12 @@ impl Driver {
         drop(turn);
     }
 
-    /// Whether somebody is to drive. The last fragment of an operation may wait for room when the operation is over.
+    /// Whether a thread should drive. The last fragment of a complete operation may still wait for room.
     fn busy(&self) -> bool {
         self.unflushed.load(Ordering::SeqCst) || self.ledger.operations().in_flight()
     }
 
-    /// After having let go of the core: another caller takes it, or the progress thread, if there is something to do.
+    /// Called after releasing the core: another caller takes over, or the progress thread if there is work.
     fn hand_over(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
             let _turn = self.turn.lock();
@@ -316,7 +316,7 @@ impl Driver {
                 }
                 return;
             }
-            // If a caller drives, it hands over when it leaves.
+            // A driving caller hands over when it leaves.
             if let Some(core) = self.core.try_lock() {
                 let over = || self.closing.load(Ordering::Relaxed) || !self.busy();
                 self.drive(core, self.in_background(), None, over);
@@ -326,7 +326,7 @@ impl Driver {
         }
     }
 
-    /// Drives until `over`, or the time limit.
+    /// Drives until `over` is true or the time limit.
     fn drive(
         &self,
         mut core: MutexGuard<'_, Executor>,
@@ -337,7 +337,7 @@ impl Driver {
         let mut idle = 0u32;
         let mut since = Instant::now();
         loop {
-            // Whether somebody waits for the progress thread changes while it drives.
+            // Whether a caller waits for the progress thread changes while it drives.
             let backoff = if self.host.funneled { self.backoff() } else { backoff };
             let moved = self.turn_once(&mut core);
             if over() {
@@ -372,14 +372,14 @@ impl Driver {
                 }
                 std::thread::yield_now();
             } else {
-                // The clock may come here before so many looks were made: where offering the core takes long.
+                // Where yielding takes long, the clock gets here before the checks are counted.
                 if core.queue_unexpected(false) {
                     (idle, core.stuck_since) = (0, None);
                     continue;
                 }
                 let stuck = now - *core.stuck_since.get_or_insert(since);
                 if stuck > FORCE_UNEXPECTED && core.queue_unexpected(true) {
-                    // All that is in the way, not one fragment a second.
+                    // Everything that blocks is queued, not one fragment a second.
                     while !self.turn_once(&mut core) && !over() && core.queue_unexpected(true) {}
                     idle = 0;
                     continue;
@@ -392,14 +392,14 @@ impl Driver {
                 if self.sleep(&mut core, nap, &over) {
                     return;
                 }
-                // What woke us is mostly one fragment of several: look a little before sleeping again. Unless nothing
-                // can have woken us, and this is one of many short sleeps.
+                // What woke this thread is usually one fragment of several: spin a little before sleeping again. Not if
+                // nothing can have woken it, and this is one of many short sleeps.
                 idle = if core.wires().must_look() { backoff.looks + 1 } else { 0 };
             }
         }
     }
 
-    /// One look at everything; whether anything moved.
+    /// One turn of everything; returns whether anything moved.
     fn turn_once(&self, core: &mut Executor) -> bool {
         let mut moved = false;
         self.looks.store(self.looks.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -449,7 +449,8 @@ impl Driver {
         }
     }
 
-    /// Sleeps until a peer wakes this rank, a socket is ready or the time is up. Returns whether `over` became true before.
+    /// Sleeps until a peer wakes this rank, a socket is ready or the time is up. Returns whether `over` became true
+    /// first.
     fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
         self.waker.about_to_sleep();
         if self.turn_once(core) || over() {
@@ -467,7 +468,7 @@ impl Driver {
         false
     }
 
-    /// Leaves the job; `false` if that was done before.
+    /// Leaves the job; `false` if this rank had left before.
     pub fn close(&self) -> bool {
         if self.closing.swap(true, Ordering::SeqCst) {
             return false;
@@ -489,9 +490,9 @@ impl Driver {
         self.changed.notify_all();
     }
 
-    /// Ends what is in flight and the connections, on a thread that may drive.
+    /// Ends operations and connections, on a thread that may drive.
     fn leave(&self) {
-        // Whoever drives sees `closing` and lets go.
+        // The driver sees `closing` and releases the core.
         let mut core = self.core.lock();
         self.read_ledger(&mut core);
         let until = Instant::now() + LEAVING;
@@ -504,7 +505,7 @@ impl Driver {
         self.settle(&mut core);
         // Connections and shared memory end here, not when the last reference to the engine does.
         let whole = !self.ledger.operations().troubled;
-        // Who is funneled is so by MPI.
+        // Only MPI requires a single driving thread.
         if core.wires().disconnect(whole) && self.host.funneled && whole {
             paceline_mpi::left();
         }

@@ -1,9 +1,9 @@
 //! The thread that owns the control connections.
 //!
-//! A rank that dies closes its connections: every other rank learns it at once and by itself. One that leaves says
-//! goodbye first, with how many operations it has called, so that others know what will never come. One that is
-//! stopped, or whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called
-//! the operation yet. Nobody is asked anything while operations move.
+//! A rank that dies closes its connections, so every other rank learns of it at once. A rank that leaves sends a
+//! goodbye with the number of operations it has called, so that others know what will never come. A stopped rank, or
+//! one whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called the
+//! operation yet. No rank is asked while operations move.
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use super::peers::{Peer, describe};
 use super::settings::Settings;
 use paceline_transport::error::RunError;
 
-/// How often the ledger is looked at while something is in flight, and how often a rank is asked.
+/// How often the ledger is checked while something is in flight, and how often a rank is asked.
 const TICK: Duration = Duration::from_millis(250);
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// While nothing is in flight: how long it can take until it is seen that something is.
+/// How often it is checked while nothing is in flight.
 const IDLE: Duration = Duration::from_secs(1);
-/// A stall is reported after this, or a third of the time limit, and again whenever it has lasted twice as long.
+/// A stall is reported after this or a third of the time limit, and again each time it has lasted twice as long.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// What a rank that left had sent before may still be on its way.
+/// Time for what a rank sent before it left to arrive.
 const GRACE: Duration = Duration::from_secs(2);
-/// An answer older than this is none.
+/// Older answers count as missing.
 const STALE: Duration = Duration::from_secs(3);
 
 /// What other threads use of it.
@@ -58,13 +58,13 @@ impl Monitor {
         let _ = rustix::io::write(&self.wake_pipe.1, &[1]);
     }
 
-    /// Tells the others of a group that it has failed here.
+    /// Tells the other ranks of a group that it has failed here.
     pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
         let why = error.to_string();
         self.post(ranks.iter().map(|&rank| MonitorCommand::Send(rank, Message::Abort { group, why: why.clone() })));
     }
 
-    /// Tells servers what the workers have begun.
+    /// Tells servers which all-reduce the workers have begun.
     pub fn order(&self, servers: &[u32], order: &Order) {
         self.post(servers.iter().map(|&rank| MonitorCommand::Send(rank, Message::Serve(order.clone()))));
     }
@@ -83,7 +83,7 @@ impl Monitor {
     }
 }
 
-/// What is known of a rank.
+/// What is known about a rank.
 enum PeerState {
     Here,
     /// It said goodbye; how many operations of each communicator it had called.
@@ -91,13 +91,13 @@ enum PeerState {
     Dead(String),
 }
 
-/// The thread: what it knows of the other ranks, and whom it tells.
+/// The thread's state: what it knows about the other ranks, and what it has told them.
 pub(super) struct FailureDetector {
     rank: u32,
     peers: Arc<[Peer]>,
-    /// Ranks that train; behind them come those that help.
+    /// Ranks that train; servers and the switch follow them.
     workers: u32,
-    /// Of the job: silence after which an operation fails.
+    /// The job's time limit: silence after which an operation fails.
     timeout: Duration,
     ledger: Arc<Ledger>,
     driver: Arc<Driver>,
@@ -108,7 +108,7 @@ pub(super) struct FailureDetector {
     last_heard: Vec<Option<Instant>>,
     /// Data connections that broke while the control connection did not.
     lost: Vec<(u32, String, Instant)>,
-    /// Who went first, and how: others go because of it, and their goodbyes may come before its own.
+    /// Which rank went first, and how: others go because of it, and their goodbyes may arrive before its own.
     first: Option<Departure>,
 }
 
@@ -173,7 +173,7 @@ impl FailureDetector {
 
     fn send(&mut self, rank: u32, message: &Message) {
         if let Some(control) = &mut self.controls[rank as usize] {
-            // A connection that is broken is noticed when it is read.
+            // A broken connection is noticed when it is read.
             let _ = control.send(message);
         }
     }
@@ -220,7 +220,7 @@ impl FailureDetector {
     fn handle(&mut self, rank: u32, message: Message) {
         match message {
             Message::Bye { called, after } => {
-                // What a peer says is looked at before it is used.
+                // Checks what a peer sends before it is used.
                 let after = after.filter(|first| (first.rank as usize) < self.states.len());
                 self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
                 self.states[rank as usize] = PeerState::Left(called.into_iter().collect());
@@ -238,7 +238,7 @@ impl FailureDetector {
             Message::Abort { group, why } => self.fail(group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
                 let (answer, failed) = self.ledger.operations().answer(group, seq, rank);
-                // Who asks has not been told, perhaps because it made the group after it had failed here.
+                // The asking rank has not been told, perhaps because it made the group after the group had failed here.
                 let reply = match (answer, failed) {
                     (Answer::Later(..) | Answer::InFlight(..), Some(error)) => {
                         Message::Abort { group, why: error.to_string() }
@@ -261,7 +261,7 @@ impl FailureDetector {
         }
     }
 
-    /// A rank has died: the communicators it was in cannot go on.
+    /// A rank has died: its communicators fail.
     fn bury(&self, rank: u32) {
         let PeerState::Dead(how) = &self.states[rank as usize] else { return };
         let failures: Vec<_> = {
@@ -278,11 +278,11 @@ impl FailureDetector {
         }
     }
 
-    /// A group cannot go on: whoever drives ends its operations.
+    /// A group has failed: the driving thread ends its operations.
     fn fail(&self, group: u32, error: &RunError) {
         if self.ledger.fail(group, error) {
             self.driver.announce();
-            // Nobody may drive at the moment, and somebody sleep until it ends.
+            // Perhaps no thread drives now, and a caller sleeps until the operation ends.
             self.driver.wake_progress_thread();
         }
     }
@@ -294,7 +294,7 @@ impl FailureDetector {
         }
     }
 
-    /// Looks for operations that do not move, asks those who keep them waiting, reports, and gives up.
+    /// Finds operations that do not move, asks the ranks they wait for, reports, and gives up at the time limit.
     fn inspect(&mut self) {
         let now = Instant::now();
         let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
@@ -303,7 +303,7 @@ impl FailureDetector {
             let Operations { groups, .. } = &mut *operations;
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
                 let ranks = group.ranks.clone();
-                // Later ones wait for the oldest; sends and receives are independent of each other.
+                // Later operations wait for the oldest; sends and receives are independent of each other.
                 let mut first = true;
                 for waiting in &mut group.in_flight {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {
@@ -349,7 +349,7 @@ impl FailureDetector {
         let stalled = now - waiting.moved.0;
         let peers = &self.peers;
         let what = waiting.describe();
-        // Who leaves or dies loses its connections, too; that is told below, or has been.
+        // A rank that leaves or dies loses its data connections, too; that is reported elsewhere.
         let here = |rank: u32| matches!(self.states[rank as usize], PeerState::Here);
         let broken = |(r, _, at): &&(u32, String, Instant)| others.contains(r) && here(*r) && now - *at > GRACE;
         if let Some((rank, why, _)) = self.lost.iter().find(broken) {
@@ -357,11 +357,11 @@ impl FailureDetector {
             return Finding::Fail(RunError::Failed(text));
         }
         let gone = |&&rank: &&u32| matches!(self.states[rank as usize], PeerState::Left(_));
-        // A receive from anybody can still be satisfied by whoever is left.
+        // A receive from any rank can still be satisfied by one that is left.
         let hopeless =
             waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
         for &rank in others {
-            // It died before this communicator was made; else `bury` has failed it.
+            // It died before this communicator was made; otherwise `bury` has failed it.
             if let PeerState::Dead(how) = &self.states[rank as usize] {
                 let text = format!("{} died: {how}; {what} waited for it", peers[rank as usize].describe());
                 return Finding::Fail(RunError::Failed(text));
@@ -378,7 +378,7 @@ impl FailureDetector {
         if stalled < ASK_EVERY.min(waiting.timeout / 4) {
             return Finding::Fine;
         }
-        // Whoever has not been asked cannot be called silent.
+        // A rank that has not been asked cannot count as silent.
         if waiting.asked.is_none() {
             waiting.asked = Some(now);
             return Finding::Ask;
@@ -417,8 +417,8 @@ impl FailureDetector {
         )))
     }
 
-    /// How long an operation may stall. One that waits longer than others do, for ranks that are busy elsewhere (a planned
-    /// gradient), does not for a rank that has not answered either: that is stopped.
+    /// How long an operation may stall. Some wait longer, for ranks that are busy elsewhere (a planned gradient), but
+    /// not for a rank that does not answer: that one is stopped.
     fn limit(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> Duration {
         let usual = self.timeout;
         let mute = |rank: &&u32| self.last_heard[**rank as usize].is_none_or(|at| now - at >= usual);
@@ -426,14 +426,14 @@ impl FailureDetector {
         if stopped { usual } else { waiting.timeout }
     }
 
-    /// Why some ranks cannot go on when one of them has left: whoever of them went first.
+    /// Why some ranks cannot continue when one has left: the rank that went first.
     fn departure(&self, rank: u32, ranks: &[u32], peers: &[Peer]) -> String {
         let first = self.first.clone().filter(|first| ranks.contains(&first.rank));
         let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
         format!("{} {how}", peers[rank as usize].describe())
     }
 
-    /// Who keeps an operation waiting, and how.
+    /// Which ranks an operation waits for, and how far they are.
     fn blame(&self, waiting: &InFlight, others: &[u32], peers: &[Peer], now: Instant) -> String {
         let (mut silent, mut absent, mut here) = (Vec::new(), Vec::new(), Vec::new());
         for &rank in others {

@@ -1,4 +1,4 @@
-//! What the ranks tell each other before they connect: who and where they are, and what all must have been told alike.
+//! What the ranks tell each other before they connect: their addresses, and the settings that must be equal.
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -10,24 +10,24 @@ use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Port;
 
-/// What gives every rank what all of them called it with, in rank order. Called three times.
+/// Gives every rank the values that all of them called it with, in rank order. Called three times.
 pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Introduction {
     pub(super) peer: Peer,
-    /// Equal for processes that can open each other's memory, if they belong to one user.
+    /// Equal for processes that can open each other's memory if they belong to one user.
     pub(super) machine: String,
     pub(super) address: std::net::SocketAddr,
     pub(super) job: [u8; 16],
-    /// The time there, in nanoseconds.
+    /// The time at that rank, in nanoseconds.
     pub(super) clock: u64,
     pub(super) version: String,
-    /// What all ranks must have been told alike.
+    /// Settings that must be equal on all ranks.
     pub(super) settings: Map<String, Value>,
-    /// How it is called over gRPC.
+    /// Its address for gRPC.
     pub(super) grpc: Option<grpc::Offer>,
-    /// What it can send and receive at once as a multicast: payload of a datagram, bytes until they are received.
+    /// What it can send and receive at once by multicast: payload of a datagram, bytes that the system buffers.
     pub(super) multicast: Option<(usize, usize)>,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn introduce(
     Ok(all)
 }
 
-/// What all ranks must have been told alike, in the words in which it was told.
+/// The settings that must be equal on all ranks, as the user wrote them.
 fn told(settings: &Settings) -> Map<String, Value> {
     let multicast = settings.multicast.map(|address| address.to_string());
     let Value::Object(told) = json!({
@@ -134,8 +134,8 @@ fn differences(theirs: &Map<String, Value>, ours: &Map<String, Value>) -> String
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// This boot of this machine, the namespace in which a process number means something, and that of its network: where
-/// ranks of one machine have networks of their own, they are meant to use them (`paceline emulate`).
+/// Identifies this boot of this machine, its process namespace and its network namespace. Ranks of one machine with
+/// separate networks are meant to use them (`paceline emulate`).
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What callers, the thread that drives and the failure detector share: operations not yet begun, a ledger of those in
-//! flight, and what has become of the others. It knows no threads.
+//! What callers, the driving thread and the failure detector share: operations not yet begun, those in flight, and what
+//! became of the others. It knows nothing of threads.
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use paceline_transport::header::Signature;
 /// Past operations that a rank remembers, to tell others what it called.
 const REMEMBERED: usize = 512;
 
-/// For the executor, in the order of the calls.
+/// For the executor, in call order.
 pub(super) enum Command {
     Begin(u32, OperationSpec),
     Group {
@@ -39,12 +39,12 @@ pub(super) enum Command {
 
 /// An operation in flight.
 pub(super) struct InFlight {
-    /// None: a send or receive.
+    /// `None`: a send or receive.
     pub seq: Option<u32>,
     pub signature: Signature,
     /// The user's name of the tensors.
     pub label: String,
-    /// Of a send or receive, the rank of the job that it waits for.
+    /// For a send or receive, the rank of the job that it waits for.
     pub peer: Option<u32>,
     pub timeout: Duration,
     pub handle: Arc<Handle>,
@@ -52,7 +52,7 @@ pub(super) struct InFlight {
     pub moved: (Instant, u64),
     pub asked: Option<Instant>,
     pub reported: Option<Duration>,
-    /// What others told of it, by rank of the job.
+    /// What others said about it, by rank of the job.
     pub answers: HashMap<u32, Answer>,
 }
 
@@ -74,11 +74,11 @@ impl InFlight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// It has not called it; it has called so many of the communicator's, and this is what it waits in elsewhere.
+    /// It has not called the operation. It has called this many of the communicator's, and waits in this one elsewhere.
     Later(u32, Option<String>),
-    /// It waits, too; how it describes it, and the digest of its plan.
+    /// It waits, too; its description of the operation, and the digest of its plan.
     InFlight(String, u32),
-    /// It is over there; likewise.
+    /// The operation is complete there; description and digest as above.
     Past(String, u32),
 }
 
@@ -97,7 +97,7 @@ impl GroupOperations {
         GroupOperations { ranks, name, next: 0, in_flight: VecDeque::new(), recent: VecDeque::new(), failed: None }
     }
 
-    /// What this rank knows of an operation.
+    /// What this rank knows about an operation.
     pub fn answer(&self, seq: u32) -> Answer {
         if seq >= self.next {
             return Answer::Later(self.next, None);
@@ -111,7 +111,7 @@ impl GroupOperations {
         }
     }
 
-    /// An operation is over.
+    /// An operation has completed.
     pub fn complete(&mut self, seq: Option<u32>, handle: &Arc<Handle>) {
         let same = |w: &InFlight| Arc::ptr_eq(&w.handle, handle);
         let Some(index) = self.in_flight.iter().position(same) else { return };
@@ -135,14 +135,14 @@ impl GroupOperations {
 pub(super) struct Operations {
     pub inbox: Vec<Command>,
     pub groups: HashMap<u32, GroupOperations>,
-    /// Failures for the thread that drives: group, error.
+    /// Failures for the driving thread: group, error.
     pub alarms: Vec<(u32, RunError)>,
-    /// Some group has failed.
+    /// A group has failed.
     pub troubled: bool,
 }
 
 impl Operations {
-    /// Marks a group as failed; whether it was not yet.
+    /// Marks a group as failed; returns whether it was not failed before.
     pub fn fail(&mut self, group: u32, error: &RunError) -> bool {
         let Some(operations) = self.groups.get_mut(&group) else { return false };
         if operations.failed.is_some() {
@@ -154,8 +154,9 @@ impl Operations {
         true
     }
 
-    /// How far this rank is with an operation of a group, and the error that ended the group. To a rank that waits for
-    /// one not yet called, it tells what it waits in elsewhere with that rank: they may have called different things.
+    /// How far this rank is with an operation of a group, and the error that ended the group. If the operation is not
+    /// called yet, the answer names the one in which this rank waits for the asking rank: the two may have called
+    /// different things.
     pub fn answer(&self, group: u32, seq: u32, asker: u32) -> (Answer, Option<RunError>) {
         let (answer, failed) = match self.groups.get(&group) {
             Some(group) => (group.answer(seq), group.failed.clone()),
@@ -172,15 +173,15 @@ impl Operations {
     }
 }
 
-/// The operations, and what is told of those that are over.
+/// The operations, and flags for what the driving thread has to look at.
 #[derive(Default)]
 pub(super) struct Ledger {
     operations: Mutex<Operations>,
-    /// The inbox or the alarms have something.
+    /// The inbox or the alarms hold something.
     news: AtomicBool,
     notices: Mutex<Vec<Notice>>,
     noticed: Condvar,
-    /// Owners of memory whose operations are over, for a thread that may drop them.
+    /// Owners of the memory of completed operations, for a thread that may drop them.
     deferred_drops: Mutex<Vec<Box<dyn Any + Send>>>,
     pub listeners: Mutex<Listeners>,
 }
@@ -190,7 +191,7 @@ impl Ledger {
         self.operations.lock()
     }
 
-    /// There is something in the inbox or among the alarms.
+    /// Announces something in the inbox or the alarms.
     pub fn mark_news(&self) {
         self.news.store(true, Ordering::SeqCst);
     }
@@ -199,9 +200,9 @@ impl Ledger {
         self.news.load(Ordering::SeqCst)
     }
 
-    /// Whether something is there that nobody has looked at; from now on somebody has.
+    /// Whether there is something new; clears the flag.
     pub fn take_news(&self) -> bool {
-        // Mostly there is nothing: a load costs less than a swap.
+        // Usually there is nothing, and a load costs less than a swap.
         self.news.load(Ordering::Acquire) && self.news.swap(false, Ordering::SeqCst)
     }
 
@@ -224,7 +225,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The group is destroyed. Its ranks, if operations of it were in flight.
+    /// The group is destroyed. Returns its ranks if operations of it were in flight.
     pub fn remove_group(&self, id: u32) -> Option<Vec<u32>> {
         let mut operations = self.operations();
         let mut broken = None;
@@ -233,14 +234,14 @@ impl Ledger {
                 broken = Some(group.ranks.clone());
             }
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
-            // Its number is not used again; its history would be kept for nothing.
+            // Its number is not used again, so its history is not needed.
             group.recent = VecDeque::new();
         }
         operations.inbox.push(Command::Remove(id));
         broken
     }
 
-    /// Enters an operation, for whoever drives to begin. `timeout`: the job's.
+    /// Registers an operation for the driving thread to begin. `timeout`: the job's.
     pub fn enter(
         &self,
         group: u32,
@@ -281,7 +282,7 @@ impl Ledger {
         Ok(handle)
     }
 
-    /// A group cannot go on: whether that is new. Whoever drives is to be woken.
+    /// Marks a group as failed; returns whether that is new. The caller wakes the driving thread.
     pub fn fail(&self, group: u32, error: &RunError) -> bool {
         let new = self.operations().fail(group, error);
         if new {
@@ -290,12 +291,13 @@ impl Ledger {
         new
     }
 
-    /// The ranks of a group; none if there is no such group.
+    /// The ranks of a group; empty if there is no such group.
     pub fn ranks_of(&self, group: u32) -> Vec<u32> {
         self.operations().groups.get(&group).map(|group| group.ranks.clone()).unwrap_or_default()
     }
 
-    /// Enters what the executor has ended. The groups that have failed in it, and their ranks, which are to be told.
+    /// Records what the executor has completed. Returns the groups that have failed with it, and their ranks, which
+    /// must be told.
     pub fn settle(&self, core: &mut Executor, timeline: &Timeline) -> Vec<(Failure, Vec<u32>)> {
         let (mut notices, mut failed) = (Vec::new(), Vec::new());
         {
@@ -334,7 +336,7 @@ impl Ledger {
         failed
     }
 
-    /// The next notice; none after the time, or when `closing`.
+    /// The next notice; `None` after the time, or when `closing`.
     pub fn next_notice(&self, timeout: Duration, closing: impl Fn() -> bool) -> Option<Notice> {
         let until = Instant::now() + timeout;
         let mut notices = self.notices.lock();
@@ -354,10 +356,10 @@ impl Ledger {
         std::mem::take(&mut self.deferred_drops.lock())
     }
 
-    /// The engine closes: who listens is told, and who waits for a notice is woken.
+    /// The engine closes: tells the listeners and wakes threads that wait for a notice.
     pub fn close(&self, error: &RunError) {
         self.listeners.lock().tell_all(&News::Failed(error.clone()));
-        // Whoever looks for notices has seen that it closes, or sleeps and is woken.
+        // A thread that waits for a notice has seen `closing`, or sleeps and is woken.
         drop(self.notices.lock());
         self.noticed.notify_all();
     }

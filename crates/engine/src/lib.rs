@@ -64,19 +64,19 @@ use paceline_grpc as grpc;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
 
-/// What callers and communicators use of the engine. Each part knows only those above it here.
+/// What callers and communicators use of the engine. Each part knows only those above it.
 pub struct EngineShared {
-    /// This process's.
+    /// This process's rank.
     pub rank: u32,
-    /// Of the job.
+    /// Ranks of the job.
     pub settings: Settings,
     /// The ranks of the job, in order.
     pub peers: Arc<[Peer]>,
-    /// By rank: what the host is called that it runs on; equal for ranks that share memory.
+    /// By rank: the name of its host; equal for ranks that share memory.
     pub hosts: Vec<u32>,
     /// By rank: whether its memory can be read from here.
     pub zero_copy: Vec<bool>,
-    /// What this rank did when.
+    /// The timeline of this rank.
     pub timeline: Arc<Timeline>,
     ledger: Arc<Ledger>,
     /// The failure detector's inbox.
@@ -84,13 +84,13 @@ pub struct EngineShared {
     driver: Arc<Driver>,
     orders: Arc<Orders>,
     forked: AtomicBool,
-    /// What MPI was loaded, if messages go over it.
+    /// Which MPI was loaded, if it carries messages.
     library: Option<paceline_mpi::About>,
-    /// Descriptors that a forked child must not keep open: a peer would not see this process end.
+    /// Descriptors that a forked child must not keep open: peers would not see this process end.
     sockets: Vec<i32>,
 }
 
-/// An operation that asked for it is over.
+/// An operation that asked for a notice has completed.
 #[derive(Debug)]
 pub struct Notice {
     /// The number it was submitted with.
@@ -99,11 +99,11 @@ pub struct Notice {
     pub error: Option<RunError>,
 }
 
-/// How the end of a thread's work is waited for.
+/// How the end of a thread is awaited.
 enum End {
-    /// Of a thread of this job.
+    /// A thread of this job.
     Thread(std::thread::JoinHandle<()>),
-    /// Of a thread that the process keeps; it ends with the job's work, or is stuck in the library.
+    /// A thread that the process keeps; it ends with the job's work, or is stuck in the library.
     Work(std::sync::mpsc::Receiver<()>),
 }
 
@@ -112,10 +112,10 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// This process's part of a job; closed when dropped.
 pub struct Engine {
-    /// What its threads share, and communicators with them.
+    /// What its threads and the communicators share.
     pub shared: Arc<EngineShared>,
     threads: Mutex<Vec<End>>,
-    /// The thread that speaks gRPC, if one does.
+    /// The gRPC thread, if there is one.
     grpc: Mutex<Option<grpc::Thread>>,
 }
 
@@ -140,41 +140,41 @@ impl Engine {
         self.shared.peers.len() as u32
     }
 
-    /// Begins to record what this rank does, into this file. All ranks may do so, each into a file of its own.
+    /// Begins to record what this rank does, into this file. All ranks may do so, each into its own file.
     ///
     /// # Errors
-    /// A file that cannot be written; a timeline that has been started.
+    /// The file cannot be written, or a timeline has been started already.
     pub fn start_timeline(&self, path: &str) -> Result<()> {
         self.shared.timeline.start(path)
     }
 
-    /// Ends recording, and writes the file; nothing, if it was not begun.
+    /// Ends recording and writes the file; does nothing if no recording was started.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// The file cannot be written.
     pub fn stop_timeline(&self) -> Result<()> {
         self.shared.timeline.stop()
     }
 
-    /// Adds what the script did to the timeline; times in nanoseconds on the monotonic clock.
+    /// Adds an event of the script to the timeline; times in nanoseconds on the monotonic clock.
     pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
         self.shared.timeline.mark(category, name, begin, end);
     }
 
-    /// The next operation that asked for a notice and is over; none after the time, or when the engine is closed.
+    /// The next completed operation that asked for a notice; `None` after the time, or when the engine is closed.
     #[must_use]
     pub fn next_notice(&self, timeout: Duration) -> Option<Notice> {
         self.shared.ledger.next_notice(timeout, || self.shared.driver.closing())
     }
 
-    /// Owners of memory whose operations are over. They are handed out because dropping some needs a lock that the
+    /// Owners of the memory of completed operations. They are handed out because dropping some needs a lock that the
     /// engine's threads must not take.
     #[must_use]
     pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
         self.shared.ledger.take_finished()
     }
 
-    /// For people and tests, as JSON.
+    /// Counters for users and tests, as JSON.
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
         let (transports, bytes, multicast) = {
@@ -203,7 +203,7 @@ impl Engine {
         })
     }
 
-    /// Says goodbye to the other ranks and ends the threads; operations in flight fail. Further calls do nothing.
+    /// Says goodbye to the other ranks and ends the threads; operations in flight fail. Later calls do nothing.
     pub fn close(&self) {
         if self.shared.forked.load(Ordering::SeqCst) {
             return;
@@ -224,12 +224,12 @@ impl Engine {
         }
     }
 
-    /// In a child after `fork`: the threads are not there, and the connections are the parent's. Everything but this
-    /// refuses from now on.
+    /// In a child after `fork`: the threads do not exist there, and the connections are the parent's. All later calls
+    /// but this one fail.
     pub fn forget_after_fork(&self) {
         self.shared.forked.store(true, Ordering::SeqCst);
         crate::fork::release(&self.shared.sockets);
-        // Not even the lock may be waited for: who held it is not there any more.
+        // Even a lock must not be waited for: its holder may not exist here.
         if let Some(thread) = self.grpc.try_lock().as_deref().and_then(Option::as_ref) {
             crate::fork::release(&thread.descriptors());
         }
@@ -243,18 +243,18 @@ impl Drop for Engine {
 }
 
 impl EngineShared {
-    /// Ranks that train; behind them come those that help, if these are processes of their own.
+    /// Ranks that train; helpers follow them if they are processes of their own.
     pub fn workers(&self) -> u32 {
         self.peers.len() as u32 - self.settings.helpers()
     }
 
-    /// What a group is called.
+    /// The name of a group.
     #[must_use]
     pub fn name_of(&self, group: u32) -> String {
         self.ledger.operations().groups.get(&group).map_or_else(String::new, |group| group.name.clone())
     }
 
-    /// Why nothing can be submitted any more.
+    /// Fails if nothing can be submitted any more.
     ///
     /// # Errors
     /// The engine is closed, or its process was forked.
@@ -269,7 +269,7 @@ impl EngineShared {
         if self.driver.closing() { Err(closed()) } else { Ok(()) }
     }
 
-    /// Makes a communicator known. `me`: this process's place in it.
+    /// Registers a communicator. `me`: this process's place in it.
     ///
     /// # Errors
     /// The engine is closed, or the name is taken.
@@ -280,7 +280,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// Fails a communicator here and everywhere, and waits until nothing of it is touched any more.
+    /// Fails a communicator on all its ranks, and waits until its memory is no longer touched here.
     pub fn abandon(&self, id: u32, error: &RunError) {
         self.ledger.fail(id, error);
         self.monitor.tell_failed(id, &self.ledger.ranks_of(id), error);
@@ -291,7 +291,7 @@ impl EngineShared {
     /// Registers a listener for what happens to the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
         self.ledger.listeners.lock().add(group, listener);
-        // What happened before it listened.
+        // Events from before it was registered.
         let failed = self.ledger.operations().groups.get(&group).and_then(|group| group.failed.clone());
         if let Some(error) = failed {
             self.ledger.listeners.lock().tell(group, &News::Failed(error));
@@ -314,34 +314,34 @@ impl EngineShared {
         self.monitor.invite(group, ranks.iter().copied().filter(|&rank| rank != self.rank), cycle);
     }
 
-    /// Tells servers what the workers have begun.
+    /// Tells servers which all-reduce the workers have begun.
     pub fn order(&self, servers: &[u32], order: &Order) {
         self.monitor.order(servers, order);
     }
 
-    /// What the workers have begun since; waits for it so long. None: all of them have left.
+    /// What the workers have begun since the last call; waits at most this long. `None`: all of them have left.
     #[must_use]
     pub fn next_orders(&self, timeout: Duration) -> Option<VecDeque<Order>> {
         self.orders.next(self.workers(), timeout)
     }
 
-    /// Ranks with their hosts, for people.
+    /// Ranks with their hosts, for messages.
     #[must_use]
     pub fn describe(&self, ranks: &[u32]) -> String {
         peers::describe(&self.peers, ranks)
     }
 
-    /// From now on the progress thread runs on this core alone.
+    /// Restricts the progress thread to this core.
     ///
     /// # Errors
-    /// A core that is not there.
+    /// There is no such core.
     pub fn pin_progress_thread(&self, core: usize) -> Result<()> {
         self.driver
             .pin_progress_thread(core)
             .map_err(|e| RunError::Usage(format!("cannot pin a thread to core {core}: {e}")))
     }
 
-    /// Destroys a communicator; what is in flight in it fails on all its ranks.
+    /// Destroys a communicator; its operations in flight fail on all its ranks.
     pub fn remove_group(&self, id: u32) {
         if let Some(ranks) = self.ledger.remove_group(id) {
             let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
@@ -350,7 +350,7 @@ impl EngineShared {
         self.driver.announce();
     }
 
-    /// Registers an operation and hands it to whoever drives.
+    /// Registers an operation for the driving thread.
     ///
     /// # Errors
     /// The engine is closed, or the communicator has failed or was destroyed.
@@ -364,13 +364,13 @@ impl EngineShared {
         Ok(handle)
     }
 
-    /// Waits until the operation is over; `false` at the time limit.
+    /// Waits until the operation is complete; `false` at the time limit.
     #[must_use]
     pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         self.driver.wait(handle, until)
     }
 
-    /// As `wait`, for a thread that shares its core with the training.
+    /// As `wait`, for a thread that shares its core with training.
     #[must_use]
     pub fn wait_quietly(&self, handle: &Arc<Handle>, until: Option<Instant>) -> bool {
         self.driver.wait_quietly(handle, until)
@@ -391,11 +391,11 @@ fn closed() -> RunError {
     RunError::Failed("this rank has left the job: the engine is closed".into())
 }
 
-/// What is not part of an operation, but of how it is submitted.
+/// How an operation is submitted.
 #[derive(Default)]
 pub struct Submission {
-    /// Silence after which it fails; none: the job's.
+    /// Silence after which it fails; `None`: the job's.
     pub timeout: Option<Duration>,
-    /// Somebody drives it even if nobody waits.
+    /// It is driven even if no caller waits.
     pub background: bool,
 }

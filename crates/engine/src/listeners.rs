@@ -1,23 +1,23 @@
-//! Coordinators listen for what happens to their group.
+//! Registry of coordinators that are told what happens to their group.
 use std::collections::HashMap;
 use std::sync::Weak;
 
 use paceline_transport::error::RunError;
 
-/// What a coordinator is told. It must not wait, nor call back.
+/// What a coordinator is told. A listener must not block or call back.
 #[derive(Clone, Debug)]
 pub enum News {
     /// Another rank has begun this cycle.
     Invited(u64),
-    /// A rank has left the job: who went first, and how.
+    /// A rank has left the job: which one went first, and how.
     Left(String),
-    /// The group cannot go on.
+    /// The group has failed.
     Failed(RunError),
 }
 
-/// Listens for what happens to a group.
+/// Receives what happens to a group.
 pub trait Listener: Send + Sync {
-    /// Something has happened.
+    /// Called for each event.
     fn notify(&self, news: News);
 }
 
@@ -25,7 +25,7 @@ pub trait Listener: Send + Sync {
 #[derive(Default)]
 pub(super) struct Listeners {
     known: HashMap<u32, Weak<dyn Listener>>,
-    /// Invitations to those that do not listen yet: another rank may be through with making the group earlier.
+    /// Invitations to groups without a listener yet: another rank may finish making the group earlier.
     early: HashMap<u32, u64>,
 }
 

@@ -1,4 +1,5 @@
-//! The shared memory of a host's ranks: each opens that of the others, and two use it if both could.
+//! The shared memory of a host's ranks. Each rank opens the segments of the others, and two ranks use theirs if both
+//! could.
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ struct Memory {
     waker: i32,
 }
 
-/// The memory of a peer, opened.
+/// The opened memory of a peer.
 pub(super) type Opened = Option<(Arc<Segment>, PeerWaker)>;
 
 pub(super) fn open_memory(

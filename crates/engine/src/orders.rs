@@ -1,5 +1,5 @@
-//! What the workers of a group tell a parameter server that is a process of its own: over the control connection, and
-//! therefore in order.
+//! What the workers of a group tell a parameter server that is a process of its own. It goes over the control
+//! connection, so it arrives in order.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -28,18 +28,18 @@ pub struct Order {
     pub postscale: f64,
     /// Its place in a training step.
     pub step: Option<InStep>,
-    /// The servers send what they have, and add nothing.
+    /// The servers send their values without adding anything.
     pub pull_only: bool,
     /// Number of the bucket, for its placement.
     pub bucket: u32,
-    /// What it is called in messages.
+    /// Its name in messages.
     pub label: String,
-    /// Silence after which it fails; none: the job's.
+    /// Silence after which it fails; `None`: the job's.
     pub timeout_s: Option<f64>,
 }
 
-/// What a server has been told and not begun, under one lock with the number of workers that are gone: whoever waits for
-/// either is woken by both.
+/// Orders that a server has received and not begun, under one lock with the number of workers that are gone: either
+/// change wakes the waiting thread.
 #[derive(Default)]
 pub(crate) struct Orders {
     state: Mutex<State>,
@@ -68,7 +68,7 @@ impl Orders {
         self.change(|state| state.gone += 1);
     }
 
-    /// All orders, as soon as there are any or the time is over; none when all `workers` are gone and nothing is left.
+    /// All orders, as soon as there are any or the time is up; `None` when all `workers` are gone and nothing is left.
     pub fn next(&self, workers: u32, timeout: Duration) -> Option<VecDeque<Order>> {
         let mut state = self.state.lock();
         if state.queue.is_empty() && state.gone < workers {

@@ -1,4 +1,4 @@
-//! Who the other ranks are, for messages.
+//! The other ranks, as messages name them.
 use serde::{Deserialize, Serialize};
 
 /// A rank of the job.
@@ -12,7 +12,7 @@ pub struct Peer {
     pub pid: u32,
     /// Its number among the parameter servers, if it is one.
     pub server: Option<u32>,
-    /// It adds up in the switch's place.
+    /// It adds up in place of the switch.
     pub switch: bool,
 }
 

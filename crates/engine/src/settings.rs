@@ -8,7 +8,7 @@ use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
 
-/// Over what ranks talk.
+/// What carries messages between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -23,34 +23,34 @@ pub enum Transport {
     Mpi,
     /// gRPC.
     Grpc,
-    /// Tensors over TCP, control over gRPC.
+    /// Tensors over TCP, control messages over gRPC.
     #[serde(rename = "grpc+tcp")]
     GrpcTcp,
-    /// Tensors over MPI, control over gRPC.
+    /// Tensors over MPI, control messages over gRPC.
     #[serde(rename = "grpc+mpi")]
     GrpcMpi,
 }
 
 impl Transport {
-    /// What ranks tell each other about the job goes over gRPC.
+    /// Whether control messages go over gRPC.
     #[must_use]
     pub fn controls_by_grpc(self) -> bool {
         matches!(self, Transport::Grpc | Transport::GrpcTcp | Transport::GrpcMpi)
     }
 
-    /// Tensors are messages of an MPI library.
+    /// Whether tensors are messages of an MPI library.
     #[must_use]
     pub fn tensors_by_mpi(self) -> bool {
         matches!(self, Transport::Mpi | Transport::GrpcMpi)
     }
 
-    /// Tensors go through sockets of ours, if not through memory.
+    /// Whether tensors between ranks without shared memory go over TCP.
     #[must_use]
     pub fn tensors_by_sockets(self) -> bool {
         matches!(self, Transport::Auto | Transport::Tcp | Transport::GrpcTcp)
     }
 
-    /// Ranks that could share memory do not.
+    /// Whether ranks that could share memory do not.
     #[must_use]
     pub fn shares_no_memory(self) -> bool {
         !matches!(self, Transport::Auto | Transport::Shm)
@@ -75,29 +75,29 @@ impl Transport {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Over what.
+    /// The transport.
     pub transport: Transport,
-    /// Where to listen: an address, a host's name or an interface.
+    /// Where to listen: an address, a host name or an interface.
     pub interface: String,
-    /// What every connection proves.
+    /// The secret that every connection proves.
     pub secret: Option<String>,
     /// `host:port` of rank 0, where the caller has no exchange of its own.
     pub rendezvous: Option<String>,
-    /// Without progress for so long, an operation fails.
+    /// Time without progress after which an operation fails.
     pub timeout_s: f64,
-    /// Of starting: how long ranks wait for each other.
+    /// How long ranks wait for each other at the start.
     pub start_timeout_s: f64,
-    /// Strategy of all all-reduces; none: by size.
+    /// Strategy of all all-reduces; `None`: chosen by size.
     pub strategy: Option<String>,
-    /// How they are cut; none: the strategy's own.
+    /// How they are cut; `None`: the strategy's own.
     pub chunk: Option<ChunkBytes>,
     /// For `hierarchical`.
     pub inside: Inside,
     /// Parameter servers.
     pub servers: u32,
-    /// They are processes of their own, the last ranks of the job; else roles of the workers.
+    /// They are processes of their own, the last ranks of the job; otherwise roles of the workers.
     pub dedicated: bool,
-    /// A process of its own, behind the servers, adds up in the switch's place; else a role of the first worker.
+    /// A process of its own, after the servers, adds up in place of the switch; otherwise a role of the first worker.
     pub switch: bool,
     /// For parameter servers.
     pub placement: Placement,
@@ -105,17 +105,17 @@ pub struct Settings {
     pub distribution: Distribution,
     /// Connections between two ranks.
     pub streams: u32,
-    /// Group and port of multicasts (`239.77.0.0:47700`); none: they go to one receiver after the other.
+    /// Group and port of multicasts (`239.77.0.0:47700`); `None`: one receiver after the other.
     pub multicast: Option<SocketAddrV4>,
-    /// For tests: what befalls the datagrams of multicasts.
+    /// For tests: disturbs the datagrams of multicasts.
     pub disturbance: Option<Disturbance>,
-    /// The MPI library, or the folder that holds it; none: the launcher's.
+    /// The MPI library or its folder; `None`: the launcher's.
     pub mpi_library: Option<String>,
-    /// Whether gRPC is encrypted; none: unless only this machine can be listened to.
+    /// Whether gRPC is encrypted; `None`: unless the listener is reachable only from this machine.
     pub tls: Option<bool>,
-    /// Ranks of a host may copy large pieces straight from each other's memory.
+    /// Ranks of a host may copy large pieces directly from each other's memory.
     pub single_copy: bool,
-    /// Says on standard error what was chosen.
+    /// Prints the choices to standard error.
     pub verbose: bool,
 }
 
@@ -148,14 +148,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads them.
+    /// Parses the settings.
     ///
     /// # Errors
-    /// A field that is unknown or has another type.
+    /// A field is unknown or has the wrong type.
     pub fn parse(json: &str) -> Result<Settings> {
         let settings: Settings = serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))?;
         if let Placement::Table(_) = settings.placement {
-            // Buckets have no numbers before tensors have been fused: a coordinator places tensors by name.
+            // Buckets have no numbers before tensors are fused: a coordinator places tensors by name.
             return Err(RunError::Usage(
                 "settings: placement: a table works only in simulations; use round-robin or even".into(),
             ));
@@ -163,7 +163,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Processes that do not train: servers, and the one in the switch's place.
+    /// Processes that do not train: servers, and the one in place of the switch.
     #[must_use]
     pub fn helpers(&self) -> u32 {
         if self.dedicated { self.servers + u32::from(self.switch) } else { 0 }
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// A duration; a month for what is longer or no number.
+/// A duration; a month for longer values and for NaN.
 #[must_use]
 pub fn seconds(s: f64) -> Duration {
     const MONTH: f64 = 30.0 * 86_400.0;

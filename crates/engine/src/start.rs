@@ -1,4 +1,4 @@
-//! Joining a job: the ranks tell each other where they are, open each other's shared memory, connect, and start threads.
+//! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,10 +20,10 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Port, Sizes};
 use paceline_transport::shm::{Segment, Waker};
 
-/// What authenticates a job on one machine for which nobody made a secret: nothing, but a stray connection.
+/// Authenticates a job on one machine without a secret of its own. It protects only against stray connections.
 const NO_SECRET: &str = "paceline: a job on one machine without a secret";
 
-/// Why the ranks did not meet, and which of the numbers in it are servers and the switch.
+/// Why the ranks did not meet, naming which of the missing are servers and the switch.
 fn who_serves(error: RunError, size: u32, servers: u32, switch: bool) -> RunError {
     let RunError::Failed(why) = error else { return error };
     let first = size - servers - u32::from(switch);
@@ -101,12 +101,12 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     })?;
     let waker = Waker::new(segment.clone()).map_err(system("cannot create a pipe"))?;
     let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;
-    // Over TCP, too, ranks of a host look into each other's segments: see `CorePlacement`.
+    // Ranks of a host look into each other's segments even over TCP: see `CorePlacement`.
     let mut shared_with = agree(rank, &opened, exchange)?;
     if settings.transport.shares_no_memory() {
         shared_with.fill(false);
     }
-    // Everybody has opened what they could: the descriptor is not needed any more.
+    // All have opened what they could: the descriptor is no longer needed.
     drop(file);
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
@@ -140,16 +140,16 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     Ok(engine)
 }
 
-/// What every rank called it with, in rank order, through MPI: before a job, for what all must know to begin one.
+/// The values that every rank called it with, in rank order, through MPI: for what all must know before a job begins.
 ///
 /// # Errors
-/// No MPI, another place in it than the launcher's environment tells, or ranks that do not come.
+/// There is no MPI, its rank differs from the launcher's environment, or ranks do not come.
 pub fn exchange_over_mpi(rank: u32, size: u32, settings: &Settings, blob: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let library = open_library(rank, size, settings)?;
     mpi::exchange(&library, blob, settings.start_timeout())
 }
 
-/// The thread of MPI, whose ranks must be those that the launcher's environment tells.
+/// The MPI thread, whose ranks must match the launcher's environment.
 fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Thread>> {
     let thread = mpi::Thread::get(settings.mpi_library.as_deref(), settings.start_timeout())?;
     let about = &thread.about;
@@ -171,7 +171,7 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
     Ok(thread)
 }
 
-/// The sockets of multicasts, if there are to be any; those that train receive.
+/// The sockets of multicasts, if any are configured; ranks that train receive.
 fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> Result<Option<Port>> {
     let Some(address) = settings.multicast else { return Ok(None) };
     let without =
@@ -188,7 +188,7 @@ fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> 
     Port::open(address, listener.address().ip(), trains).map(Some)
 }
 
-/// What all ranks can send and receive.
+/// The least that all ranks can send and receive.
 fn agreed(introductions: &[Introduction], settings: &Settings) -> Sizes {
     let servers = settings.strategy.as_ref().is_some_and(|name| look_up(name).is_ok_and(|e| e.uses(Knob::Servers)));
     let senders = if servers { settings.servers as usize } else { introductions.len() };
