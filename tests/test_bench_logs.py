@@ -53,7 +53,7 @@ def test_osu_latency_and_bandwidth():
     [
         ("tf_cnn.log", "10\timages/sec: 298.9", "10\timages/sec: many", 23, "'many' is not a number"),
         ("tf_cnn.log", "+/- 0.5 (jitter = 2.1)", "+/- 0.5 (jitter", 24, "is no step"),
-        ("tf_cnn.log", "total images/sec: 1187.52", "", 28, "was the benchmark ended?"),
+        ("tf_cnn.log", "total images/sec: 1187.52", "", 28, "was the benchmark interrupted?"),
         ("nccl.log", "80.00   13.11", "80.00   nan", 14, "algbw: 'nan'"),
         ("nccl.log", "    40.00    0.82    1.23      0    39.10    0.84    1.26      0", "", 13, "columns"),
         ("osu.log", "4.00", "-4.00", 5, "the second column: '-4.00'"),
@@ -82,7 +82,7 @@ def test_a_log_of_two_runs_is_refused(tmp_path, name):
 def test_a_log_that_is_cut_within_a_number_is_refused(tmp_path, name, last):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text[: text.index(last) + 3])
-    with pytest.raises(InvalidArgumentError, match="the log is cut"):
+    with pytest.raises(InvalidArgumentError, match="the log is truncated"):
         read_log(log)
 
 
@@ -90,7 +90,7 @@ def test_a_log_that_is_cut_within_a_number_is_refused(tmp_path, name, last):
 def test_a_size_that_stands_twice_is_refused(tmp_path, name, old, new):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text.replace(old, new))
-    with pytest.raises(InvalidArgumentError, match="stands here again"):
+    with pytest.raises(InvalidArgumentError, match="appears again"):
         read_log(log)
 
 
@@ -106,7 +106,7 @@ def test_nccl_says_what_its_last_lines_say(tmp_path):
     log.write_text(text.replace("values : 0 OK", "values : 3 FAILED"))
     assert read_log(log).notes == ["3 values out of bounds: the benchmark failed"]
     log.write_text(text[: text.index("# Out of")])
-    assert "was the benchmark ended?" in read_log(log).notes[0]
+    assert "was the benchmark interrupted?" in read_log(log).notes[0]
     log.write_text(
         text.replace("#wrong", " error").replace("     0  ", " 2e-07 ")
     )  # the greatest error, in old versions

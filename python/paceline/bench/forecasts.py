@@ -1,4 +1,4 @@
-"""The forecast column: what the simulator says of the same model, strategy, ranks and bandwidth."""
+"""The forecast column: simulations of the same model, strategy, ranks and bandwidth."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from paceline.forecast.simulate import simulate
 
 @dataclass(frozen=True)
 class Network:
-    """Between the hosts."""
+    """The network between the hosts, for the forecast."""
 
     cluster: Cluster
-    said: str
-    """Where it is from."""
+    source: str
+    """Its source, for the report."""
 
 
 def network(cluster: str | None, bandwidth: str | None) -> Network | None:
-    """What --cluster or --bandwidth names, else the emulated cluster that this process runs on.
+    """Return the cluster of --cluster or --bandwidth, else the emulated cluster that this process runs on.
 
     Raises InvalidArgumentError.
     """
@@ -45,7 +45,7 @@ def network(cluster: str | None, bandwidth: str | None) -> Network | None:
 
 
 def forecast(result: Result, engines: list[Engine], where: Network, hosts: int, model: str) -> None:
-    """Fill in the column. Computing takes what it took alone in the same run; the rest is the simulator's."""
+    """Fill in the column. Computation times are those measured without communication; the rest is simulated."""
     by_label = {engine.label: engine for engine in engines}
     for row in result.rows:
         engine = by_label[row.engine]
@@ -81,15 +81,15 @@ def _simulated(  # noqa: PLR0917
 
 
 def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
-    """What ranks have chosen for a bucket of DDP's."""
+    """Return what the ranks chose for a DDP bucket."""
     choices = row.runs[-1].ranks[0].get("choices") or []
-    # `halving-doubling, pieces of 512 KiB`: pieces flow one behind the other, as in the simulator.
+    # `halving-doubling, pieces of 512 KiB`: pieces are pipelined, as in the simulator.
     name = next((said.partition(",")[0] for most, said in choices if most >= DDP_BUCKET), None)
     return None if name is None else (name, {"bucket_size": DDP_BUCKET})
 
 
 def _trace(result: Result, row: Row, model: str) -> Trace | None:
-    """Recorded by this engine, by another with as many ranks, or built in."""
+    """Return the trace that this engine recorded, or another with as many ranks; else a built-in one."""
     for one in (row, *(each for each in result.rows if each.workers == row.workers)):
         for run in one.runs:
             if run.trace is not None:

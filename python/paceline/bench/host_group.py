@@ -1,6 +1,6 @@
-"""The hosts of a bench: this machine alone, or one process of `paceline bench` on each host of a job.
+"""The hosts of a bench: this machine, or one process of `paceline bench` on each host of a job.
 
-All of them follow the same plan at the same time, and agree after every look at their processes whether to go on.
+All of them follow the same plan, and agree after every check of their processes whether to continue.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class HostGroup(Protocol):
-    """The hosts that take part."""
+    """The participating hosts."""
 
     host: int
     """Number of this process's host, from 0."""
     hosts: int
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401 - what JSON holds
-        """Return each host's value, at all hosts."""
+        """Return the values of all hosts, on every host."""
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """Return whether any has failed, and whether all are done."""
+        """Return whether any host failed, and whether all are done."""
 
 
 class Alone:
@@ -51,13 +51,13 @@ class Ranks:
         self._job = job
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
-        """Return each host's value, at all hosts. Raises JobError."""
+        """Return the values of all hosts, on every host. Raises JobError."""
         said = objects.gather(self._job, json.dumps(value))
         found: list[Any] = json.loads(objects.share(self._job, f"[{','.join(said)}]"))
         return found
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """Return whether any has failed, and whether all are done. Raises JobError."""
+        """Return whether any host failed, and whether all are done. Raises JobError."""
         import numpy as np
 
         counts = np.array([int(failed), int(not done)])

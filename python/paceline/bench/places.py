@@ -1,4 +1,4 @@
-"""Where the ranks and servers of an engine run: hosts, addresses and ports."""
+"""Hosts, addresses and ports of an engine's ranks and servers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Slot:
-    """A rank's place, with two ports that nobody had a moment ago, or a server's with one."""
+    """The place of a rank, with two ports that were free a moment ago, or of a server, with one."""
 
     number: int
     host: int
     local: int
-    """Its number among those of its host."""
+    """Its number on its host."""
     local_size: int
     address: str
     ports: tuple[int, ...]
 
     @property
     def endpoint(self) -> str:
-        """For what listens there."""
+        """Address and port to listen on."""
         return endpoint(self.address, self.ports[0])
 
 
@@ -42,9 +42,9 @@ class Places:
     """Server k is on the host of rank k modulo the number of ranks."""
     hosts: int
     run: str
-    """Tells this run from others."""
+    """Identifies this run."""
     interface: str
-    """This host's, as PACELINE_INTERFACE says it."""
+    """This host's interface, in the form of PACELINE_INTERFACE."""
 
     @property
     def own(self) -> list[Slot]:
@@ -58,33 +58,34 @@ class Places:
 
     @property
     def loopback(self) -> bool:
-        """Whether no network lies between the ranks."""
+        """Whether all ranks are on one host."""
         return self.hosts == 1
 
 
 def arrange(group: HostGroup, workers: int, servers: int, address: str) -> Places:
-    """Ranks over the hosts in turn, evenly; the same on all hosts. `address` is this host's own."""
+    """Distribute ranks evenly over the hosts, the same on all hosts. `address` is this host's own."""
     hosts = min(group.hosts, workers)
     each = [workers // hosts + (host < workers % hosts) for host in range(hosts)]
     host_of = [host for host, count in enumerate(each) for _ in range(count)]
     server_hosts = [host_of[server % workers] for server in range(servers)]
     here = group.host
     ports = _free(address, 2 * host_of.count(here) + server_hosts.count(here))
-    told: list[dict[str, Any]] = group.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
-    left = [list(one["ports"]) for one in told]
+    gathered: list[dict[str, Any]] = group.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
+    left = [list(one["ports"]) for one in gathered]
     ranks, seen = [], [0] * hosts
     for number, host in enumerate(host_of):
         two = left[host].pop(), left[host].pop()
-        ranks.append(Slot(number, host, seen[host], each[host], told[host]["address"], two))
+        ranks.append(Slot(number, host, seen[host], each[host], gathered[host]["address"], two))
         seen[host] += 1
     serving = [
-        Slot(number, host, 0, 0, told[host]["address"], (left[host].pop(),)) for number, host in enumerate(server_hosts)
+        Slot(number, host, 0, 0, gathered[host]["address"], (left[host].pop(),))
+        for number, host in enumerate(server_hosts)
     ]
-    return Places(here, tuple(ranks), tuple(serving), hosts, told[0]["run"], address)
+    return Places(here, tuple(ranks), tuple(serving), hosts, gathered[0]["run"], address)
 
 
 def job_of(places: Places) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `launch.variables` wants to know of a job, and of where it meets."""
+    """Return the job and its rendezvous in the form of `launch.variables`."""
     first = places.ranks[0]
     job = {
         "inherited": {},

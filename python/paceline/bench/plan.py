@@ -1,4 +1,4 @@
-"""What is measured: a model, engines and numbers of ranks."""
+"""The plan of a bench: a model, engines and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ WEAK, STRONG = "weak", "strong"
 SHORTEST_ALONE, LONGEST_ALONE = 2, 3
 _LONGEST_WAIT_S = 300.0
 _IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""As torchvision's ImageFolder has them."""
+"""File suffixes that torchvision's ImageFolder accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """As the options say it."""
+    """The measurement that the options describe."""
 
     engines: Sequence[Engine]
     workers: Sequence[int]
     model: str
     batch_size: int
     num_batches: int
-    """In all rounds together."""
+    """Measured steps over all rounds."""
     num_warmup_batches: int
     rounds: int
     scaling: str = WEAK
@@ -42,10 +42,10 @@ class Plan:
     fusion_bytes: int | None = None
 
     def check(self) -> None:
-        """Raises InvalidArgumentError."""
+        """Check the plan. Raises InvalidArgumentError."""
         if self.num_batches < self.rounds:
             raise InvalidArgumentError(
-                f"--num-batches {self.num_batches} is less than --rounds {self.rounds}, among which they are shared out"
+                f"--num-batches {self.num_batches} is less than --rounds {self.rounds}, which share the batches"
             )
         for workers in self.workers if self.scaling == STRONG else []:
             if self.batch_size % workers:
@@ -55,13 +55,13 @@ class Plan:
                 )
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise InvalidArgumentError(
-                f"--data-dir {self.data_dir}: there is no such folder; it has a folder for each class"
+                f"--data-dir {self.data_dir}: no such folder; name one with a folder for each class"
             )
         if self.data_dir is not None:
             self._check_images(self.data_dir)
 
     def _check_images(self, folder: Path) -> None:
-        """With fewer than a batch for each rank, loaders would look for one for ever. Raises InvalidArgumentError."""
+        """Require a batch for each rank, or loaders would wait for ever. Raises InvalidArgumentError."""
         try:
             kinds = [each for each in folder.iterdir() if each.is_dir()]
             if not 1 <= len(kinds) <= self.classes:
@@ -81,24 +81,24 @@ class Plan:
             )
 
     def batch_of(self, workers: int) -> int:
-        """Images of each rank in a step."""
+        """Return the batch size of each rank."""
         return self.batch_size // workers if self.scaling == STRONG else self.batch_size
 
     @property
     def batch_in_words(self) -> str:
-        """For a title."""
+        """The batch size in words, for a title."""
         return f"batch {self.batch_size} {'of all ranks together' if self.scaling == STRONG else 'a rank'}"
 
     def batches_of(self, number: int) -> int:
-        """Steps that count in a round."""
+        """Measured steps per round."""
         return self.num_batches // self.rounds + (number < self.num_batches % self.rounds)
 
     @property
     def alone(self) -> int:
-        """Steps of each round in which ranks compute without exchanging anything."""
+        """Steps per round in which ranks compute without communication."""
         return max(SHORTEST_ALONE, min(LONGEST_ALONE, self.num_batches // self.rounds))
 
     @property
     def wait_s(self) -> float:
-        """For any wait of an engine's own."""
+        """Timeout for an engine's own waits."""
         return min(self.limit_s, _LONGEST_WAIT_S)

@@ -1,4 +1,4 @@
-"""The plot of a bench: images/s of the engines as bars, or over ranks with their lines."""
+"""The plot of a bench: images/s as bars, or over ranks with regression lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS = (("forward", "#88CCEE"), ("backward", "#332288"), ("input", "#DDCC77"),
 
 
 def check(path: Path) -> None:
-    """Raises InvalidArgumentError where nothing could be drawn to this file."""
+    """Raise InvalidArgumentError if no plot can be written to this file."""
     need_matplotlib("--plot: plots")
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
@@ -39,7 +39,7 @@ def draw(plan: Plan, result: Result, read: Sequence[Read], path: Path) -> None:
 
 
 def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
-    """The plot; no window is opened."""
+    """Return the plot without opening a window."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as NewFigure
 
@@ -59,7 +59,7 @@ def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
 
 
 def _around(value: float, interval: Interval) -> tuple[list[float], list[float]]:
-    """As errorbar takes it; the total of a round may lie outside of the interval of all steps."""
+    """Return the error for `errorbar`; a round's total may be outside the interval of all steps."""
     return [max(0.0, value - interval.low)], [max(0.0, interval.high - value)]
 
 
@@ -82,7 +82,7 @@ def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
 
 
 def _parts(axes: Axes, result: Result) -> None:
-    """Of a step, in ms."""
+    """Draw the parts of a step, in ms."""
     for place, row in enumerate(result.rows):
         begin = 0.0
         parts = (row.forward_s, row.backward_s, row.input_s, row.exposed_s)

@@ -1,4 +1,4 @@
-"""The processes of an engine on this host: started together, watched, ended together with those of other hosts."""
+"""Starts, watches and ends an engine's processes on this host, together with those on other hosts."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _GRACE_S = 3.0
 _LAST_WORDS = 400
 _OVERHEARD = ("Traceback", "warn", "WARNING", "I0000", "W0000", "E0000", "[W", "To enable the following")
 ENDED = "workers-ended"
-"""A file that tells servers that nobody needs them."""
+"""The file that tells servers that the workers have finished."""
 
 
 class EngineFailedError(PacelineError):
-    """A run that did not end well; the message names the rank and says why."""
+    """A failed run; the message names the rank and the reason."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """To be started."""
+    """A process to start."""
 
     name: str
     """rank 0, server 1"""
     words: Sequence[str]
     environment: Mapping[str, str]
     serves: bool = False
-    """It is ended when the others have ended."""
+    """It is stopped when the others have finished."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Running:
     log: Path
 
     def complaint(self) -> str | None:
-        """Why it is over too early, or with a failure."""
+        """Return why it ended early or failed; None if it did not."""
         code = self.popen.poll()
         if code is None or (code == 0 and not self.process.serves):
             return None
@@ -65,11 +65,11 @@ def run(  # noqa: PLR0917
     heard: Callable[[dict[str, Any]], None] = lambda _: None,
     wrong: str | None = None,
 ) -> None:
-    """Until all on all hosts have ended. `heard` is told what rank 0 says of its steps. Raises EngineFailedError.
+    """Run until all processes on all hosts have ended. `heard` gets rank 0's events. Raises EngineFailedError.
 
-    `wrong`: what is known to be wrong on this host.
+    `wrong`: a problem on this host that is already known.
 
-    What still runs afterwards, or when this is interrupted, is ended: SIGTERM, then SIGKILL, to whole process groups.
+    What still runs afterwards, or on an interrupt, gets SIGTERM and then SIGKILL, as whole process groups.
     """
     until, events = time.monotonic() + limit_s, _Events(folder / EVENTS)
     running: list[_Running] = []
@@ -83,11 +83,11 @@ def run(  # noqa: PLR0917
         while True:
             for event in events.new():
                 heard(event)
-            # In this order: one that fails in between is still among those left, and is heard at the next look.
+            # In this order: a process that fails in between still counts as running, and is reported at the next check.
             left = [one.process.name for one in running if not one.process.serves and one.popen.poll() is None]
             wrong = wrong or next((text for one in running if (text := one.complaint())), None)
             if wrong is None and left and time.monotonic() > until:
-                wrong = f"{', '.join(left)} had not ended after {limit_s:.0f} s{last_words(running[0].log)}"
+                wrong = f"{', '.join(left)} did not finish within {limit_s:.0f} s{last_words(running[0].log)}"
             any_wrong, all_done = group.agree(failed=wrong is not None, done=not left)
             if any_wrong:
                 raise EngineFailedError(next(text for text in group.gather(wrong) if text))
@@ -116,7 +116,7 @@ def _start(process: Process, folder: Path) -> _Running:
 
 
 def end(running: Sequence[_Running]) -> None:
-    """Nobody is left afterwards."""
+    """End all processes."""
     try:
         _signal(running, signal.SIGTERM)
         until = time.monotonic() + _GRACE_S
@@ -135,13 +135,13 @@ def _signal(running: Sequence[_Running], number: signal.Signals) -> None:
 
 
 class _Events:
-    """New lines of a file that may not be there yet."""
+    """Reads new lines of a file that may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Whole lines that have come since the last time."""
+        """Return the complete lines written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -154,7 +154,7 @@ class _Events:
 
 
 def last_words(log: Path) -> str:
-    """The last line of what a process printed that says something."""
+    """Return the last informative line of a process's output."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

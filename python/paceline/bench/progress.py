@@ -1,4 +1,4 @@
-"""Says on stderr how far a bench of several engines has come."""
+"""Shows the progress of a bench of several engines on stderr."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """A bar on a terminal, a line for every run elsewhere. A context manager."""
+    """A progress bar on a terminal, or one line per run elsewhere. A context manager."""
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing has begun."""
+        """Start before the first run."""
         self._plan, self._runs, self._done = plan, 1, 0
         self._name, self._images = "", 0
         self._seconds: list[float] = []
@@ -42,26 +42,26 @@ class Shown:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar[0].stop()
 
     def expects(self, runs: int) -> None:
-        """In all."""
+        """Set the total number of runs."""
         self._runs, self._started = runs, time.monotonic()
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, total=runs)
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """A run."""
+        """Start a run."""
         self._seconds, self._images = [], workers * self._plan.batch_of(workers)
         in_rounds = f"round {number + 1}/{self._plan.rounds}, " if self._plan.rounds > 1 else ""
         self._name = f"{in_rounds}{engine.label}, {count(workers, 'rank')}"
         self._show(0, "starting")
 
     def hears(self, event: dict[str, Any]) -> None:
-        """A step."""
+        """Handle an event of rank 0."""
         steps = max(1, self._plan.num_batches // self._plan.rounds)
         if "seconds" not in event:
             self._show(0, "warming up" if event["step"] < 0 else f"step {event['step'] + 1}")
@@ -70,7 +70,7 @@ class Shown:
         self._show(len(self._seconds) / steps, f"step {len(self._seconds)}, {self._rate()} images/s")
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """The run."""
+        """End the run."""
         self._done += 1
         if self._bar is None:
             said = (
@@ -83,7 +83,7 @@ class Shown:
             self._show(0, "ended")
 
     def _left(self) -> str:
-        """How long the others may take, if that is worth saying."""
+        """Return the estimated time left, if it is over a minute."""
         left = (time.monotonic() - self._started) / self._done * (self._runs - self._done)
         return f"; about {math.ceil(left / 60)} min left" if left > 60 else ""
 
@@ -97,16 +97,16 @@ class Shown:
 
 
 class Silent:
-    """On hosts other than the first."""
+    """Shows nothing, on hosts other than the first."""
 
     def expects(self, runs: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def hears(self, event: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""

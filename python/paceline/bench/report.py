@@ -1,4 +1,4 @@
-"""The table of engines, and what is said below it."""
+"""The table of engines, and the notes below it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ mean moves them by all of it.
 """
 
 _NOISY = 0.25
-"""Of the rate: an uncertainty that no comparison survives."""
+"""Relative uncertainty of the rate beyond which comparisons mean nothing."""
 
 Cell = Callable[[Row], str]
 
@@ -68,7 +68,7 @@ def _weights(row: Row) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
-    """Those that say something of these rows."""
+    """Return the columns that have values in these rows."""
     found: list[tuple[Column, Cell]] = [(Column("engine", left=True), lambda row: row.engine)]
     if len({row.workers for row in rows}) > 1:
         found.append((Column("ranks"), lambda row: str(row.workers)))
@@ -101,7 +101,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
 
 
 def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[str]:
-    """All that is printed for people."""
+    """Return all lines for people."""
     lines: list[str] = []
     if result.rows:
         lines += [*_title(plan), ""]
@@ -131,7 +131,7 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
 
 
 def _of_log(one: Read, headers: list[str]) -> list[str]:
-    """A row of the same table, of what the log has."""
+    """Return a row of the same table from a log."""
     rate, devices, batch = one.total_images_per_s or 0.0, one.devices, one.batch
     spread = "" if one.uncertainty is None else f" ± {digits(one.uncertainty, 2)}"
     cells = {
@@ -178,12 +178,12 @@ def _remarks(plan: Plan, result: Result) -> list[str]:
 
 
 def totals(result: Result) -> list[str]:
-    """The closing line of tf_cnn_benchmarks, for every engine."""
+    """Return the closing line of tf_cnn_benchmarks for every engine."""
     return [f"total images/sec: {row.total:.2f} ({row.engine}, {count(row.workers, 'rank')})" for row in result.rows]
 
 
 def to_json(plan: Plan, result: Result, read: Sequence[Read]) -> str:
-    """Everything, for programs."""
+    """Return everything as JSON."""
     asked: dict[str, Any] = {
         "model": plan.model,
         "batch_size": plan.batch_size,

@@ -1,4 +1,4 @@
-"""What was measured: a row for each engine and number of ranks."""
+"""The result: one row per engine and number of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.bench.statistics import Interval, Line, Timing, bootstrap, timing
 
 @dataclass
 class Measured:
-    """One run of an engine: what its ranks and servers have written."""
+    """One run of an engine: what its ranks and servers wrote."""
 
     ranks: list[dict[str, Any]]
     servers_cpu_s: float = 0.0
@@ -21,86 +21,86 @@ class Measured:
 
     @property
     def seconds(self) -> list[float]:
-        """Of every step, at rank 0: all wait for each other."""
+        """Duration of each step at rank 0; all ranks wait for each other."""
         found: list[float] = self.ranks[0]["seconds"]
         return found
 
     @property
     def lasted_s(self) -> float:
-        """Of all steps, at the rank that took longest."""
+        """Total duration of the steps, at the slowest rank."""
         return max((float(one["lasted_s"]) for one in self.ranks), default=0.0)
 
     @property
     def alike(self) -> bool:
-        """Whether all ranks ended with the same weights, to the bit."""
+        """Whether all ranks ended with bitwise equal weights."""
         return len({one["digest"] for one in self.ranks}) == 1
 
 
 @dataclass
 class Row:
-    """An engine with a number of ranks, over all rounds."""
+    """One engine with one number of ranks, over all rounds."""
 
     engine: str
     workers: int
     batch: int
-    """Images of each rank in a step."""
+    """Batch size per rank."""
     servers: int = 0
     runs: list[Measured] = field(default_factory=list)
     ratio: float | None = None
-    """Of its rate to the first engine's in the same round: the median."""
+    """Median over rounds of its rate divided by the first engine's."""
     ratio_interval: Interval | None = None
-    """The least and the greatest of the rounds."""
+    """Smallest and largest ratio of the rounds."""
     weights_difference: float | None = None
-    """From the first engine's after a few steps, relative to how far training has moved them (2-norm)."""
+    """Distance from the first engine's weights after a few steps, relative to the change by training (2-norm)."""
     forecast_s: float | None = None
-    """Of an iteration."""
+    """Forecast iteration time."""
     forecast_of: str | None = None
-    """The strategy that was simulated."""
+    """The simulated strategy."""
     efficiency: float | None = None
     efficiency_interval: Interval | None = None
 
     @property
     def images(self) -> int:
-        """Of all ranks in a step."""
+        """Global batch size."""
         return self.workers * self.batch
 
     @property
     def seconds(self) -> list[float]:
-        """Of the steps of all rounds."""
+        """Duration of each step of all rounds."""
         return [each for run in self.runs for each in run.seconds]
 
     @property
     def timing(self) -> Timing:
-        """As tf_cnn_benchmarks has it."""
+        """Rate, uncertainty and jitter as in tf_cnn_benchmarks."""
         return timing(self.images, self.seconds)
 
     @property
     def totals(self) -> list[float]:
-        """Images/s of every round, by the whole time of its steps."""
+        """Images/s of each round, from the total time of its steps."""
         return [self.images * len(run.seconds) / run.lasted_s for run in self.runs]
 
     @property
     def total(self) -> float:
-        """The median of the rounds."""
+        """Images/s: the median of the rounds."""
         return statistics.median(self.totals)
 
     @property
     def interval(self) -> Interval:
-        """Of the total, the median of the rounds, by resampling the steps of each."""
+        """Confidence interval of the median of the rounds, by resampling the steps of each."""
         return bootstrap([run.seconds for run in self.runs], lambda drawn: self.images / middle(drawn))
 
     @property
     def step_s(self) -> float:
-        """Median."""
+        """Median step time."""
         return statistics.median(self.seconds)
 
     @property
     def input_s(self) -> float:
-        """What a step waits for its batch: the median, at rank 0."""
+        """Median time that a step waits for its batch, at rank 0."""
         return statistics.median(float(each) for run in self.runs for each in run.ranks[0]["input_s"])
 
     def alone_s(self, part: str) -> float | None:
-        """The slowest rank's, of steps without exchange: `step`, `forward`, `backward`, `optimizer`."""
+        """Return a part of a step without communication (`step`, `forward`, …), at the slowest rank."""
         found = [
             max(statistics.median(one["alone"][part]) for one in run.ranks)
             for run in self.runs
@@ -110,12 +110,12 @@ class Row:
 
     @property
     def forward_s(self) -> float | None:
-        """Alone."""
+        """Forward time without communication."""
         return self.alone_s("forward")
 
     @property
     def backward_s(self) -> float | None:
-        """Alone, with the optimizer where the two cannot be told apart (TensorFlow)."""
+        """Backward time without communication; in TensorFlow it includes the optimizer."""
         found, step, forward = self.alone_s("backward"), self.alone_s("step"), self.forward_s
         if found is None and step is not None and forward is not None:
             return max(0.0, step - forward)
@@ -123,40 +123,40 @@ class Row:
 
     @property
     def exposed_s(self) -> float | None:
-        """What a step takes longer than one that exchanges nothing, without the wait for its batch."""
+        """Exposed communication: step time minus a step without communication, and minus the wait for the batch."""
         step = self.alone_s("step")
         return None if step is None else self.step_s - self.input_s - step
 
     @property
     def cpu(self) -> float:
-        """Cores that a rank has kept busy while it trained, on average over ranks."""
+        """Cores that a rank keeps busy while training, averaged over ranks."""
         return statistics.median(
             statistics.fmean(one["cpu_s"] / one["lasted_s"] for one in run.ranks) for run in self.runs
         )
 
     @property
     def loss(self) -> float | None:
-        """Of rank 0's last step; None if it is no number any more."""
+        """Loss of rank 0's last step; None if it is not finite."""
         last = float(self.runs[-1].ranks[0]["losses"][-1])
         return last if math.isfinite(last) else None
 
     @property
     def alike(self) -> bool:
-        """Whether in every round all ranks ended with the same weights."""
+        """Whether all ranks ended with the same weights in every round."""
         return all(run.alike for run in self.runs)
 
     @property
     def forecast_images_per_s(self) -> float | None:
-        """Of all ranks."""
+        """Forecast images/s of all ranks."""
         return None if self.forecast_s is None else self.images / self.forecast_s
 
     @property
     def forecast_error(self) -> float | None:
-        """Simulated / measured - 1, of a step."""
+        """Simulated / measured - 1 of the step time."""
         return None if self.forecast_s is None else self.forecast_s / (self.images / self.total) - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: times in seconds, rates in images/s."""
+        """Return it for JSON: times in seconds, rates in images/s."""
         found = self.timing
         return {
             "engine": self.engine,
@@ -200,33 +200,33 @@ class Skipped:
     workers: int | None
     reason: str
     failed: bool = False
-    """It began, and did not end well."""
+    """It started and failed."""
 
 
 @dataclass
 class Result:
-    """All of a bench."""
+    """The result of a bench."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     lines: dict[str, Line] = field(default_factory=dict)
-    """Images/s over ranks, by engine."""
+    """Regression lines of images/s over ranks, by engine."""
     notes: list[str] = field(default_factory=list)
     ended: int | None = None
-    """The exit code, if Ctrl-C or SIGTERM ended it before all was measured."""
+    """The exit code, if Ctrl-C or SIGTERM ended the bench early."""
 
     def row(self, engine: str, workers: int) -> Row | None:
-        """That of an engine with so many ranks."""
+        """Return the row of an engine with this number of ranks."""
         return next((row for row in self.rows if (row.engine, row.workers) == (engine, workers)), None)
 
 
 def middle(rounds: Sequence[Sequence[float]]) -> float:
-    """Seconds of a step: the median of the rounds' means."""
+    """Return the step time in seconds: the median of the rounds' means."""
     return 1 / statistics.median(1 / statistics.fmean(each) for each in rounds)
 
 
 def compare(rows: Sequence[Row]) -> None:
-    """Fill in the ratios to the first row of the same number of ranks, round by round."""
+    """Fill in the ratios to the first row with the same number of ranks, round by round."""
     for row in rows:
         first = next(one for one in rows if one.workers == row.workers)
         ratios = [ours / theirs for ours, theirs in zip(row.totals, first.totals, strict=False)]

@@ -1,4 +1,4 @@
-"""Doing what the plan says: one engine after the other, in rounds, so that what disturbs the machine hits all."""
+"""Runs the plan: one engine after the other, in rounds, so that disturbances affect all engines alike."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _TRACE = "trace.json"
 
 
 class Watcher(Protocol):
-    """Is told how it goes."""
+    """Is notified of progress."""
 
     def expects(self, runs: int) -> None:
-        """So many are to come, of engines that can run."""
+        """The number of runs is known: those of engines that can run."""
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """A run."""
+        """A run starts."""
 
     def hears(self, event: dict[str, Any]) -> None:
-        """A step of rank 0: `step` (below 0 in the warm-up), `seconds`, `loss`."""
+        """Rank 0 reports a step: `step` (negative in the warm-up), `seconds`, `loss`."""
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """The run, badly if there is a reason; else its rate."""
+        """The run ended: with its rate, or with the reason of its failure."""
 
 
 class Runner:
     """Runs the engines of a plan on a group of hosts; the same on every host."""
 
     def __init__(self, plan: Plan, group: HostGroup, address: str, watcher: Watcher) -> None:
-        """`address`: of this host, for what listens here."""
+        """`address`: this host's address to listen on."""
         self.plan, self.group, self.address, self.watcher = plan, group, address, watcher
         self.result = Result()
         self._stack = ExitStack()
@@ -51,7 +51,7 @@ class Runner:
         self._skipped: set[tuple[str, int]] = set()
 
     def run(self) -> Result:
-        """All rounds. Engines that lack something, or fail, are listed in `skipped`. Raises JobError.
+        """Run all rounds. Engines that cannot run, or fail, are listed in `skipped`. Raises JobError.
 
         Ctrl-C and SIGTERM end it; what has been measured until then is the result.
         """
@@ -76,7 +76,7 @@ class Runner:
         return self.result
 
     def _rounds(self, cells: Sequence[tuple[Engine, int]]) -> None:
-        """Every engine with every number of ranks, each round beginning with another."""
+        """Run every engine with every number of ranks; each round starts with another engine."""
         for number in range(self.plan.rounds):
             turn = number % max(1, len(cells))
             for engine, workers in [*cells[turn:], *cells[:turn]]:
@@ -84,10 +84,10 @@ class Runner:
                     self._once(engine, workers, number)
 
     def _able(self, engine: Engine) -> bool:
-        """On all hosts."""
+        """Return whether the engine can run on all hosts."""
         reason = engine.missing()
         if reason is None and engine.own_launcher and self.group.hosts > 1:
-            reason = "has a launcher of its own, which does not reach the hosts of this job; run it on one machine"
+            reason = "has its own launcher, which cannot reach the hosts of this job; run it on one machine"
         if reason is None and engine.needs_graph:
             reason = self._exported()
         reason = next((text for text in self.group.gather(reason) if text), None)
@@ -96,7 +96,7 @@ class Runner:
         return reason is None
 
     def _exported(self) -> str | None:
-        """Write the model as layers, once; why not, if it cannot be."""
+        """Write the model as layers, once. Return why that is impossible, else None."""
         if self._graph is None:
             from paceline.bench.ranks.graph import UntranslatableError, export
 
@@ -137,10 +137,10 @@ class Runner:
         )
 
     def _once(self, engine: Engine, workers: int, number: int) -> None:
-        """One run."""
+        """Run an engine once."""
         with tempfile.TemporaryDirectory(prefix="paceline-bench-") as name:
             folder = Path(name)
-            spec = self._spec(workers, number, folder, engine.asks())
+            spec = self._spec(workers, number, folder, engine.spec_fields())
             spec.save()
             self.watcher.begins(engine, workers, number)
             places = arrange(self.group, workers, engine.servers, self.address)
@@ -151,7 +151,7 @@ class Runner:
                 measured = self._gather(folder, workers)
             except EngineFailedError as error:
                 self._skipped.add((engine.label, workers))
-                before = f"in round {number + 1} (its row is of the rounds before): " if row is not None else ""
+                before = f"in round {number + 1} (its row covers the rounds before): " if row is not None else ""
                 self.result.skipped.append(Skipped(engine.label, workers, before + str(error), failed=True))
                 self.watcher.ended(str(error))
                 return
@@ -164,27 +164,29 @@ class Runner:
             self.watcher.ended(None, row.totals[-1])
 
     def _processes(self, engine: Engine, spec: RankSpec, places: Places) -> tuple[list[Process], str | None]:
-        """Of this host; or what is wrong with it, which the other hosts have to hear."""
+        """Return the processes of this host, or its problem, which the other hosts have to know."""
         try:
             return (engine.processes(spec, places) if places.own else []), None
         except EngineFailedError as error:
             return [], str(error)
 
     def _gather(self, folder: Path, workers: int) -> Measured:
-        """What the ranks of all hosts have written. Raises EngineFailedError naming those that have not."""
+        """Return what the ranks of all hosts wrote. Raises EngineFailedError naming ranks that wrote nothing."""
         own = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(result_name("*")))]
         servers = sum(json.loads(path.read_text(encoding="utf-8"))["cpu_s"] for path in folder.glob("server-*.json"))
-        told = self.group.gather({"ranks": own, "servers": servers})
-        ranks = sorted((rank for one in told for rank in one["ranks"]), key=lambda rank: int(rank["rank"]))
+        gathered = self.group.gather({"ranks": own, "servers": servers})
+        ranks = sorted((rank for one in gathered for rank in one["ranks"]), key=lambda rank: int(rank["rank"]))
         lacking = sorted(set(range(workers)) - {int(rank["rank"]) for rank in ranks})
         if lacking:
-            raise EngineFailedError(f"no result from rank {', '.join(map(str, lacking))}, though all ended well")
+            raise EngineFailedError(
+                f"no result from rank {', '.join(map(str, lacking))}, though all processes succeeded"
+            )
         trace = folder / _TRACE
         recorded = trace.read_text(encoding="utf-8") if trace.exists() else None
-        return Measured(ranks, sum(one["servers"] for one in told), recorded)
+        return Measured(ranks, sum(one["servers"] for one in gathered), recorded)
 
     def _compare_weights(self) -> None:
-        """With the first engine of as many ranks."""
+        """Compare weights with the first engine's with as many ranks."""
         if len(self.result.rows) < 2 or self.plan.data_dir is not None:
             return
         from paceline.bench.ranks.models import build
@@ -199,5 +201,7 @@ class Runner:
                 ours, theirs = self._kept[row.engine, row.workers], self._kept[first.engine, first.workers]
                 apart = weights.difference(ours, theirs, initial)
                 if apart is None:
-                    self.result.notes.append(f"weights of {row.engine} are not compared: training diverged; lower --lr")
+                    self.result.notes.append(
+                        f"weights of {row.engine} are not compared, because training diverged; lower --lr"
+                    )
                 row.weights_difference = apart

@@ -1,4 +1,4 @@
-"""Over numbers of ranks: scaling efficiency, and the line of images/s over ranks."""
+"""Scaling efficiency, and the regression line of images/s over ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.bench.statistics import bootstrap, line
 
 
 def scale(result: Result) -> None:
-    """Fill in efficiencies and lines, where an engine ran with several numbers of ranks.
+    """Fill in efficiencies and lines of engines that ran with several numbers of ranks.
 
     Efficiency is images/s a rank over that with the fewest ranks, which is 1 where one rank was measured.
     """

@@ -1,4 +1,4 @@
-"""A bench from the command line's options to its result: who takes part, what is planned, what came out."""
+"""A bench from command-line options to result: hosts, plan, measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from paceline.job.settings import Settings
 from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
 
 _PATIENCE_S = 300.0
-"""For a host of the job that is busy with something else than answering: exporting a model, ending processes."""
+"""Time for a host of the job that does not answer because it exports a model or ends processes."""
 _BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
 _SMALL_IMAGE = 32
 _UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
@@ -40,45 +40,45 @@ class Session:
     def __init__(
         self, plan: Plan, group: HostGroup, network: forecasts.Network | None, *, quiet: bool, every: int
     ) -> None:
-        """`quiet`: stdout is for JSON alone."""
+        """`quiet`: print only JSON to stdout."""
         self.plan, self.group, self.network = plan, group, network
         self.result = Result()
         self.live = plan.engines[0] if not quiet and _one_run(plan) else None
-        """The engine whose steps are printed as they come."""
+        """The engine whose steps are printed while it runs."""
         self._every = every
 
     def run(self) -> None:
-        """Measure, and forecast. Raises InvalidArgumentError, JobError."""
+        """Measure and forecast. Raises InvalidArgumentError, JobError."""
         if self.group.host:
-            self._conduct(Silent())
+            self._measure(Silent())
             return
         if self.live is not None:
-            self._conduct(Steps(self.plan, self._every))
+            self._measure(Steps(self.plan, self._every))
         else:
             with Shown(self.plan) as shown:
-                self._conduct(shown)
+                self._measure(shown)
         scale(self.result)
         if self.network is not None:
             forecasts.forecast(self.result, list(self.plan.engines), self.network, self.group.hosts, self.plan.model)
 
-    def _conduct(self, watcher: Watcher) -> None:
+    def _measure(self, watcher: Watcher) -> None:
         address = LOOPBACK if self.group.hosts == 1 else address_of(_interface(), "PACELINE_INTERFACE")
         self.result = Runner(self.plan, self.group, address, watcher).run()
 
 
 @contextmanager
 def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
-    """Join the other hosts, if there are some. Raises InvalidArgumentError, JobError."""
+    """Join the other hosts, if any. Raises InvalidArgumentError, JobError."""
     given, place = Settings.from_environment(), rank_environment()
     if given.strategy is not None or given.server_processes:
         raise InvalidArgumentError(
-            "what started paceline bench names a strategy; leave it out there: paceline bench --strategy ps"
+            "paceline bench was launched with a strategy; leave it out there, and use: paceline bench --strategy ps"
         )
     network = forecasts.network(options["cluster"], options["bandwidth"])
     hosts = place.size if place.launcher != "none" else 1
     if (place.local_size or 1) > 1 and hosts > 1:
         raise InvalidArgumentError(
-            f"{place.local_size} processes of paceline bench have been started on this host: start one on each host; "
+            f"{place.local_size} processes of paceline bench were started on this host; start one per host: "
             "paceline bench -np N starts the ranks"
         )
     plan = _plan(options, given, hosts)
@@ -95,7 +95,7 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
         return
     from paceline.job import job
 
-    # A strategy is named, so that none is measured; what the hosts tell each other is short.
+    # Naming a strategy avoids tuning; the hosts exchange only short messages.
     with job.join(strategy="recursive-doubling", timeout_s=max(given.timeout_s, _PATIENCE_S)) as ranks:
         yield Session(plan, Ranks(ranks), network, quiet=quiet, every=every)
 
@@ -105,12 +105,12 @@ def _one_run(plan: Plan) -> bool:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """As Ctrl-C does: what was started is ended on the way out."""
+    """Exit as on Ctrl-C, which ends the processes that were started."""
     sys.exit(128 + number)
 
 
 def _compute_fairly() -> None:
-    """On an emulated cluster processes begin under SCHED_FIFO: who computes under it keeps others from sending."""
+    """Leave SCHED_FIFO, under which an emulated cluster starts processes: computing under it blocks senders."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
@@ -129,7 +129,7 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
     engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [None])
     _refuse_idle(options, engines)
-    on_gpus = all(engine.asks().get("device") == "cuda" for engine in engines)
+    on_gpus = all(engine.spec_fields().get("device") == "cuda" for engine in engines)
     return Plan(
         engines=engines,
         workers=workers,
@@ -150,13 +150,13 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
 
 
 def _model(name: str, image_size: int | None) -> tuple[str, int]:
-    """Its name, and pixels. Raises InvalidArgumentError."""
+    """Return the model's name and image size. Raises InvalidArgumentError."""
     if name in SMALL:
         return name, image_size or _SMALL_IMAGE
     try:
         known = resolve(name)
     except UnknownModelError as error:
-        raise InvalidArgumentError(f"--model: {error}; mlp and cnn are small ones of our own") from None
+        raise InvalidArgumentError(f"--model: {error}; mlp and cnn are built-in small models") from None
     return known, image_size or default_image_size(known)
 
 
@@ -171,7 +171,7 @@ def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
 
 
 def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
-    """Raises InvalidArgumentError for an option that nothing looks at."""
+    """Raise InvalidArgumentError for an option that has no effect."""
     ours = any(engine.name == "paceline" for engine in engines)
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
@@ -183,4 +183,4 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     if options["num_workers"] is not None and options["data_dir"] is None:
         raise InvalidArgumentError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
     if options["fusion"] is not None and all(engine.name in _UNFUSED for engine in engines):
-        raise InvalidArgumentError(f"--fusion: has no effect on {engines[0].name}, which fuses nothing; leave it out")
+        raise InvalidArgumentError(f"--fusion: has no effect on {engines[0].name}, which does not fuse; leave it out")

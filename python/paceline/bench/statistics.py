@@ -1,4 +1,4 @@
-"""Statistics of times of steps: those of tf_cnn_benchmarks, bootstrap intervals, and a regression line.
+"""Statistics of step times: those of tf_cnn_benchmarks, bootstrap intervals, and a regression line.
 
 The first are as its benchmark_cnn.get_perf_timing has them (https://github.com/tensorflow/benchmarks), so that
 numbers can be put beside those of its logs.
@@ -15,24 +15,24 @@ from dataclasses import dataclass
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 _TO_DEVIATION = 1.4826
-"""Median absolute deviations in a standard deviation of a normal distribution."""
+"""Standard deviation of a normal distribution divided by its median absolute deviation."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of some steps."""
+    """Rate and spread of some steps."""
 
     images_per_s: float
-    """Images of a step over the mean time of a step."""
+    """Images per step divided by the mean step time."""
     uncertainty: float
-    """Standard error of the mean: the standard deviation over all steps, over the root of their number."""
+    """Standard error of the mean: standard deviation divided by the square root of the number of steps."""
     jitter: float
-    """The median absolute deviation of steps' rates, scaled to a standard deviation."""
+    """Median absolute deviation of the steps' rates, scaled to a standard deviation."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Of confidence, at CONFIDENCE."""
+    """A confidence interval at CONFIDENCE."""
 
     low: float
     high: float
@@ -45,12 +45,12 @@ class Line:
     slope: float
     intercept: float
     slope_interval: Interval | None
-    """None from two points, through which the line goes."""
+    """None with only two points, which the line passes through."""
     intercept_interval: Interval | None
 
 
 def timing(images: int, seconds: Sequence[float]) -> Timing:
-    """Of steps of `images` images each, which lasted `seconds`."""
+    """Return the timing of steps of `images` images each, which took `seconds`."""
     rates = [images / each for each in seconds]
     middle = statistics.median(rates)
     return Timing(
@@ -61,7 +61,7 @@ def timing(images: int, seconds: Sequence[float]) -> Timing:
 
 
 def bootstrap(samples: Sequence[Sequence[float]], of: Callable[[list[list[float]]], float], seed: int = 0) -> Interval:
-    """Percentiles of `of` over resamples with replacement, each of the samples by itself (Efron 1979)."""
+    """Return percentiles of `of` over resamples with replacement of each sample (Efron 1979)."""
     draw = random.Random(seed)
     found = sorted(of([draw.choices(one, k=len(one)) for one in samples]) for _ in range(RESAMPLES))
     outside = round(RESAMPLES * (1 - CONFIDENCE) / 2)
@@ -69,7 +69,7 @@ def bootstrap(samples: Sequence[Sequence[float]], of: Callable[[list[list[float]
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """None for fewer than two different x."""
+    """Fit a line; None for fewer than two different x."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     if len(set(xs)) < 2:
         return None
@@ -92,7 +92,7 @@ def line(points: Sequence[tuple[float, float]]) -> Line | None:
 
 
 def student(freedom: int) -> float:
-    """The two-sided quantile of Student's t at CONFIDENCE, by bisection of its distribution."""
+    """Return the two-sided quantile of Student's t at CONFIDENCE, by bisection."""
     low, high = 0.0, 1000.0
     while high - low > 1e-9:
         middle = (low + high) / 2
@@ -101,7 +101,7 @@ def student(freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """The probability of |T| < t: the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return the probability of |T| < t, by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, term, total = math.cos(angle), 1.0, 1.0
     if freedom % 2:

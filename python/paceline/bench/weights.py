@@ -1,4 +1,4 @@
-"""Comparing the weights of engines."""
+"""Compares the weights of engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read(folder: Path) -> Weights:
-    """Those that rank 0 has kept after the first steps."""
+    """Return the weights that rank 0 saved after the first steps."""
     import numpy as np
 
     with np.load(folder / FIRST_WEIGHTS) as kept:
@@ -24,12 +24,12 @@ def read(folder: Path) -> Weights:
 
 
 def difference(ours: Weights, theirs: Weights, initial: Weights) -> float | None:
-    """The 2-norm of the difference over that of what training has changed. Raises ValueError for other names.
+    """Return the 2-norm of the difference divided by that of the change by training. Raises ValueError for other names.
 
     None where training diverged: weights that are no numbers can be neither alike nor apart.
     """
     if set(ours) != set(theirs) or set(ours) != set(initial):
-        raise ValueError(f"the weights have other names: {', '.join(sorted(set(ours) ^ set(theirs))[:3])}")
+        raise ValueError(f"the names of the weights differ: {', '.join(sorted(set(ours) ^ set(theirs))[:3])}")
     import numpy as np
 
     with np.errstate(all="ignore"):

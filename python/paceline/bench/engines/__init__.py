@@ -1,6 +1,6 @@
-"""The engines that `paceline bench` runs side by side, one family a file.
+"""The engines that `paceline bench` compares, one family per file.
 
-An engine says what it lacks on this machine, what its ranks are asked to do, and which processes that takes.
+An engine reports what this machine lacks for it, describes what its ranks do, and lists its processes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ALL = "all"
 
 
 def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
-    """The engines of these names, in their order; `paceline` once for each strategy (None: by size).
+    """Return the engines of these names, in order; `paceline` once per strategy (None: chosen by message size).
 
-    InvalidArgumentError.
+    Raises InvalidArgumentError.
     """
     for name in names:
         if name not in NAMES and name != ALL:
@@ -41,7 +41,7 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | No
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None or (ALL in names and len(names) > 1):
         raise InvalidArgumentError(
-            f"--engine: {f'{twice} is listed twice' if twice else 'all has every engine'}; name each once"
+            f"--engine: {f'{twice} is listed twice' if twice else 'all includes every engine'}; name each once"
         )
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:

@@ -1,6 +1,6 @@
 """Baidu's all-reduce: an unfused ring over MPI's point-to-point messages, without negotiation, started by mpirun.
 
-Paceline's preset of that name; https://github.com/baidu-research/tensorflow-allreduce is the original.
+Paceline's preset of this name; the original is https://github.com/baidu-research/tensorflow-allreduce.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class BaiduRing(Engine):
-    """Every gradient in an all-reduce of its own."""
+    """One all-reduce per gradient."""
 
     name = "baidu-ring"
     family = "torch"
     own_launcher = True
 
     def missing(self) -> str | None:
-        """An mpirun."""
+        """Check whether mpirun is missing."""
         return mpirun.missing()
 
-    def asks(self) -> dict[str, Any]:
-        """Horovod's interface, which asks for every gradient by itself."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return Horovod's interface, which submits every gradient separately."""
         return {"way": "optimizer", "fusion_bytes": None}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """Without fusion."""
+        """A ring without fusion."""
         return "ring", {}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:

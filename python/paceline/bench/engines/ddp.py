@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel over the backends that torch brings."""
+"""PyTorch's DistributedDataParallel over torch's own backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class Ddp(Engine):
-    """Over gloo on CPUs, or NCCL on GPUs."""
+    """DDP over gloo on CPUs, or NCCL on GPUs."""
 
     family = "torch"
 
@@ -24,7 +24,7 @@ class Ddp(Engine):
         self.name = f"ddp-{backend}"
 
     def missing(self) -> str | None:
-        """GPUs, for NCCL."""
+        """Check whether GPUs or NCCL are missing."""
         if self.backend == "nccl":
             import torch
 
@@ -34,17 +34,17 @@ class Ddp(Engine):
                 return "this torch was built without NCCL: pip install torch (https://pytorch.org)"
         return None
 
-    def asks(self) -> dict[str, Any]:
-        """The backend, and its device."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return the backend and its device."""
         return {"way": "ddp", "backend": self.backend, "device": "cuda" if self.backend == "nccl" else "cpu"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """Gloo's all-reduce of large buffers is a ring in chunks, and NCCL's between few nodes as well."""
+        """A ring: gloo's algorithm for large buffers, and NCCL's between few nodes."""
         return "ring", {"bucket_size": self.options.fusion_bytes or DDP_BUCKET}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
-        """Ranks, as torchrun starts them."""
+        """Return ranks, as torchrun starts them."""
         if self.backend == "nccl":
             import torch
 

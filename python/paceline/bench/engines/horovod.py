@@ -1,4 +1,4 @@
-"""Horovod, where it is installed: in this environment, or in one of its own."""
+"""Horovod, if it is installed in this environment or in its own."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ FUSION = 128 << 20
 
 
 class Horovod(Engine):
-    """Its DistributedOptimizer over gloo, started by horovodrun."""
+    """Horovod's DistributedOptimizer over gloo, started by horovodrun."""
 
     name = "horovod"
     family = "torch"
     own_launcher = True
 
     def _bin(self) -> Path | None:
-        """Where horovodrun is."""
+        """Return the folder of horovodrun."""
         if importlib.util.find_spec("horovod") is not None:
             return Path(sys.executable).parent
         own = folder_of("horovod") / "bin"
         return own if (own / "horovodrun").exists() else None
 
     def missing(self) -> str | None:
-        """Horovod itself, which has no wheels."""
+        """Check whether Horovod is missing, which has no wheels."""
         if self._bin() is None:
             return (
-                f"is not installed: build it as docs/results/benchmarks.md says (section 'Horovod itself'), with "
+                f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "
                 f"V={folder_of('horovod')}, or with pip into this environment"
             )
         return None
 
-    def asks(self) -> dict[str, Any]:
-        """Horovod's own interface."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return Horovod's interface."""
         return {"way": "horovod"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """Gloo's ring, in fused buffers."""
+        """Gloo's ring, with fused buffers."""
         return "ring", {"bucket_size": self.options.fusion_bytes or FUSION}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:

@@ -1,4 +1,4 @@
-"""Ranks that talk over MPI: started by the library's own mpirun."""
+"""Ranks that communicate over MPI, started by the library's mpirun."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paceline.bench.places import Places
 from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import RankSpec
 
-# What our launcher would say is for the processes that mpirun starts not true.
-_NOT_MPIS = (
+# Variables of Paceline's launcher, which would be wrong in processes that mpirun starts.
+_LAUNCHER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("PACELINE_RUN_ID", "PACELINE_RUN_SERVERS", "PACELINE_RENDEZVOUS", "HOROVOD_FUSION_THRESHOLD"),
 )
 
 
 def missing() -> str | None:
-    """An mpirun, and what to do about that."""
+    """Check whether mpirun is missing, and the remedy."""
     return None if _mpirun() else f"there is no mpirun on PATH: {install_line(OPEN_MPI)}"
 
 
@@ -29,8 +29,8 @@ def process(python: str, spec: RankSpec, places: Places, secret: str, settings: 
     mpirun = _mpirun()
     assert mpirun is not None
     (_, environment), *_ = environments(places, secret)
-    environment = {name: value for name, value in environment.items() if name not in _NOT_MPIS}
-    # Open MPI refuses root, unless told.
+    environment = {name: value for name, value in environment.items() if name not in _LAUNCHER_VARIABLES}
+    # Open MPI refuses to run as root by default.
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **settings}
     # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
     how = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
@@ -39,7 +39,7 @@ def process(python: str, spec: RankSpec, places: Places, secret: str, settings: 
 
 
 def _mpirun() -> str | None:
-    """That of PATH, or of an environment that `--install` has made."""
+    """Return the mpirun on PATH, or in the environment that `--install` created."""
     own = folder_of(OPEN_MPI) / "bin" / "mpirun"
     return shutil.which("mpirun") or (str(own) if python_of(OPEN_MPI) and own.exists() else None)
 

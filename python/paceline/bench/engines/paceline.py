@@ -1,4 +1,4 @@
-"""Paceline itself: DDP over its backend, or with a coordinator its DistributedOptimizer."""
+"""Paceline: DDP over its backend, or its DistributedOptimizer if a coordinator is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DDP_BUCKET = 25 << 20
 
 
 class Paceline(Engine):
-    """Under one strategy, or the one that measures fastest for each size."""
+    """Paceline with one strategy, or with the fastest measured one for each message size."""
 
     name = "paceline"
     family = "torch"
@@ -37,16 +37,16 @@ class Paceline(Engine):
 
     @property
     def label(self) -> str:
-        """With its strategy."""
+        """The name with the strategy."""
         return self.name if self._strategy is None else f"{self.name} {self._strategy}"
 
     def missing(self) -> str | None:
-        """Over MPI, an mpirun."""
+        """Check whether mpirun is missing, for MPI."""
         return mpirun.missing() if self.own_launcher else None
 
     @property
     def servers(self) -> int:
-        """Parameter servers that are processes of their own; under mpirun, ranks are servers as well."""
+        """Number of server processes; under mpirun, ranks also act as servers."""
         if self.own_launcher:
             return 0
         has = self._strategy is not None and "servers" in find_strategy(self._strategy).knobs
@@ -54,20 +54,20 @@ class Paceline(Engine):
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """Under DDP, in DDP's buckets. Without a name it is whatever ranks choose, which a run tells."""
+        """The strategy, with DDP's buckets under DDP; None if the ranks choose one, which the run reports."""
         if self._strategy is None:
             return None
         by_tensor = self.options.coordinator is not None
         bucket: dict[str, Any] = {} if by_tensor else {"bucket_size": self.options.fusion_bytes or DDP_BUCKET}
         return self._strategy, {**bucket, **({"servers": self.servers} if self.servers else {})}
 
-    def asks(self) -> dict[str, Any]:
-        """DDP, unless a coordinator has to decide on an order: DDP's is fixed."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return DDP, or the optimizer if a coordinator decides on the order, which is fixed in DDP."""
         way = "ddp" if self.options.coordinator is None else "optimizer"
         return {"way": way, "backend": "paceline", "servers": self.servers}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
-        """Ranks, and servers as `paceline run` starts them."""
+        """Return ranks and servers, as `paceline run` starts them."""
         settings = dict(self._settings)
         if spec.way == "optimizer" and spec.fusion_bytes is not None:
             settings["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
@@ -90,5 +90,5 @@ class Paceline(Engine):
 
 
 def _without_own() -> dict[str, str]:
-    """The environment without what this process's own launcher has said."""
+    """Return the environment without the variables of this process's own launcher."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_RUN_")}

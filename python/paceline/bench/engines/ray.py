@@ -1,4 +1,4 @@
-"""Ray: gradients through its object store, by a parameter server that is sharded over the nodes."""
+"""Ray: gradients through its object store, with a parameter server sharded over the nodes."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class RayServers(Engine):
-    """`paceline.ray.ps`, in a cluster of its own on this machine, or that of RAY_ADDRESS."""
+    """`paceline.ray.ps` on a new cluster on this machine, or on that of RAY_ADDRESS."""
 
     name = "ray-ps"
     family = "torch"
     own_launcher = True
 
     def missing(self) -> str | None:
-        """Ray, or the part of paceline that trains by it."""
+        """Check whether Ray or paceline.ray is missing."""
         if importlib.util.find_spec("paceline.ray") is None:
-            return "this paceline cannot train through Ray (there is no paceline.ray); install a later one"
+            return "this version of paceline has no paceline.ray; install a newer one"
         if importlib.util.find_spec("ray") is None:
             return "Ray is not installed: pip install 'paceline[ray]'"
         return None
 
-    def asks(self) -> dict[str, Any]:
-        """One server shard for each node of Ray."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return one server shard per Ray node."""
         return {"way": "ray"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """As published: reduced inside the node, then sharded over the nodes."""
+        """As published: reduction inside the node, then servers sharded over the nodes."""
         return "sharded-ps", {}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
-        """The driver, which has Ray start the workers."""
+        """Return the driver, which starts the workers through Ray."""
         (_, environment), *_ = environments(places, self.secret)
         words = rank_words(sys.executable, "ray_rank", spec)
         return [Process("Ray's driver", [*words, str(len(places.ranks))], environment)]

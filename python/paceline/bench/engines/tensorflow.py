@@ -15,7 +15,7 @@ from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class _TensorFlow(Engine):
-    """In this environment if it has TensorFlow, else in one that `--install` has made."""
+    """TensorFlow in this environment if installed, else in the environment that `--install` created."""
 
     family = "tensorflow"
     module = ""
@@ -24,20 +24,20 @@ class _TensorFlow(Engine):
         return sys.executable if importlib.util.find_spec("tensorflow") else python_of(TENSORFLOW)
 
     def missing(self) -> str | None:
-        """TensorFlow."""
+        """Check whether TensorFlow is missing."""
         return None if self._python() else f"TensorFlow is not installed: {install_line(TENSORFLOW)}"
 
-    def asks(self) -> dict[str, Any]:
-        """What its ranks need."""
+    def spec_fields(self) -> dict[str, Any]:
+        """Return what its ranks need."""
         return {"way": self.name, "servers": self.servers}
 
     def cluster(self, places: Places) -> dict[str, list[str]]:
-        """As TF_CONFIG has it."""
+        """Return the cluster in the form of TF_CONFIG."""
         servers = {"ps": [slot.endpoint for slot in places.servers]} if places.servers else {}
         return {"worker": [slot.endpoint for slot in places.ranks], **servers}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
-        """A worker for each rank, and servers."""
+        """Return a worker per rank, and servers."""
         python = self._python()
         assert python is not None
         words = rank_words(python, self.module, spec)
@@ -45,28 +45,28 @@ class _TensorFlow(Engine):
         base = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "GRPC_ENABLE_FORK_SUPPORT": "0"}
         ready = environments(places, self.secret, base)
 
-        def told(environment: dict[str, str], kind: str, slot: Slot) -> dict[str, str]:
+        def with_task(environment: dict[str, str], kind: str, slot: Slot) -> dict[str, str]:
             task = {"cluster": cluster, "task": {"type": kind, "index": slot.number}}
             return {**environment, "TF_CONFIG": json.dumps(task)}
 
         found = [
-            Process(f"rank {slot.number}", words, told(environment, "worker", slot)) for slot, environment in ready
+            Process(f"rank {slot.number}", words, with_task(environment, "worker", slot)) for slot, environment in ready
         ]
         for slot in places.own_servers:
-            environment = told(ready[0][1], "ps", slot)
+            environment = with_task(ready[0][1], "ps", slot)
             found.append(Process(f"server {slot.number}", words, environment, serves=True))
         return found
 
 
 class Mirrored(_TensorFlow):
-    """Collectives over gRPC, in rings."""
+    """Ring collectives over gRPC."""
 
     name = "tensorflow-mwm"
     module = "tensorflow_mirrored"
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """All gradients in one pack, unless told otherwise (bytes_per_pack=0): nothing begins before the last."""
+        """A ring; by default (bytes_per_pack=0) all gradients are in one pack, which waits for the last one."""
         return "ring", {"bucket_size": self.options.fusion_bytes or (1 << 40)}
 
 
@@ -78,10 +78,10 @@ class Servers(_TensorFlow):
 
     @property
     def servers(self) -> int:
-        """Parameter servers."""
+        """Number of parameter servers."""
         return self.options.servers
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """Every tensor by itself, round-robin over the servers."""
+        """Unfused tensors, round-robin over the servers."""
         return "ps", {"servers": self.servers}

@@ -1,4 +1,4 @@
-"""Logs of other benchmarks: recognised by what stands in them, and read.
+"""Reads logs of other benchmarks, whose format is recognised from their contents.
 
 | module | reads |
 | --- | --- |
@@ -22,7 +22,7 @@ __all__ = ["Read", "read_log"]
 
 _MOST = 64 << 20
 _LONGEST_LINE = 4096
-"""Of what can be a result; the rest of a longer line is not looked at."""
+"""Characters of a line that are parsed; no result is longer."""
 _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]], ...] = (
     (tf_cnn.recognised, tf_cnn.read),
     (nccl.recognised, nccl.read),
@@ -31,7 +31,7 @@ _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]],
 
 
 def read_log(path: Path) -> Read:
-    """What a log says. Raises InvalidArgumentError: the file, the line, and what is wrong there."""
+    """Read a log. Raises InvalidArgumentError naming the file, the line and the problem."""
     try:
         text = read_small(path, _MOST)
     except UnicodeDecodeError:
@@ -43,7 +43,9 @@ def read_log(path: Path) -> Read:
         if recognised(lines):
             try:
                 if text[-1] not in "\r\n" and any(letter.isdigit() for letter in lines[-1]):
-                    raise ReadError(len(lines), "has no line end: the log is cut; end the line if it is whole")
+                    raise ReadError(
+                        len(lines), "has no line end: the log is truncated; add a newline if it is complete"
+                    )
                 found = read(lines)
             except ReadError as error:
                 raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None

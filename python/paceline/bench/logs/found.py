@@ -1,4 +1,4 @@
-"""What a log says."""
+"""The contents of a log."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from paceline.errors import PacelineError
 
 
 class ReadError(PacelineError):
-    """A line that cannot be; `line` counts from 1."""
+    """Raised for an invalid line; `line` counts from 1."""
 
     def __init__(self, line: int, message: str) -> None:
-        """What is wrong with it."""
+        """Take the line's number and what is wrong with it."""
         super().__init__(message)
         self.line = line
 
 
 @dataclass(frozen=True)
 class Size:
-    """A message size of a benchmark of communication; None where the log has no such column."""
+    """Results for one message size of a communication benchmark; None if the log has no such column."""
 
     size_bytes: int
     seconds: float | None
@@ -33,7 +33,7 @@ class Size:
 
 @dataclass
 class Read:
-    """Of one log: training (`total_images_per_s`), or communication (`sizes`)."""
+    """The results in one log: of training (`total_images_per_s`) or communication (`sizes`)."""
 
     format: str
     """tf_cnn_benchmarks, nccl-tests or osu."""
@@ -41,9 +41,9 @@ class Read:
     """The model, or the operation."""
     devices: int | None = None
     batch: int | None = None
-    """Of each device."""
+    """Batch size per device."""
     way: str | None = None
-    """How variables were synchronised, as the log has it."""
+    """The log's name for how variables were synchronised."""
     total_images_per_s: float | None = None
     uncertainty: float | None = None
     jitter: float | None = None
@@ -53,7 +53,7 @@ class Read:
     notes: list[str] = field(default_factory=list)
 
     def seconds_of(self, size_bytes: float) -> float | None:
-        """Time of an operation on so many bytes, between the sizes that were measured: straight on log-log paper."""
+        """Return the time of an operation on so many bytes, interpolated log-log between measured sizes."""
         known = [(one.size_bytes, one.seconds) for one in self.sizes if one.size_bytes > 0 and one.seconds]
         if not known or not known[0][0] <= size_bytes <= known[-1][0]:
             return None
@@ -64,12 +64,12 @@ class Read:
         return known[0][1]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {**vars(self), "sizes": [vars(one) for one in self.sizes]}
 
 
 def number(text: str, line: int, what: str) -> float:
-    """A finite number that is not negative. Raises ReadError."""
+    """Return a finite, non-negative number. Raises ReadError."""
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -80,14 +80,14 @@ def number(text: str, line: int, what: str) -> float:
 
 
 def once(seen: set[int], size_bytes: int, line: int) -> None:
-    """A size that stands twice is of another type, root or cycle: which of them counts? Raises ReadError."""
+    """Refuse a repeated size: it has another type, root or cycle, and it is unclear which counts. Raises ReadError."""
     if size_bytes in seen:
-        raise ReadError(line, f"size {size_bytes} stands here again; give each type, root and run a log of its own")
+        raise ReadError(line, f"size {size_bytes} appears again; use a separate log for each type, root and run")
     seen.add(size_bytes)
 
 
 def whole(text: str, line: int, what: str) -> int:
-    """A whole number that is not negative. Raises ReadError."""
+    """Return a non-negative whole number. Raises ReadError."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ReadError(line, f"{what}: '{text[:40]}' is not a whole number")
     return int(text)

@@ -1,4 +1,4 @@
-"""Logs of nccl-tests (https://github.com/NVIDIA/nccl-tests): out of place where a line has both."""
+"""Logs of nccl-tests (https://github.com/NVIDIA/nccl-tests). Out-of-place results are read where a line has both."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COLLECTIVE = re.compile(r"^# Collective test starting: (\w+)_perf")
 
 
 def recognised(lines: list[str]) -> bool:
-    """By the heading of its columns."""
+    """Recognise it by its column headings."""
     return any(_COLUMNS.match(line) for line in lines)
 
 
 def read(lines: list[str]) -> Read:
-    """Sizes, times, bandwidths. Raises ReadError."""
+    """Read sizes, times and bandwidths. Raises ReadError."""
     found, ranks, columns = Read("nccl-tests", "all_reduce"), 0, 0
     checks: list[int] = []
     seen: set[int] = set()
@@ -35,7 +35,7 @@ def read(lines: list[str]) -> Read:
             ranks += 1
         elif _COLUMNS.match(line):
             if columns:
-                raise ReadError(at, "a second run begins here; give each run a log of its own")
+                raise ReadError(at, "a second run begins here; use a separate log for each run")
             columns, checks = _before_time(line, at), _checks(line)
         elif match := _OUT_OF_BOUNDS.match(line):
             outside = int(match[1][:18])
@@ -53,26 +53,28 @@ def read(lines: list[str]) -> Read:
             if any(place < len(words) and words[place] not in ("0", "N/A") for place in checks):
                 wrong += 1
     if not found.sizes:
-        raise ReadError(len(lines), "there are no sizes below the heading; did the benchmark fail?")
+        raise ReadError(len(lines), "no sizes below the heading; did the benchmark fail?")
     found.devices = ranks or None
     if wrong:
         found.notes.append(f"{count(wrong, 'size')} had wrong results")
     if outside and not wrong:
         found.notes.append(f"{count(outside, 'value')} out of bounds: the benchmark failed")
     if not ended:
-        found.notes.append("ends without '# Avg bus bandwidth'; sizes may be missing: was the benchmark ended?")
+        found.notes.append(
+            "ends without '# Avg bus bandwidth', so sizes may be missing; was the benchmark interrupted?"
+        )
     found.sizes.sort(key=lambda one: one.size_bytes)
     return found
 
 
 def _checks(line: str) -> list[int]:
-    """Columns of wrong results, out of place and in place; older versions have the greatest error there instead."""
+    """Return the columns of wrong results, out of place and in place; older versions have the largest error instead."""
     words = [word.strip("#") for word in line.split()]
     return [at for at, word in enumerate(word for word in words if word) if word == "wrong"]
 
 
 def _before_time(line: str, at: int) -> int:
-    """Columns before the first time: older versions have no column `root`."""
+    """Return the number of columns before the first time: older versions have no column `root`."""
     words = line.lstrip("#").split()
     if "time" not in words:
         raise ReadError(at, "the heading has no column 'time'")

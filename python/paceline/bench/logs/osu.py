@@ -16,12 +16,12 @@ _PROCESSES = re.compile(r"\b(\d+) processes\b")
 
 
 def recognised(lines: list[str]) -> bool:
-    """By its title."""
+    """Recognise it by its title."""
     return any(line.startswith("#") and "OSU" in line for line in lines)
 
 
 def read(lines: list[str]) -> Read:
-    """Sizes, and times or bandwidths. Raises ReadError."""
+    """Read sizes, and times or bandwidths. Raises ReadError."""
     found, bandwidth, heading, place, failed = Read("osu", "?"), False, False, 1, 0
     seen: set[int] = set()
     for at, line in enumerate(lines, 1):
@@ -31,13 +31,13 @@ def read(lines: list[str]) -> Read:
             found.devices = int(match[1])
         if _HEADING.match(line):
             if heading:
-                raise ReadError(at, "a second run begins here; give each run a log of its own")
+                raise ReadError(at, "a second run begins here; use a separate log for each run")
             heading, bandwidth, place = True, "MB/s" in line, _place(line)
             if not bandwidth and "us" not in line:
                 raise ReadError(at, "the heading names neither a latency in us nor a bandwidth in MB/s")
         elif heading and (words := line.split()) and not line.startswith("#"):
             if len(words) <= place:
-                raise ReadError(at, f"'{line.strip()[:60]}' is no size and value")
+                raise ReadError(at, f"'{line.strip()[:60]}' is not a size and a value")
             size = whole(words[0], at, "Size")
             value = number(words[place], at, _COUNTED[place])
             seconds = None if bandwidth else value * 1e-6
@@ -46,7 +46,7 @@ def read(lines: list[str]) -> Read:
             found.sizes.append(Size(size, seconds, rate, None))
             failed += "Fail" in words
     if not found.sizes:
-        raise ReadError(len(lines), "there are no sizes below the heading; did the benchmark fail?")
+        raise ReadError(len(lines), "no sizes below the heading; did the benchmark fail?")
     if failed:
         found.notes.append(f"{count(failed, 'size')} had wrong results")
     found.sizes.sort(key=lambda one: one.size_bytes)
@@ -54,5 +54,5 @@ def read(lines: list[str]) -> Read:
 
 
 def _place(heading: str) -> int:
-    """The column to read: of non-blocking collectives, that without what was computed meanwhile."""
+    """Return the column to read; for non-blocking collectives, the one without overlapped computation."""
     return 3 if re.search(r"Overall\(us\)\s+Compute\(us\)\s+Pure Comm", heading) else 1

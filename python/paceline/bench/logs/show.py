@@ -11,7 +11,7 @@ from paceline.bench.logs.found import Read
 
 
 def shown(read: Sequence[Read]) -> list[str]:
-    """Training first, then communication."""
+    """Return the tables: training first, then communication."""
     training = [one for one in read if one.total_images_per_s is not None]
     sending = [one for one in read if one.sizes]
     lines: list[str] = []

@@ -13,18 +13,18 @@ _FIELD = re.compile(r"^(Model|Variables):\s(.*)")
 
 
 def recognised(lines: list[str]) -> bool:
-    """By its lines of rates."""
+    """Recognise it by its lines of rates."""
     return any("images/sec:" in line for line in lines)
 
 
 def read(lines: list[str]) -> Read:
-    """The total, and the last step's uncertainty and jitter. Raises ReadError."""
+    """Read the total, and the last step's uncertainty and jitter. Raises ReadError."""
     found = Read("tf_cnn_benchmarks", "?")
     globally: int | None = None
     sizes = 0
     for at, line in enumerate(lines, 1):
         if found.total_images_per_s is not None and ("images/sec:" in line or _FIELD.match(line)):
-            raise ReadError(at, "comes after a total: a second run; give each run a log of its own")
+            raise ReadError(at, "follows a total: a second run; use a separate log for each run")
         if match := _FIELD.match(line):
             name, value = match[1], match[2].strip()
             found.what = value if name == "Model" else found.what
@@ -47,9 +47,9 @@ def read(lines: list[str]) -> Read:
             found.uncertainty = None if step[3] is None else number(step[3], at, "+/-")
             found.jitter = None if step[4] is None else number(step[4], at, "jitter")
     if found.total_images_per_s is None:
-        raise ReadError(len(lines), "the log ends without 'total images/sec:'; was the benchmark ended?")
+        raise ReadError(len(lines), "the log ends without 'total images/sec:'; was the benchmark interrupted?")
     if globally and found.batch:
         if globally % found.batch:
-            raise ReadError(sizes, f"{globally} images cannot be {found.batch} on each device")
+            raise ReadError(sizes, f"{globally} images do not give {found.batch} per device")
         found.devices = globally // found.batch
     return found

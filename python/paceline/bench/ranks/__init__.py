@@ -1,4 +1,4 @@
-"""What runs in the processes of an engine, each in a Python of its own: see `start`.
+"""The programs of an engine's processes, each in its own Python: see `start`.
 
 Nothing here imports more of paceline than this folder, but for `torch_rank` where the engine is paceline itself.
 

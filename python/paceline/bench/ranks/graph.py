@@ -28,11 +28,11 @@ Fields = dict[str, Any]
 
 
 class UntranslatableError(Exception):
-    """A layer that is not known here; the message names it."""
+    """Raised for an unsupported layer, which the message names."""
 
 
 def export(spec: RankSpec, folder: Path) -> None:
-    """Write the model that is asked for into the folder. Raises UntranslatableError."""
+    """Write the requested model into the folder. Raises UntranslatableError."""
     model = build(spec)
     layers = layers_of(model, spec.image_size)
     (folder / LAYERS).write_text(json.dumps(layers), encoding="utf-8")
@@ -40,7 +40,7 @@ def export(spec: RankSpec, folder: Path) -> None:
 
 
 def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
-    """Every operation: its `name`, `kind`, the names of its `inputs`, and what else the kind needs."""
+    """Return every operation: `name`, `kind`, the names of its `inputs`, and the kind's parameters."""
     try:
         # On the device `meta` shapes are all that is computed. ShapeProp prints what it also raises.
         with contextlib.redirect_stderr(io.StringIO()):

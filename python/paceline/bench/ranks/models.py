@@ -1,4 +1,4 @@
-"""The models: torchvision's, and two small ones; each with weights from a seed, the same in every process."""
+"""The models: torchvision's and two small ones, with weights from a seed, equal in every process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from paceline.bench.ranks.rank_spec import RankSpec
 
 SMALL = ("mlp", "cnn")
-"""For tests, and for machines on which a ResNet takes too long."""
+"""Small models for tests and slow machines."""
 
 
 class Mlp(nn.Sequential):
     """Three layers on the flattened image."""
 
     def __init__(self, image_size: int, classes: int, hidden: int = 256) -> None:
-        """`hidden` units in each of two layers."""
+        """Make two layers of `hidden` units each."""
         super().__init__(
             nn.Flatten(),
             nn.Linear(3 * image_size * image_size, hidden),
@@ -33,7 +33,7 @@ class Cnn(nn.Sequential):
     """Two convolutions with batch normalisation, the second with a stride."""
 
     def __init__(self, classes: int) -> None:
-        """`classes` outputs."""
+        """Make `classes` outputs."""
         super().__init__(
             nn.Conv2d(3, 16, 3, padding=1, bias=False),
             nn.BatchNorm2d(16),
@@ -48,7 +48,7 @@ class Cnn(nn.Sequential):
 
 
 def build(spec: RankSpec) -> nn.Module:
-    """In training mode, on the CPU, without auxiliary classifiers. Raises ValueError for a name that nobody knows.
+    """Return the model in training mode, on the CPU, without auxiliary classifiers. Raises ValueError if it is unknown.
 
     Dropout is off, because frameworks draw other random numbers.
     """

@@ -1,4 +1,4 @@
-"""What a process of an engine measures."""
+"""The specification of what an engine's process measures."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 CHECKED_STEPS = 3
-"""Weights of engines are compared after at most so many steps: rounding grows from step to step."""
+"""Steps after which weights are compared, at most: rounding errors grow from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """The same for all ranks of a run."""
+    """What to run, the same for all ranks of a run."""
 
     way: str
-    """How gradients meet: ddp, optimizer (Horovod's interface), horovod."""
+    """How gradients are synchronised: ddp, optimizer (Horovod's interface), horovod."""
     backend: str = ""
-    """Of torch.distributed."""
+    """Backend of torch.distributed."""
     device: str = "cpu"
     model: str
     batch: int
-    """Images of each rank in each step."""
+    """Batch size per rank."""
     batches: int
-    """Steps that count."""
+    """Measured steps."""
     warmup: int
     alone: int
-    """Steps at the end in which ranks compute without exchanging anything."""
+    """Steps at the end in which ranks compute without communication."""
     traced: bool = False
-    """Rank 0 records a trace then, if it is one of torch."""
+    """Whether rank 0 then records a trace (torch only)."""
     seed: int
     learning_rate: float
     momentum: float
@@ -40,38 +40,38 @@ class RankSpec:
     loader_workers: int = 2
     servers: int = 0
     folder: str
-    """Where results go."""
+    """Folder for results."""
     graph: str | None = None
-    """The folder with the model as layers, for engines without torch."""
+    """Folder with the model as layers, for engines without torch."""
     fusion_bytes: int | None = None
-    """Gradients of so many bytes travel together; None: what the engine does by itself."""
+    """Fusion size in bytes; None: the engine's default."""
     limit_s: float = 600.0
-    """For any wait of the engine's own."""
+    """Timeout for the engine's own waits."""
 
     def save(self) -> Path:
-        """Into its folder."""
+        """Write it into its folder."""
         path = Path(self.folder) / "spec.json"
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
 
     @property
     def steps(self) -> int:
-        """That train."""
+        """Number of training steps."""
         return self.warmup + self.batches
 
     @property
     def checked(self) -> int:
-        """Steps after which weights are compared: in the warm-up, if there is one."""
+        """Number of steps after which weights are compared: in the warm-up, if there is one."""
         return min(CHECKED_STEPS, self.warmup or self.steps)
 
 
 def read() -> RankSpec:
-    """Return what this process measures, from the file that it was given."""
+    """Return this process's specification, from the file that it was given."""
     return RankSpec(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
 
 
 def place() -> tuple[int, int, int]:
-    """This process's rank, the number of ranks, and its number among those of its host."""
+    """Return this process's rank, the number of ranks, and its rank on its host."""
     for rank, size, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
@@ -80,4 +80,4 @@ def place() -> tuple[int, int, int]:
     ):
         if rank in os.environ:
             return int(os.environ[rank]), int(os.environ[size]), int(os.environ.get(local, "0"))
-    raise RuntimeError("no launcher has said which rank this process is")
+    raise RuntimeError("no launcher set this process's rank")

@@ -1,4 +1,4 @@
-"""The driver of `ray-ps`: Ray starts the workers, and their gradients go through its object store."""
+"""The driver of `ray-ps`: Ray starts the workers, whose gradients go through its object store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
 
 
 def main() -> None:
-    """Train, and write what every worker has measured."""
+    """Train, and write what every worker measured."""
     spec, size = read(), int(sys.argv[2])
-    # The weights that engines are compared by, in a run of their own; then the run that counts.
+    # First a run for the weights that are compared, then the measured run.
     first = _train(spec, size, spec.checked, None)
     stopwatch = Stopwatch(spec, 0)
     stopwatch.keep(first.weights)
@@ -32,7 +32,7 @@ def main() -> None:
             losses=[one.loss for one in counted],
             lasted_s=sum(one.step_s for one in counted),
             cpu_s=sum(one.cpu_s for one in counted),
-            # Its steps overlap nothing, so that what they compute is what they would compute alone.
+            # Its steps overlap nothing, so computation takes as long as it does alone.
             alone={
                 "forward": [one.forward_s for one in counted],
                 "backward": [one.backward_s for one in counted],
@@ -66,7 +66,7 @@ def _train(spec: RankSpec, size: int, steps: int, events: Path | None) -> Any:  
 
 
 def tensors(spec: RankSpec, rank: int, step: int) -> Any:  # noqa: ANN401
-    """Images and labels of a step, as for every other engine."""
+    """Return images and labels of a step, the same as for every other engine."""
     import torch
 
     from paceline.bench.ranks.data import DISTINCT

@@ -16,19 +16,19 @@ import types
 from pathlib import Path
 
 PARENT = "PACELINE_RUN_BENCH_PARENT"
-"""The environment variable with the process id of the bench."""
+"""Environment variable with the process id of the bench."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h: PR_SET_PDEATHSIG
 
 
 def end_with_the_bench(number: signal.Signals) -> None:
-    """Have the kernel send this process the signal when the bench is killed; not below a launcher, which does so."""
+    """Have the kernel send this process the signal when the bench dies; not below a launcher, which does so itself."""
     if sys.platform.startswith("linux") and os.environ.get(PARENT) == str(os.getppid()):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, number)
 
 
 def main(module: str) -> None:
-    """Become the module."""
+    """Run the module."""
     end_with_the_bench(signal.SIGKILL)
     sys.path.pop(0)  # this folder
     if importlib.util.find_spec("paceline") is None:

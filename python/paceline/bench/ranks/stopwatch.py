@@ -1,4 +1,4 @@
-"""Times of the steps of a rank, and what it writes when it is done."""
+"""Measures the steps of a rank, and writes its results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Weights = Mapping[str, "NDArray[np.float32]"]
 
 
 def result_name(rank: int | str) -> str:
-    """The file of a rank; `*` for all."""
+    """Return the file name of a rank's result; `*` for all."""
     return f"result-{rank}.json"
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of children that have ended, in seconds."""
+    """Return the CPU time of this process and of ended children, in seconds."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 class Stopwatch:
-    """Of one rank."""
+    """The stopwatch of one rank."""
 
     def __init__(self, spec: RankSpec, rank: int, synchronise: Callable[[], object] = lambda: None) -> None:
         """`synchronise` waits for the device."""
@@ -49,7 +49,7 @@ class Stopwatch:
         self._events = (self._folder / EVENTS).open("a", encoding="utf-8") if rank == 0 else None
 
     def run(self, load: Callable[[int], Any], train: Callable[[Any], float], checked: Callable[[], None]) -> None:
-        """Warm up and train: `load` gives what step k takes, `train` its loss; `checked` after every warm-up step."""
+        """Warm up and train. `load` returns the input of step k, `train` its loss; `checked` follows warm-up steps."""
         for step in range(self.spec.warmup):
             self._say(step=step - self.spec.warmup, loss=train(load(step)))
             checked()
@@ -71,7 +71,7 @@ class Stopwatch:
         self._lasted, self._used_cpu = time.perf_counter() - self._began, cpu_s() - self._began_cpu
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the work gives
-        """Time a part of a step of the alone phase."""
+        """Time a part of a step without communication."""
         begin = time.perf_counter()
         made = work()
         self._synchronise()
@@ -79,7 +79,7 @@ class Stopwatch:
         return made
 
     def write(self, weights: Weights, **more: Any) -> None:  # noqa: ANN401
-        """The results of this rank; the first one's weights as well. Weights have torch's names and layout."""
+        """Write the results of this rank, and the weights of rank 0, with torch's names and layout."""
         if self.rank == 0:
             save(self._folder / WEIGHTS, weights)
         result = {
@@ -98,7 +98,7 @@ class Stopwatch:
         new.rename(self._folder / result_name(self.rank))
 
     def keep(self, weights: Weights) -> None:
-        """The weights that are compared between engines, of rank 0."""
+        """Save rank 0's weights, which are compared between engines."""
         if self.rank == 0:
             save(self._folder / FIRST_WEIGHTS, weights)
 
@@ -109,13 +109,13 @@ class Stopwatch:
 
 
 def save(path: Path, weights: Weights) -> None:
-    """An .npz of them."""
+    """Write weights as .npz."""
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in weights.items()}
     np.savez(path, **arrays)
 
 
 def digest(weights: Weights) -> str:
-    """The same for the same bytes under the same names."""
+    """Return a digest of names and bytes."""
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(name.encode() + b"\0" + np.ascontiguousarray(weights[name]).tobytes())

@@ -1,4 +1,4 @@
-"""What ranks of TensorFlow share, whichever way gradients meet."""
+"""Code shared by TensorFlow ranks, however they synchronise gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def threads() -> int:
-    """Of one process: OMP_NUM_THREADS, as for torch."""
+    """Return the number of threads of a process: OMP_NUM_THREADS, as for torch."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
 def loader(spec: RankSpec, rank: int, size: int) -> Callable[[int], tuple[Any, Any]]:
-    """What gives the batch of step k: images (N, height, width, 3), float32, and labels (N,), int64."""
+    """Return a function that returns the batch of step k: images (N, height, width, 3), float32; labels (N,), int64."""
     if spec.data_dir is not None:
         from paceline.bench.ranks.tensorflow_input import image_files
 
@@ -35,7 +35,7 @@ def loader(spec: RankSpec, rank: int, size: int) -> Callable[[int], tuple[Any, A
 
 
 def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) -> Callable[[], None]:
-    """Called after a step: keeps the weights of the step at which engines are compared."""
+    """Return a function to call after each step, which saves the weights at the step of the comparison."""
 
     def check() -> None:
         done[0] += 1
@@ -46,7 +46,7 @@ def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) ->
 
 
 def alone(spec: RankSpec, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:
-    """Steps in which nothing is exchanged: forward alone, and all of a step; eager variables of this process."""
+    """Run steps without communication, on eager variables of this process: forward alone, and whole steps."""
     weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
     moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
     statistics = {name: tf.Variable(value) for name, value in model.statistics.items()}

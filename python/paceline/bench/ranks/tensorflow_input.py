@@ -17,7 +17,7 @@ _AREA, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def image_files(spec: RankSpec, rank: int, size: int) -> Any:  # noqa: ANN401 - a dataset
-    """Batches without end: images (N, height, width, 3), float32, and labels (N,), int64."""
+    """Return endless batches: images (N, height, width, 3), float32, and labels (N,), int64."""
     root = Path(str(spec.data_dir))
     classes = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     found = [

@@ -1,4 +1,4 @@
-"""The model that `graph` has written, in TensorFlow: the same layers, weights and padding, with channels last.
+"""The model that `graph` wrote, in TensorFlow: the same layers, weights and padding, with channels last.
 
 Channels are last because TensorFlow convolves no other way on CPUs. Where an image is flattened, channels come first
 again, so that weights mean the same.
@@ -19,10 +19,10 @@ LAYERS, WEIGHTS = "layers.json", "initial.npz"
 
 
 class Model:
-    """Its layers, its weights as they begin, and a function of weights and images."""
+    """Layers, initial weights, and the loss as a function of weights and images."""
 
     def __init__(self, folder: str) -> None:
-        """`folder` is where `graph.export` wrote it."""
+        """`folder`: where `graph.export` wrote the model."""
         self.layers: list[dict[str, Any]] = json.loads((Path(folder) / LAYERS).read_text(encoding="utf-8"))
         with np.load(Path(folder) / WEIGHTS) as kept:
             torchs = {name: kept[name] for name in kept.files}
@@ -42,7 +42,7 @@ class Model:
         return value.T if value.ndim == 2 else value
 
     def torchs(self, weights: Weights) -> dict[str, Any]:
-        """Values of weights in torch's layout."""
+        """Return the weights in torch's layout."""
         back = {}
         for name, value in weights.items():
             array = np.asarray(value)
@@ -52,7 +52,7 @@ class Model:
         return back
 
     def loss(self, weights: Weights, images: Any, labels: Any, statistics: Weights | None = None) -> Any:  # noqa: ANN401
-        """The mean cross-entropy. images: (N, height, width, 3), float32; labels: (N,). `statistics` are kept up."""
+        """Return the cross-entropy. images: (N, height, width, 3), float32; labels: (N,). `statistics` are updated."""
         values: dict[str, Any] = {}
         for one in self.layers:
             inputs = [values[name] for name in one["inputs"]]

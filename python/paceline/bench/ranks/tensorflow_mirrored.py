@@ -1,4 +1,4 @@
-"""A rank of TensorFlow's MultiWorkerMirroredStrategy: gradients meet in collectives over gRPC, in rings.
+"""A rank of TensorFlow's MultiWorkerMirroredStrategy: gradients are reduced in rings over gRPC.
 
 TF_CONFIG says who the workers are (https://www.tensorflow.org/guide/distributed_training).
 """
@@ -27,7 +27,7 @@ def main() -> None:
     if strategy.num_replicas_in_sync != size:
         raise RuntimeError(f"TensorFlow sees {strategy.num_replicas_in_sync} replicas of {size}")
     model = Model(str(spec.graph))
-    # One replica a process: its variables are its own, and what its ranks exchange are gradients.
+    # One replica per process: each has its own variables, and ranks exchange gradients.
     weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
     moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
     statistics = {name: tf.Variable(value) for name, value in model.statistics.items()}

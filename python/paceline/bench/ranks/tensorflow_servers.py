@@ -26,7 +26,7 @@ ENDED = "workers-ended"
 
 
 def main() -> None:
-    """A server serves until it is ended; a worker trains."""
+    """Serve until the process is ended, or train as a worker."""
     spec, cluster = read(), json.loads(os.environ["TF_CONFIG"])
     task = cluster["task"]
     config = v1.ConfigProto(intra_op_parallelism_threads=threads() if task["type"] == "worker" else 1)
@@ -39,17 +39,17 @@ def main() -> None:
 
 
 def serve(spec: RankSpec, index: int) -> None:
-    """Until the folder says that the workers have ended, telling what CPU time that took."""
+    """Serve until the folder says that the workers have ended, and report the CPU time."""
     folder = Path(spec.folder)
     new = folder / f".server-{index}"
     while not (folder / ENDED).exists():
         new.write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
-        new.replace(folder / f"server-{index}.json")  # whole at any time: this process is ended by a signal
+        new.replace(folder / f"server-{index}.json")  # always complete, because a signal ends this process
         time.sleep(0.2)
 
 
 def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, list[str]]) -> None:  # noqa: ANN401
-    """Train with the others."""
+    """Train with the other workers."""
     model = Model(str(spec.graph))
     channels_last = (spec.batch, spec.image_size, spec.image_size, 3)
     graph = tf.Graph()
@@ -73,11 +73,11 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
             gradients = optimizer.compute_gradients(loss, list(weights.values()))
         with v1.device(spread):
             update = optimizer.apply_gradients(gradients, global_step=counter)
-    # No tokens at the start: with as many as workers, each would run a step ahead on old weights.
+    # No initial tokens: with one per worker, each would run a step ahead on old weights.
     hooks = [optimizer.make_session_run_hook(rank == 0, num_tokens=0)]
     config = v1.ConfigProto(
         operation_timeout_in_ms=int(spec.limit_s * 1000),
-        device_filters=["/job:ps", own],  # so that a worker waits for servers, not for workers that come later
+        device_filters=["/job:ps", own],  # so that a worker waits for servers, not for later workers
     )
     stopwatch, load = Stopwatch(spec, rank), loader(spec, rank, size)
     with (
@@ -91,7 +91,7 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
             save_summaries_steps=None,
             log_step_count_steps=None,
             max_wait_secs=int(spec.limit_s),
-            stop_grace_period_secs=1,  # of the chief's thread that hands out tokens, which waits for a further step
+            stop_grace_period_secs=1,  # for the chief's token thread, which waits for another step
         ) as session,
     ):
 
@@ -100,7 +100,7 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
             return float(value)
 
         def values() -> dict[str, Any]:
-            # Past the hooks: they would take a token for it.
+            # Bypass the hooks, which would consume a token.
             return model.torchs(session._tf_sess().run(weights))
 
         stopwatch.run(load, train, checker([0], stopwatch, values))
@@ -122,7 +122,7 @@ def _variable(name: str, value: Any, **options: Any) -> Any:  # noqa: ANN401
 
 
 def _wait_for_all(spec: RankSpec, rank: int, size: int) -> None:
-    """No worker computes alone while others still train; only on this host, where the folder is."""
+    """Wait until all workers on this host have trained, before the steps without communication."""
     folder = Path(spec.folder)
     (folder / f"trained-{rank}").touch()
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))

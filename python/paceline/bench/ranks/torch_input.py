@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from paceline.bench.ranks.rank_spec import RankSpec
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels, as torchvision's models expect them (references/classification/presets.py)."""
+"""Mean and deviation of ImageNet's pixels, as torchvision's models expect (references/classification/presets.py)."""
 
 
 def image_files(
     spec: RankSpec, rank: int, size: int, device: torch.device
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end, each epoch shuffled anew and parted among the ranks."""
+    """Return endless batches; each epoch is shuffled and divided among the ranks."""
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
     from torchvision import transforms
@@ -40,7 +40,7 @@ def image_files(
         pin_memory=device.type == "cuda",
         drop_last=True,
         persistent_workers=workers > 0,
-        multiprocessing_context="spawn" if workers else None,  # a fork after the job has begun would copy its threads
+        multiprocessing_context="spawn" if workers else None,  # a fork in a running job would copy its threads
     )
     torch.manual_seed(spec.seed + rank)
     epoch = 0

@@ -1,4 +1,4 @@
-"""A rank of PyTorch: trains, then computes alone, and writes what it has measured."""
+"""A PyTorch rank: trains, then computes without communication, and writes its measurements."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def main() -> None:
 
 
 def synchroniser(device: torch.device) -> Callable[[], object]:
-    """What waits until the device has done all."""
+    """Return a function that waits for the device."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 def weights(model: nn.Module) -> dict[str, Any]:
-    """Of the model, as they are now: float32 arrays in torch's layout."""
+    """Return the model's current weights: float32 arrays in torch's layout."""
     return {name: value.detach().cpu().numpy().copy() for name, value in model.named_parameters()}
 
 
 def checker(stopwatch: Stopwatch, model: nn.Module) -> Callable[[], None]:
-    """Called after a step: keeps the weights of the step at which engines are compared."""
+    """Return a function to call after each step, which saves the weights at the step of the comparison."""
     done = [0]
 
     def check() -> None:
@@ -71,7 +71,7 @@ def checker(stopwatch: Stopwatch, model: nn.Module) -> Callable[[], None]:
 
 
 def loader(spec: RankSpec, rank: int, size: int, device: torch.device) -> Callable[[int], Batch]:
-    """What gives the batch of step k: images (N, 3, height, width), float32, and labels (N,), int64."""
+    """Return a function that returns the batch of step k: images (N, 3, height, width), float32; labels (N,), int64."""
     if spec.data_dir is not None:
         from paceline.bench.ranks.torch_input import image_files
 
@@ -87,7 +87,7 @@ def loader(spec: RankSpec, rank: int, size: int, device: torch.device) -> Callab
 def _alone(
     spec: RankSpec, load: Callable[[int], Batch], stopwatch: Stopwatch, device: torch.device, *, traced: bool
 ) -> None:
-    """The same steps by a model that nobody shares, while the other ranks do the same: what communication adds."""
+    """Run the same steps without communication on all ranks at once, to find out what communication adds."""
     if not spec.alone:
         return
     model = build(spec).to(device)
@@ -106,7 +106,7 @@ def _alone(
     if not traced and not spec.traced:
         return
     if not traced:
-        for number in range(1 + 2 * spec.alone):  # as long as the first rank records
+        for number in range(1 + 2 * spec.alone):  # as long as rank 0 records
             step(number, lambda _, work: work())
         return
     from paceline.torch.recorder.recorder import Recorder

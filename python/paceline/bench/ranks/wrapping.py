@@ -1,4 +1,4 @@
-"""How gradients meet in a rank of PyTorch: DDP over a backend, or an optimizer with Horovod's interface."""
+"""Gradient synchronisation in a PyTorch rank: DDP over a backend, or an optimizer with Horovod's interface."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Wrapped:
-    """A model and an optimizer that train with those of the other ranks."""
+    """A model and an optimizer that train together with the other ranks'."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     close: Callable[[], object]
     """Leave the job."""
     choices: Callable[[], list[tuple[int, str]]] = list
-    """Bytes up to which an all-reduce goes by a strategy, where the engine says so."""
+    """The largest all-reduce, in bytes, for each strategy, if the engine reports it."""
 
 
 def sgd(spec: RankSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of all engines."""
+    """Return the optimizer that all engines use."""
     return torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=spec.momentum)
 
 
 def wrapped(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:
-    """Join the job that the launcher has described."""
+    """Join the job that the launcher described."""
     return {"ddp": _ddp, "optimizer": _optimizer, "horovod": _horovod}[spec.way](spec, model, local_rank)
 
 
@@ -47,7 +47,7 @@ def _ddp(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:
     options: dict[str, Any] = {"device_ids": [local_rank]} if spec.device == "cuda" else {}
     if spec.fusion_bytes is not None:
         options["bucket_cap_mb"] = spec.fusion_bytes / (1 << 20)
-    # Running means stay each rank's own, as they do under Horovod and TensorFlow.
+    # Each rank keeps its own running means, as under Horovod and TensorFlow.
     together = DistributedDataParallel(model, broadcast_buffers=False, **options)
     ours = spec.backend == "paceline"
     return Wrapped(together, sgd(spec, model), dist.destroy_process_group, _choices if ours else list)
