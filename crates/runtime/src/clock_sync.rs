@@ -9,7 +9,7 @@ use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
 
 const ASKED: usize = 16;
-/// Under which they talk; others' sends and receives between the same ranks have ended or not begun.
+/// Tag of these messages; other sends and receives between the same ranks have ended or not begun.
 const TAG: u32 = u32::MAX;
 
 /// All ranks call this together.

@@ -24,17 +24,17 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
 
-/// Bytes that a switch holds of an operation: while one fragment comes another goes on.
+/// Bytes of an operation that a switch holds: while one fragment arrives, another leaves.
 const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;
 
 /// Most bytes of a bucket for which a server takes memory.
 const MOST_SERVED: u64 = 1 << 40;
 
-/// Duplicate communicators that are made in advance, so that later groups of the same ranks need not wait for each other:
-/// the plans of coordinators.
+/// Duplicate communicators made in advance for the plans of coordinators, so that later groups of the same ranks need
+/// not wait for each other.
 const DUPLICATES: usize = 4;
 
-/// A group of ranks. Each of them calls the same operations in the same order; sends and receives are outside of that order.
+/// A group of ranks. All of them call the same operations in the same order; sends and receives are outside that order.
 pub struct Communicator {
     pub(crate) shared: Arc<EngineShared>,
     id: u32,
@@ -47,7 +47,7 @@ pub struct Communicator {
     workers: u32,
     /// The same ranks and the servers, if these are processes of their own.
     served: Option<Box<Communicator>>,
-    /// Buckets so far.
+    /// Buckets counted so far.
     buckets: AtomicU32,
 }
 
@@ -154,7 +154,7 @@ impl Communicator {
         self.ranks.len() as u32
     }
 
-    /// The same at all its ranks.
+    /// Equal on all its ranks.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -184,7 +184,7 @@ impl Communicator {
         &self.topology
     }
 
-    /// Gives up: an operation whose caller cannot wait for it any longer must not touch its memory again.
+    /// Fails the communicator: an operation whose caller cannot wait any longer must not touch its memory again.
     pub fn abandon(&self, why: &str) {
         self.shared.abandon(self.id, &RunError::Failed(why.into()));
     }
@@ -265,7 +265,7 @@ impl Communicator {
                 if schedule.roles().total() > 1
                     && let Some(Finish { factor: each, .. }) = finish.take()
                 {
-                    // Who completes a piece multiplies it for all, so that all must want the same.
+                    // The rank that completes a piece multiplies it for all, so all ranks need the same factor.
                     signature.plan ^= digest(each.to_bits().to_le_bytes());
                     factor = Some(each);
                 }
@@ -285,7 +285,7 @@ impl Communicator {
                         scratch.push_scratch(count);
                         scratch
                     } else {
-                        // What a switch adds up goes on as it comes.
+                        // A switch sends sums on as they are complete.
                         Space::windowed(element, count, PASSING / element as u64)
                     };
                     roles.push((role, memory));
@@ -308,14 +308,14 @@ impl Communicator {
             handle,
             keep,
         };
-        // Before the data, behind which it would wait in the card's queue.
+        // Before the data: behind it, the message would wait in the network card's queue.
         if let Some(built) = ordered {
             self.order(request, &built.algorithm, bucket, how.timeout);
         }
         self.shared.submit(self.id, spec, &how)
     }
 
-    /// Tells the servers what the workers have begun.
+    /// Tells the servers which all-reduce the workers have begun.
     fn order(&self, request: &CollectiveRequest<'_>, algorithm: &Algorithm, bucket: u32, timeout: Option<Duration>) {
         let name = self.shared.name_of(self.id);
         let order = Order {
@@ -392,10 +392,10 @@ impl Communicator {
         Ok(done)
     }
 
-    /// Nobody goes on before all have come.
+    /// Returns when all ranks have called it.
     ///
     /// # Errors
-    /// A rank that does not come.
+    /// A rank does not come.
     #[allow(unsafe_code, reason = "no memory is given")]
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: a barrier has no memory.
@@ -432,12 +432,12 @@ impl Drop for Communicator {
     }
 }
 
-/// What every member computes alike.
+/// A number that every member computes alike.
 fn group_id(name: &str, ranks: &[u32]) -> u32 {
     digest(name.bytes().chain(ranks.iter().flat_map(|rank| rank.to_le_bytes())))
 }
 
-/// Ranks per node, if neighbouring ranks share hosts and all hosts but the last have as many; else a rank a node.
+/// Ranks per node if neighbouring ranks share hosts and all hosts but the last have equally many; otherwise 1.
 fn topology(shared: &EngineShared, ranks: &[u32]) -> Topology {
     let hosts: Vec<u32> = ranks.iter().map(|&rank| shared.hosts[rank as usize]).collect();
     let per_node = hosts.iter().take_while(|&&host| host == hosts[0]).count();

@@ -1,4 +1,4 @@
-//! From what the caller asks for to a program and its memory.
+//! Turns a request into a program and its memory.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on to the space")]
 use paceline_schedule::Piece;
 
@@ -18,7 +18,7 @@ const EXCHANGED_BYTES: u64 = 256 << 10;
 
 /// An operation ready to begin.
 pub(crate) struct Prepared {
-    /// None: an all-reduce, whose program is its strategy's.
+    /// `None`: an all-reduce, whose program is its strategy's.
     pub program: Option<Box<dyn Program>>,
     pub space: Space,
     /// Elements that all ranks must agree on, or 0.
@@ -203,13 +203,13 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
 
 fn exchange(me: u32, size: u32, sends: Vec<Piece>, recvs: Vec<Piece>, chunk: u64) -> Option<Box<dyn Program>> {
     if size == 1 {
-        // Nobody to exchange with: a barrier of one has no lanes.
+        // There is no rank to exchange with: a barrier of one has no lanes.
         return Some(Box::new(Barrier { size }));
     }
     Some(Box::new(Exchange { me, sends, recvs, chunk }))
 }
 
-/// What this rank contributes, multiplied: in a copy, because what the caller gave is not to be changed.
+/// This rank's contribution, multiplied in a copy because the caller's input must not change.
 fn contribution(mut given: Space, request: &CollectiveRequest<'_>) -> Space {
     #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
     if request.prescale == 1.0 {

@@ -8,7 +8,7 @@ pub type Memory = (usize, u64);
 
 /// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
 pub struct CollectiveRequest<'a> {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// Of the elements.
     pub dtype: Dtype,
@@ -18,29 +18,29 @@ pub struct CollectiveRequest<'a> {
     pub inputs: &'a [Memory],
     /// What comes out.
     pub outputs: &'a [Memory],
-    /// The root; of a send or receive the other rank.
+    /// The root; for a send or receive, the other rank.
     pub root: u32,
-    /// Of a send or receive.
+    /// For a send or receive.
     pub tag: u32,
-    /// Of a send or receive: this rank sends.
+    /// For a send or receive: this rank sends.
     pub sends: bool,
-    /// Of a send or receive: receives from whoever comes first.
+    /// For a send or receive: receives from any rank.
     pub from_anybody: bool,
-    /// Elements of each rank; none: all alike.
+    /// Elements of each rank; `None`: equal shares.
     pub counts: Option<&'a [u64]>,
-    /// Of an all-to-all: elements from each rank.
+    /// For an all-to-all: elements from each rank.
     pub out_counts: Option<&'a [u64]>,
     /// Multiplies every contribution.
     pub prescale: f64,
     /// Multiplies the result.
     pub postscale: f64,
-    /// Of an all-reduce; none: the job's, or by size.
+    /// For an all-reduce; `None`: the job's, or by size.
     pub strategy: Option<&'a str>,
-    /// Of an all-reduce by parameter servers: the number by which buckets are placed; none: they are counted.
+    /// For an all-reduce by parameter servers: the number by which buckets are placed; `None`: they are counted.
     pub bucket: Option<u32>,
-    /// Of an all-reduce by parameter servers: its place in a training step; none: it is one by itself.
+    /// For an all-reduce by parameter servers: its place in a training step; `None`: it is a step of its own.
     pub step: Option<InStep>,
-    /// Of an all-reduce by parameter servers: nothing is sent to them, for there is no gradient; what they send is zeros.
+    /// For an all-reduce by parameter servers: there is no gradient, so nothing is sent to them and they return zeros.
     pub pull_only: bool,
     /// The user's name of the tensors, for messages.
     pub label: &'a str,
