@@ -107,7 +107,7 @@ def test_without_realtime(tmp_path):
 
 
 def test_a_job_that_takes_too_long_is_ended(cluster):
-    with pytest.raises(click.ClickException, match="has not ended within 1 s"):
+    with pytest.raises(click.ClickException, match="did not finish within 1 s"):
         cluster.run(["sleep", "60"], limit_s=1, output=emulate.Discarded())
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline.cli.main import main
-from paceline.launch.frames import MAGIC, Decoder, Kind, Lines, encode
+from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import runs
 from paceline.launch.output import prefixed
@@ -343,7 +343,7 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
         (["--hosts", "a", "--rsh", "/no/such/rsh", "true"], "/no/such/rsh"),
         (["-np", "1", "-x", "NOT_SET_ANYWHERE", "true"], "NOT_SET_ANYWHERE=VALUE"),
         (["-np", "1", "-x", "RANK=1", "true"], "sets it itself"),
-        (["-np", "1", "-x", "PACELINE_SECRET=0123456789abcdef", "true"], "everybody"),
+        (["-np", "1", "-x", "PACELINE_SECRET=0123456789abcdef", "true"], "other users can read"),
         (["-np", "1", "-x", "PACELINE_STRATGEY=ring", "true"], "did you mean PACELINE_STRATEGY"),
         (["-np", "1", "-x", "1=2", "true"], "not a variable's name"),
         (["-np", "1", "--no-prefix", "--output-dir", "x", "true"], "--no-prefix"),
@@ -562,18 +562,26 @@ def test_host_files(tmp_path):
 
 def test_frames_pass_whatever_the_cuts():
     data = (
-        b"motd\n" + MAGIC + encode(Kind.STDOUT, 3, b"a\nb") + encode(Kind.EXITED, 4, {"code": -9}) + encode(Kind.DONE)
+        b"motd\n"
+        + MAGIC
+        + encode(FrameKind.STDOUT, 3, b"a\nb")
+        + encode(FrameKind.EXITED, 4, {"code": -9})
+        + encode(FrameKind.DONE)
     )
     for step in (1, 2, 7, 1000):
         decoder = Decoder()
         frames = [frame for at in range(0, len(data), step) for frame in decoder.feed(data[at : at + step])]
-        assert [(frame.kind, frame.rank) for frame in frames] == [(Kind.STDOUT, 3), (Kind.EXITED, 4), (Kind.DONE, 0)]
+        assert [(frame.kind, frame.rank) for frame in frames] == [
+            (FrameKind.STDOUT, 3),
+            (FrameKind.EXITED, 4),
+            (FrameKind.DONE, 0),
+        ]
         assert frames[0].payload == b"a\nb"
         assert frames[1].json() == {"code": -9}
         assert decoder.junk == b"motd\n"
     with pytest.raises(ValueError, match="no agent"):
         list(Decoder().feed(b"x" * 100_000))
-    with pytest.raises(ValueError, match="garbled"):
+    with pytest.raises(ValueError, match="malformed"):
         list(Decoder().feed(MAGIC + b"\xff" * 20))
 
 

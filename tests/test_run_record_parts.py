@@ -96,7 +96,7 @@ def test_pieces_of_a_record(monkeypatch):
         (folder / "trace.json").write_text('{"name": "ü"}')
         assert taken() == ({"error": "e"}, {"name": "ü"})
         monkeypatch.setattr(recordings, "MOST_OF_RANK", 3)
-        assert taken()[1] == "its trace is of 14 bytes; at most 3 are taken"
+        assert taken()[1] == "its trace has 14 bytes; the limit is 3"
     finally:
         exchange.close()
     assert not folder.exists()

@@ -23,23 +23,23 @@ from paceline._internal.netif import address_of, is_own, towards
 from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
-from paceline.launch.frames import MAGIC, Kind, Lines, Outbox, encode
+from paceline.launch.frames import MAGIC, FrameKind, Lines, Outbox, encode
 from paceline.launch.outcomes import FailureReports
 from paceline.launch.processes import Group, Starter, reap, signal_all
 from paceline.launch.recordings import Exchange
 
-_FULL = 1 << 20  # bytes that wait for the launcher: then ranks wait too
+_FULL = 1 << 20  # bytes queued for the launcher; beyond this, ranks wait
 _READ = 1 << 16
 _POLL_S = 0.05
-_LEFTOVERS_S = 1.0  # for what ranks left behind, and for everything once the launcher is gone: SIGTERM to SIGKILL
+_LEFTOVERS_S = 1.0  # from SIGTERM to SIGKILL, for leftover processes, and for all once the launcher is gone
 _SERVER = (sys.executable, "-m", "paceline.job.server")
-_GIVE_UP_S = 2.0  # after SIGKILL: processes that not even it ends
+_GIVE_UP_S = 2.0  # after SIGKILL, for processes that survive it
 
 
 class Pipe:
     """The stdout or stderr of one rank."""
 
-    def __init__(self, rank: int, kind: Kind, file: IO[bytes], *, whole_lines: bool) -> None:
+    def __init__(self, rank: int, kind: FrameKind, file: IO[bytes], *, whole_lines: bool) -> None:
         """Make the file non-blocking."""
         self.rank = rank
         self.kind = kind
@@ -48,7 +48,7 @@ class Pipe:
         os.set_blocking(file.fileno(), False)
 
     def read(self) -> tuple[bytes, bool]:
-        """Return what can be passed on now, and whether the pipe is at its end.
+        """Return what can be forwarded now, and whether the pipe is at its end.
 
         Raises BlockingIOError if it is empty.
         """
@@ -59,7 +59,7 @@ class Pipe:
 
 
 class Agent:
-    """The state of this host's part of the job."""
+    """The state of the job on this host."""
 
     def __init__(self) -> None:
         """Start without a job."""
@@ -85,7 +85,7 @@ class Agent:
         self._input = b""
 
     def run(self) -> None:
-        """Run until everything has ended and its output has been passed on."""
+        """Run until all processes have ended and their output is forwarded."""
         receiver, sender = socket.socketpair()
         for end in (receiver, sender):
             end.setblocking(False)
@@ -97,7 +97,7 @@ class Agent:
         try:
             self.selector.register(0, selectors.EVENT_READ, self._read_input)
         except PermissionError:  # of epoll, for a file
-            raise SystemExit("paceline.launch.agent is started by paceline run, which tells it what to do") from None
+            raise SystemExit("paceline.launch.agent is internal; paceline run starts it") from None
         self.selector.register(receiver, selectors.EVENT_READ, lambda: self._reap(receiver))
         self.out.put(MAGIC)
         while not (self.over and (not len(self.out) or self.out.broken)):
@@ -109,7 +109,7 @@ class Agent:
             self._advance(time.monotonic())
 
     def stop(self, grace_s: float, kill_after_s: float) -> None:
-        """Send SIGTERM after the grace period, SIGKILL later; an earlier deadline stays."""
+        """Send SIGTERM after the grace period and SIGKILL later; keep earlier deadlines."""
         if not self.started:
             self.over = True
         at = time.monotonic() + grace_s
@@ -147,11 +147,11 @@ class Agent:
                 self.stop(order["stop"]["grace_s"], order["stop"]["kill_s"])
         except (Problem, InvalidArgumentError) as error:
             usage = isinstance(error, InvalidArgumentError) or error.usage
-            self.out.put(encode(Kind.PROBLEM, 0, {"message": str(error), "usage": usage}))
+            self.out.put(encode(FrameKind.PROBLEM, 0, {"message": str(error), "usage": usage}))
             self.stop(0, _LEFTOVERS_S)
 
     def _prepare(self, job: dict[str, Any]) -> None:
-        """Do everything that can fail, before anything is started."""
+        """Do everything that can fail before anything starts."""
         self.job = job
         self.common = variables.base(os.environ, job)
         self.starter.realtime = job["realtime"]
@@ -170,14 +170,14 @@ class Agent:
         if job["node"] == 0:
             self.ports = Ports(job["port"])
             ready.update(master_port=self.ports.master, port=self.ports.rendezvous)
-        self.out.put(encode(Kind.READY, 0, ready))
+        self.out.put(encode(FrameKind.READY, 0, ready))
 
     def _go(self, go: dict[str, Any]) -> None:
         if go["interface"] is None:
             go["interface"] = go["address"] if is_own(go["address"]) else towards(go["address"])
             if go["interface"] is None:
                 raise Problem(
-                    f"{go['address']}, where rank 0 runs, is not reached from here; name a network: --interface"
+                    f"{go['address']}, where rank 0 runs, cannot be reached from here; name a network with --interface"
                 )
         if self.ports is not None:
             self.ports.release()
@@ -203,7 +203,7 @@ class Agent:
             self._start(worker["slot"], self.job["command"], environment)
 
     def _kill(self, slot: int) -> None:
-        """Kill what runs in the slot, even if it is suspended."""
+        """Kill the process in the slot, even if it is suspended."""
         for group in self.groups:
             if group.rank == slot and group.code is None:
                 group.signal(signal.SIGKILL)
@@ -218,10 +218,10 @@ class Agent:
             ) from None
         self.groups.append(Group(process, rank))
         self.living += 1
-        for kind, file in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
+        for kind, file in ((FrameKind.STDOUT, process.stdout), (FrameKind.STDERR, process.stderr)):
             if file is not None:
                 self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
-        self.out.put(encode(Kind.STARTED, rank, {"pid": process.pid}))
+        self.out.put(encode(FrameKind.STARTED, rank, {"pid": process.pid}))
 
     # Output
 
@@ -231,11 +231,11 @@ class Agent:
             self.selector.register(pipe.file, selectors.EVENT_READ, self._reader(pipe))
 
     def _reader(self, pipe: Pipe) -> Callable[[], object]:
-        return lambda: self._pass_on(pipe)
+        return lambda: self._forward(pipe)
 
-    def _pass_on(self, pipe: Pipe) -> bool:
-        """Read once, and return whether something came."""
-        if pipe.file.closed:  # by what was done for another event of the same moment
+    def _forward(self, pipe: Pipe) -> bool:
+        """Read once; return whether there was any output."""
+        if pipe.file.closed:  # by the handler of another event of the same round
             return False
         try:
             data, end = pipe.read()
@@ -254,13 +254,13 @@ class Agent:
         pipe.file.close()
 
     def _drain(self, pipe: Pipe) -> None:
-        """Read what remains in a pipe; give up after a while on one that is filled faster than it is read."""
+        """Read what remains in a pipe; give up after a while if it fills faster than it is read."""
         for _ in range(_FULL // _READ):
-            if not self._pass_on(pipe):
+            if not self._forward(pipe):
                 break
 
     def _watch_output(self) -> None:
-        """Watch for the launcher to accept more while there is more; pause the ranks while there is too much."""
+        """Wait for the launcher to accept more while output is queued; pause the ranks while too much is."""
         watched = 1 in self.selector.get_map()
         if len(self.out) and not watched:
             self.selector.register(1, selectors.EVENT_WRITE, self.out.flush)
@@ -289,7 +289,7 @@ class Agent:
             group = by_pid[pid]
             group.ended(status)
             if self.job["elastic"] and group.code:
-                group.signal(signal.SIGKILL)  # what it started has nobody to work for, and another takes its place
+                group.signal(signal.SIGKILL)  # its children are orphans, and another worker takes its place
             self.living -= 1
             for pipe in [pipe for pipe in self.pipes if pipe.rank == group.rank]:
                 self._drain(pipe)
@@ -297,10 +297,10 @@ class Agent:
                 self.out.put(frame)
             reason, follows = self.failure_reports.of(group.rank)
             ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
-            self.out.put(encode(Kind.EXITED, group.rank, ended))
+            self.out.put(encode(FrameKind.EXITED, group.rank, ended))
 
     def _awaits(self) -> bool:
-        """Return whether more may be started when nothing runs: until told to stop."""
+        """Return whether more processes may start when none runs: until the launcher says stop."""
         return bool(self.job["elastic"]) and not self.ending
 
     def _patience(self) -> float | None:
@@ -311,7 +311,7 @@ class Agent:
         return None
 
     def _advance(self, now: float) -> None:
-        """Stop what is due to be stopped, and check whether all has ended."""
+        """Stop what is due, and check whether all processes have ended."""
         if not self.started or self.over:
             return
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
@@ -325,7 +325,7 @@ class Agent:
         if (self.living or self._awaits()) and not hopeless:
             return
         if signal_all(self.groups, 0) and not hopeless:
-            self.stop(0, _LEFTOVERS_S)  # they would outlive their job
+            self.stop(0, _LEFTOVERS_S)  # otherwise they would outlive the job
             return
         for pipe in list(self.pipes):
             self._drain(pipe)
@@ -333,7 +333,7 @@ class Agent:
                 if pipe.lines is not None and (rest := pipe.lines.finish()):
                     self.out.put(encode(pipe.kind, pipe.rank, rest))
                 self._close(pipe)
-        self.out.put(encode(Kind.DONE))
+        self.out.put(encode(FrameKind.DONE))
         self.over = True
 
 

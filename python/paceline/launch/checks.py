@@ -1,4 +1,4 @@
-"""What the agent checks before anything is started: the folder, the command, ports and addresses of its host."""
+"""Checks of the agent before anything starts: folder, command, ports and addresses of its host."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from paceline._internal.system import boot
 
 
 class Problem(Exception):
-    """Why the job cannot run on this host."""
+    """Raised if the job cannot run on this host."""
 
-    # Of starting a program: its file, or the format of it, is at fault.
+    # Errors of starting a program for which its file or format is at fault.
     USAGE: ClassVar = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG})
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
-        """`usage`: the request is at fault, not this machine."""
+        """`usage`: the user's request is at fault, not this machine."""
         super().__init__(message)
         self.usage = usage
 
 
 def enter(folder: str) -> None:
-    """Change to the folder in which the job is started. Raises Problem."""
+    """Change to the job's working directory. Raises Problem."""
     try:
         os.chdir(folder)
     except OSError as error:
         raise Problem(
-            f"the folder {folder}: {error.strerror}; start from one that exists on all hosts", usage=True
+            f"the folder {folder}: {error.strerror}; start from a folder that exists on all hosts", usage=True
         ) from None
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Refuse what cannot be executed here. Raises Problem."""
+    """Refuse a command that cannot be executed here. Raises Problem."""
     name = command[0]
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
@@ -54,7 +54,7 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
 def machine() -> str:
     """Return an identifier that is the same for all agents on this machine and network, and for no others."""
     try:
-        return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share the former, not the latter
+        return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share only the boot id
     except OSError:
         return socket.gethostname()
 
@@ -84,7 +84,7 @@ class Ports:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             held.bind(("", port))
-            held.listen(1)  # without this, Linux lets two sockets with SO_REUSEADDR share the port
+            held.listen(1)  # otherwise Linux lets two sockets with SO_REUSEADDR share the port
         except OSError as error:
             self.release()
             remedy = "choose another --port, or leave it out for a free one"
@@ -92,7 +92,7 @@ class Ports:
         return int(held.getsockname()[1])
 
     def release(self) -> None:
-        """Release them for rank 0."""
+        """Release the ports for rank 0."""
         for held in self._held:
             held.close()
         self._held.clear()

@@ -1,4 +1,4 @@
-"""Messages between launcher and agent: frames one way, lines of JSON the other; neither side ever blocks on them."""
+"""Messages between launcher and agent: frames from the agent, lines of JSON to it. Neither side blocks on them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-# Comes first, so that what a login shell prints before it is told apart.
+# Precedes the frames, so that output of a login shell before it is recognised.
 MAGIC = b"\0paceline-agent-1\0"
 _HEADER = struct.Struct(">BII")
 _LONGEST = 4 << 20
 _MOST_JUNK = 64 << 10
 
 
-class Kind(IntEnum):
-    """What a frame holds."""
+class FrameKind(IntEnum):
+    """The contents of a frame."""
 
-    READY = 1  # JSON: what the launcher must know before it says go
+    READY = 1  # JSON: what the launcher needs before it sends go
     PROBLEM = 2  # JSON: why the job cannot start here
     STARTED = 3  # JSON: pid of the rank
     STDOUT = 4  # bytes that the rank printed
@@ -33,9 +33,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A message of an agent, about one of its ranks where that has a meaning."""
+    """A message of an agent, possibly about one of its ranks."""
 
-    kind: Kind
+    kind: FrameKind
     rank: int
     payload: bytes
 
@@ -45,7 +45,7 @@ class Frame:
         return fields
 
 
-def encode(kind: Kind, rank: int = 0, payload: bytes | dict[str, Any] = b"") -> bytes:
+def encode(kind: FrameKind, rank: int = 0, payload: bytes | dict[str, Any] = b"") -> bytes:
     """Return a frame as bytes."""
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return _HEADER.pack(kind, rank, len(data)) + data
@@ -61,13 +61,13 @@ class Decoder:
         self._begun = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Return the frames that are complete now. Raises ValueError for what no agent sends."""
+        """Return the complete frames. Raises ValueError for malformed ones."""
         self._data += data
         if not self._begun:
             at = self._data.find(MAGIC)
             if at < 0:
                 if len(self._data) > _MOST_JUNK:
-                    raise ValueError("the remote shell prints, but no agent answers")
+                    raise ValueError("the remote shell prints output, but no agent answers")
                 self.junk = bytes(self._data)
                 return
             self.junk = bytes(self._data[:at])
@@ -76,13 +76,13 @@ class Decoder:
         while len(self._data) >= _HEADER.size:
             kind, rank, size = _HEADER.unpack_from(self._data)
             if size > _LONGEST:
-                raise ValueError("the agent's words are garbled")
+                raise ValueError("the agent's messages are malformed")
             end = _HEADER.size + size
             if len(self._data) < end:
                 return
             payload = bytes(self._data[_HEADER.size : end])
             del self._data[:end]
-            yield Frame(Kind(kind), rank, payload)
+            yield Frame(FrameKind(kind), rank, payload)
 
 
 class Outbox:
@@ -120,7 +120,7 @@ class Outbox:
 
 
 class Lines:
-    """Cuts the output of a rank into pieces of whole lines.
+    """Splits the output of a rank into pieces of whole lines.
 
     A line longer than `LONGEST` is broken. Progress bars, which return to the start of their line without ending it,
     are passed on once a second.
@@ -149,7 +149,7 @@ class Lines:
         return self._take(cut)
 
     def finish(self) -> bytes:
-        """Return the last line, which has no end."""
+        """Return the incomplete last line."""
         return self._take(len(self._rest))
 
     def _take(self, cut: int) -> bytes:

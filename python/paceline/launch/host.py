@@ -1,4 +1,4 @@
-"""The launcher's side of one agent: its process, its messages, and what is sent to it."""
+"""The launcher's side of one agent: its process and the messages from and to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AgentHost:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the ranks in order
+                start_new_session=True,  # Ctrl-C reaches only the launcher, which ends the ranks
             )
         except OSError as error:
             raise InvalidArgumentError(f"--rsh: {command[0]}: {error.strerror}") from None
@@ -68,7 +68,7 @@ class AgentHost:
         self.inbox.put(json.dumps(order).encode() + b"\n")
 
     def frames(self) -> Iterator[Frame] | None:
-        """Return its new frames; None at the end. Raises ValueError for what no agent sends."""
+        """Return new frames; None at the end. Raises ValueError for malformed ones."""
         try:
             data = os.read(self.stdout.fileno(), _READ)
         except BlockingIOError:
@@ -85,10 +85,10 @@ class AgentHost:
         return self._lines.feed(data, time.monotonic()) if data else self._lines.finish() or None
 
     def why_lost(self) -> str:
-        """Return why an agent that has ended early may have done so."""
+        """Return the likely reason why an agent ended early."""
         try:
             code = self.process.wait(1)
-        except subprocess.TimeoutExpired:  # it has closed its output, and goes on
+        except subprocess.TimeoutExpired:  # it closed its output and still runs
             self.process.kill()
             code = self.process.wait()
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class AgentHost:
 
 
 def first_address(hosts: Sequence[AgentHost]) -> str | None:
-    """Return an address of the first host for the others; None if there is none but the loopback.
+    """Return an address of the first host for the others; None if it has only the loopback.
 
     What sshd says comes first, since that connection works; then the name, then the default route.
     """
@@ -138,7 +138,7 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
         default = str(first.ready["default"])
         found = _said(first, "server") or _resolved(address_part(first.name)) or default
         return None if _loopback(found) else found
-    # The first host is this machine: the others know from where they were reached.
+    # The first host is this machine: the others know the address that connected to them.
     others = [host for host in hosts if host.remote]
     seen = [address for host in others if (address := _said(host, "client")) and is_own(address)]
     routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
@@ -147,7 +147,7 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
 
 
 def _said(host: AgentHost, end: str) -> str | None:
-    """Return one end of the host's SSH_CONNECTION; None if that is our own login, inherited."""
+    """Return one end of the host's SSH_CONNECTION; None if it is inherited from this process's own login."""
     assert host.ready is not None
     own = os.environ.get("SSH_CONNECTION", "").split()
     inherited = len(own) == 4 and (own[0], own[2]) == (host.ready["client"], host.ready["server"])
@@ -175,9 +175,9 @@ def _loopback(address: str) -> bool:
 # Command lines that start agents do not contain the job or its secret, which are sent through standard input.
 
 
-# -P: modules of the folder that a job is started in must not replace Python's own in the agent.
+# -P: modules in the job's working directory must not replace Python's own in the agent.
 _AGENT = ("-P", "-m", "paceline.launch.agent")
-# The alive messages find out within a minute that a host has gone; accept-new asks about no new host's key.
+# Keep-alives detect a lost host within a minute; accept-new accepts the keys of new hosts.
 DEFAULT_RSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ServerAliveInterval=15"
 
 

@@ -1,4 +1,4 @@
-"""Host lists and host files; which rank runs on which host."""
+"""Host lists, host files, and the assignment of ranks to hosts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Place:
-    """A host with its ranks: `count` of them from `first` on, possibly none."""
+    """A host with its `count` ranks from `first` on, possibly none."""
 
     host: Host
     first: int
     count: int
     servers: tuple[int, ...] = ()
-    """Numbers of the parameter servers that it runs beside them; a process in the switch's place has the last."""
+    """Numbers of its parameter servers; the process in the switch's place has the last number."""
 
     @property
     def ranks(self) -> range:
@@ -50,7 +50,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
     hosts: list[Host] = []
     for word in text.split(","):
         if not word.strip():
-            raise InvalidArgumentError(f"{source}: '{text[:80]}' has an empty place; write for example node1:2,node2:2")
+            raise InvalidArgumentError(f"{source}: '{text[:80]}' has an empty item; write for example node1:2,node2:2")
         _add(hosts, word.strip(), source)
     return hosts
 
@@ -81,7 +81,7 @@ def _add(hosts: list[Host], text: str, where: str) -> None:
     if match is None:
         raise InvalidArgumentError(f"{where}: '{text[:80]}' is not a host; write node1:2 or, in a file, node1 slots=2")
     if match["colon"] is not None and match["slots"] is not None:
-        raise InvalidArgumentError(f"{where}: '{text[:80]}' gives its slots twice")
+        raise InvalidArgumentError(f"{where}: '{text[:80]}' gives its number of slots twice")
     name, slots = match["host"], match["colon"] if match["colon"] is not None else match["slots"]
     if name.startswith("-") or not _NAME.fullmatch(name):
         raise InvalidArgumentError(
@@ -95,7 +95,7 @@ def _add(hosts: list[Host], text: str, where: str) -> None:
 
 
 def place(hosts: list[Host], ranks: int | None) -> list[Place]:
-    """Fill host after host; use all slots if `ranks` is not given. Hosts without a rank are left out.
+    """Fill one host after another; use all slots without `ranks`. Hosts without a rank are left out.
 
     Raises InvalidArgumentError.
     """
@@ -128,7 +128,7 @@ def address_part(name: str) -> str:
 
 
 def is_this_machine(name: str) -> bool:
-    """Return whether the name means this machine, as far as can be told without a name server."""
+    """Return whether the name means this machine, as far as is known without a name server."""
     if "@" in name:
         return False  # another user's processes are started by the remote shell
     own = socket.gethostname()

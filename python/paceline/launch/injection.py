@@ -1,7 +1,7 @@
-"""Recording a Python process that knows nothing of it, and what that process reports when it ends.
+"""Recording an unmodified Python process, and what that process reports when it ends.
 
 `paceline record -- …` and `paceline run --record` put a folder with a `sitecustomize` first on PYTHONPATH, and their
-options into a variable. The first process under them that trains writes to a folder of theirs.
+options into an environment variable. The first child process that trains writes to a folder of theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SETTINGS = "PACELINE_RECORD_SETTINGS"
 """The environment variable with `paceline.torch.recorder.watch.Settings` as JSON."""
 
 RESULT = "result.json"
-"""In the exchange folder: what the recorded process tells the one that started it."""
+"""File in the exchange folder with what the recorded process reports to its parent."""
 
 _INJECT = Path(__file__).parents[1] / "torch" / "inject"
 
@@ -29,7 +29,7 @@ def injected(environ: Mapping[str, str], settings: Mapping[str, Any]) -> dict[st
 
 
 def problem(result: Mapping[str, Any] | None) -> str | None:
-    """Return why there is no trace; None if there is one. `result` is what the process reported, if it did."""
+    """Return why there is no trace; None if there is one. `result`: what the process reported, if anything."""
     if result is None:
         return (
             "no optimizer step was seen (0 steps). Does the script train with torch.optim, in Python without -I, -E or "

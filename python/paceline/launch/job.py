@@ -1,4 +1,4 @@
-"""What is run, and where."""
+"""The description of a job: its command, hosts and environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Elastic:
 
     limits: Limits
     discovery: Discovery | None = None
-    """Says how many slots each host has now; otherwise all that it was given."""
+    """Reports the current slots of each host; None: all given slots are always there."""
     port: int = 0
-    """At which workers ask for their places; 0: a free one."""
+    """Port at which workers request their places; 0: a free one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,28 +33,28 @@ class Job:
     places: Sequence[Place]
     rsh: Sequence[str]
     settings: Mapping[str, str]
-    """PACELINE_* variables that options set."""
+    """PACELINE_* variables set by options."""
     named: Mapping[str, str]
-    """Variables that the user named."""
+    """Variables named by the user."""
     secret: str = field(repr=False)
     interface: str | None
     port: int | None
     grace_s: float
     verbose: bool
     switch: bool = False
-    """The last of the servers is a process that adds up in the switch's place."""
+    """The last server process aggregates in the switch's place."""
     agents: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Commands that start the agents of hosts which neither are this one nor are reached by the remote shell."""
+    """Commands that start agents on hosts that are neither this one nor reachable by the remote shell."""
     realtime: int | None = None
-    """Ranks and servers run under SCHED_FIFO with this priority; their agents may give it to them."""
+    """SCHED_FIFO priority of ranks and servers, which their agents are allowed to set."""
     limit_s: float = float("inf")
-    """The job is ended when it has run for so long."""
+    """Time limit of the job."""
     record: Mapping[str, int] | None = None
-    """Every rank records a trace, of so many `steps` after so many of `warmup`."""
+    """`steps` and `warmup` of the trace that each rank records; None: no trace."""
     elastic: Elastic | None = None
-    """Ranks that die are replaced: places have slots, and each rank is told by the launcher when it starts."""
+    """An elastic job: places have slots, and the launcher starts each rank separately."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
-    """PACELINE_RUN_ID: tells this job from others."""
+    """PACELINE_RUN_ID, which identifies this job."""
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class Job:
         return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + ["switch"] * self.switch
 
     def for_agent(self, node: int, *, remote: bool, mode: str) -> dict[str, Any]:
-        """Return what the agent of a host must know; `mode` is that of the output."""
+        """Return the job's description for a host's agent; `mode` is that of the output."""
         place = self.places[node]
         return {
             "id": self.number,

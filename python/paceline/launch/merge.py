@@ -1,4 +1,4 @@
-"""Merging the recordings of all ranks into one trace, and what the launcher says about it."""
+"""Merges the recordings of all ranks into one trace, and reports on it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Recorded:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of forward, backward and optimizer in a step."""
+        """Seconds of forward, backward and optimizer per step."""
         parts = ("forward_s", "backward_s", "optimizer_s")
         return float(sum(self.summary[part] for part in parts))
 
     @property
     def gradients(self) -> list[tuple[str, int]]:
-        """Names and bytes, in the order in which the gradients become ready."""
+        """Names and sizes of gradients, in the order in which they become ready."""
         return [(gradient["tensor"], gradient["bytes"]) for gradient in self.trace["workers"][0]["gradients"]]
 
 
@@ -58,9 +58,9 @@ def write(path: Path, records: Records, ranks: int, asked: int) -> str:
 
 
 def _gather(records: Records, ranks: int) -> list[Recorded]:
-    """Return all ranks' recordings. Raises ClickException naming those that have none, and why."""
+    """Return all ranks' recordings. Raises ClickException naming ranks without one, and why."""
     if records.too_large:
-        raise click.ClickException(f"no trace: all ranks' together are of more than {MOST_OF_ALL:,} bytes")
+        raise click.ClickException(f"no trace: the traces of all ranks exceed {MOST_OF_ALL:,} bytes")
     every: list[Recorded] = []
     reasons: dict[str, list[int]] = {}
     for rank in range(ranks):
@@ -107,7 +107,7 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> str:
-    """Return what was recorded, how far the ranks differ, and what to do with it."""
+    """Return lines on what was recorded, how much ranks differ, and what to do next."""
     return "; ".join(_clauses(every, trace, path, asked))
 
 

@@ -1,4 +1,4 @@
-"""How ranks ended, in words."""
+"""Descriptions of how ranks ended."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Outcome:
     """A rank or server that has ended; `code` is negative for a signal, as in subprocess."""
 
     rank: int
-    """A server's counts on behind the ranks."""
+    """Servers are numbered after the ranks."""
     host: str | None
-    """None: this machine, and the job has no other."""
+    """None if the job runs on this machine only."""
     pid: int
     code: int
     stopped: bool
-    """It ended after paceline run had told it to."""
+    """paceline run stopped it."""
     name: str
     """`rank 0`, `server 0`, `switch`."""
     reason: str | None = None
-    """The exception that ended it, as far as it could tell: `ValueError: …`."""
+    """The exception that ended it, if it reported one: `ValueError: …`."""
     follows: bool = False
-    """It ended because another rank had failed, or was silent."""
+    """It ended because another rank failed or was silent."""
 
     @property
     def failed(self) -> bool:
-        """Whether it failed by itself."""
+        """Whether it failed on its own."""
         return self.code != 0 and not self.stopped
 
     def words(self) -> str:
-        """Words such as `was killed by SIGKILL` or `exited with code 3`."""
+        """Return how it ended, such as `was killed by SIGKILL` or `exited with code 3`."""
         how = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
         return f"{how} when it was told to end" if self.stopped else how
 
@@ -59,7 +59,7 @@ def _signal(number: int) -> str:
 
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return a table with ranks that ended alike in one row."""
+    """Return a table with one row for all ranks that ended alike."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
         kind, _, number = outcome.name.partition(" ")
@@ -98,7 +98,7 @@ class FailureReports:
 
     @contextmanager
     def pipe_for(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
-        """Return what the rank finds in its environment, and the descriptor that it inherits. Raises OSError."""
+        """Make a pipe; yield the rank's environment and the descriptor that it inherits. Raises OSError."""
         mine, its = os.pipe()
         os.set_blocking(mine, False)
         self._pipes[rank] = mine
@@ -113,7 +113,7 @@ class FailureReports:
         try:
             told = json.loads(os.read(pipe, MOST))
             return str(told["reason"]), bool(told["follows"])
-        except (OSError, ValueError, TypeError, KeyError):  # the script's own process may have written anything
+        except (OSError, ValueError, TypeError, KeyError):  # the script may have written anything
             return None, False
         finally:
             os.close(pipe)

@@ -1,4 +1,4 @@
-"""The output of ranks: printed with prefixes, or written to a file for each rank."""
+"""The output of ranks: printed with prefixes, or written to one file per rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
 from paceline.errors import InvalidArgumentError
-from paceline.launch.frames import Kind
+from paceline.launch.frames import FrameKind
 
 _RETURN = re.compile(rb"\r(?!\n|$)")
 _OPEN_FILES = 64
@@ -21,31 +21,31 @@ _PATIENCE_MS = 500
 
 
 class Output(Protocol):
-    """Where output goes. `mode` tells the agents how to cut it: raw, lines or files (both streams in one)."""
+    """A destination of output. `mode` tells the agents how to split it: raw, lines or files (both streams in one)."""
 
     mode: str
     hurry: bool
-    """The job is being ended: do not wait for a reader that has stopped reading."""
+    """Set when the job is being stopped: do not wait for a reader that stopped reading."""
 
-    def put(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Take a piece; in mode lines, of whole lines, the last of which may lack its end. Raises OSError."""
+    def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
+        """Take output; in mode lines, these are whole lines, except perhaps the last. Raises OSError."""
 
     def close(self) -> None:
-        """Finish: nothing more comes."""
+        """Finish after the last output."""
 
 
 class Terminal:
     """Prints to stdout and stderr."""
 
     def __init__(self, names: Sequence[str], *, prefix: bool) -> None:
-        """`names` of all processes. The output of one passes unchanged and at once, that of several line by line."""
+        """`names` of all processes. Output of a single process is unchanged and immediate, of several line by line."""
         self.mode = "raw" if len(names) == 1 else "lines"
         self.hurry = False
         self._names = names
         self._prefix = prefix and self.mode == "lines"
-        self._streams = {Kind.STDOUT: _Stream(sys.stdout), Kind.STDERR: _Stream(sys.stderr)}
+        self._streams = {FrameKind.STDOUT: _Stream(sys.stdout), FrameKind.STDERR: _Stream(sys.stderr)}
 
-    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+    def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
         """Print whole lines at a time."""
         if self.mode == "lines":
             if not data.endswith(b"\n"):
@@ -59,7 +59,7 @@ class Terminal:
 
 
 class _Stream:
-    """Writes unbuffered, and waits for a reader only where signals can be handled."""
+    """Writes unbuffered, and waits for a reader only while signals can be handled."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -71,7 +71,7 @@ class _Stream:
             self._descriptor = stream.fileno()
         except OSError:  # not a file: in tests
             return
-        with contextlib.suppress(OSError):  # some other process of the terminal may have made it non-blocking
+        with contextlib.suppress(OSError):  # another process of the terminal may have made it non-blocking
             os.set_blocking(self._descriptor, True)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLOUT)
@@ -79,7 +79,7 @@ class _Stream:
         self._most = 1 << 20 if stat.S_ISREG(os.fstat(self._descriptor).st_mode) else select.PIPE_BUF
 
     def write(self, data: bytes, terminal: Terminal) -> None:
-        """Write all of it, unless nobody reads and there is a hurry."""
+        """Write all of it, unless the job is being stopped and nobody reads."""
         if self._stream is not None and self._descriptor < 0:
             self._stream.buffer.write(data)
             return
@@ -92,7 +92,7 @@ class _Stream:
 
 
 def prefixed(prefix: bytes, lines: bytes) -> bytes:
-    """Put the prefix before each line, also where a line returns to its start to be overwritten.
+    """Put the prefix before each line, also after a carriage return.
 
     `lines` ends with one.
     """
@@ -102,13 +102,13 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 class Files:
-    """Writes rank-N.log, server-N.log, switch.log; stdout and stderr in the order in which they were printed."""
+    """Writes rank-N.log, server-N.log and switch.log, with stdout and stderr in the order of printing."""
 
     mode = "files"
     hurry = False
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """Make the folder, and an empty file for each process of these names. Raises InvalidArgumentError."""
+        """Create the folder, and an empty file for each of these processes. Raises InvalidArgumentError."""
         self._folder, self._names = folder, names
         self._open: dict[int, BinaryIO] = {}
         try:
@@ -118,7 +118,7 @@ class Files:
         except OSError as error:
             raise InvalidArgumentError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
 
-    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+    def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
         """Append."""
         file = self._open.get(rank)
         if file is None:
@@ -150,9 +150,9 @@ class Collected:
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._pieces: dict[tuple[int, Kind], bytearray] = {}
+        self._pieces: dict[tuple[int, FrameKind], bytearray] = {}
 
-    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+    def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
         """Append what a process printed.
 
         Args:
@@ -171,7 +171,7 @@ class Collected:
         Args:
             rank: Number of the process: its rank, or the number of ranks plus the index of the server.
         """
-        return self._pieces.get((rank, Kind.STDOUT), bytearray()).decode(errors="replace")
+        return self._pieces.get((rank, FrameKind.STDOUT), bytearray()).decode(errors="replace")
 
     def stderr(self, rank: int) -> str:
         """Return what a process printed to standard error; bytes that are not UTF-8 are replaced.
@@ -179,7 +179,7 @@ class Collected:
         Args:
             rank: Number of the process, as for `stdout`.
         """
-        return self._pieces.get((rank, Kind.STDERR), bytearray()).decode(errors="replace")
+        return self._pieces.get((rank, FrameKind.STDERR), bytearray()).decode(errors="replace")
 
 
 class Discarded:
@@ -188,7 +188,7 @@ class Discarded:
     mode = "raw"
     hurry = False
 
-    def put(self, rank: int, kind: Kind, data: bytes) -> None:
+    def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
         """Discard it.
 
         Args:

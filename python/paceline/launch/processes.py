@@ -1,4 +1,4 @@
-"""Process groups on this host: starting ranks, noticing their end, and stopping them with all that they started."""
+"""Process groups on this host: starts ranks, detects their end, and stops them with their children."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class Group:
         self.pid = process.pid
         self.process = process
         self.code: int | None = None
-        self.empty = False  # then its number may belong to somebody else, and is left alone
+        self.empty = False  # then another process may have its number, so it is not signalled
 
     def ended(self, status: int) -> None:
-        """Record that the leader has been waited for."""
+        """Record that the leader was waited for."""
         self.code = os.waitstatus_to_exitcode(status)
-        self.process.returncode = self.code  # it has been waited for: Popen must not
+        self.process.returncode = self.code  # it was waited for, so Popen must not
         self.signal(0)
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of the group, if any is left."""
+        """Send a signal to the group, if any process is left."""
         if not self.empty:
             try:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
                 self.empty = True
-            except PermissionError:  # processes that became another user's; macOS: only zombies
+            except PermissionError:  # processes of another user; on macOS: only zombies
                 pass
 
 
 class Starter:
-    """Starts ranks that die when this process does, and adopts the processes that they leave behind (Linux)."""
+    """Starts ranks that die with this process, and adopts the processes that they leave behind (Linux)."""
 
     def __init__(self) -> None:
-        """Raise this process's limit of open files as far as possible: every rank takes two pipes."""
+        """Raise this process's limit of open files as far as possible: every rank needs two pipes."""
         self.realtime: int | None = None
-        """The priority under SCHED_FIFO that ranks get; this process has a higher one."""
+        """SCHED_FIFO priority of ranks; this process has a higher one."""
         self._relaxed = False
         self._prctl = _prctl()
         if self._prctl is not None:
@@ -88,7 +88,7 @@ class Starter:
         )
 
     def relax(self) -> None:
-        """Return to normal scheduling: this process has started all ranks, and is to see them end.
+        """Return to normal scheduling: all ranks are started, and this process waits for their end.
 
         Under SCHED_FIFO the kernel might never finish that: a process that waits for a child spins until another one
         has released the child's entry under /proc, and that one gets no core meanwhile.
@@ -109,7 +109,7 @@ class Starter:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Return our processes that have ended, as (pid, status): ranks, and processes that they left to us."""
+    """Return ended processes as (pid, status): ranks, and adopted processes."""
     ended: list[tuple[int, int]] = []
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -130,7 +130,7 @@ def descendants() -> dict[int, int]:
         if not folder.name.isdigit():
             continue
         try:
-            # proc(5): pid (comm) state ppid pgrp …, and comm may hold anything
+            # proc(5): pid (comm) state ppid pgrp …, and comm may contain anything
             state, parent, group = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:3]
         except (OSError, ValueError):
             continue
@@ -147,7 +147,7 @@ def descendants() -> dict[int, int]:
 
 
 def signal_all(groups: Sequence[Group], number: int) -> bool:
-    """Send a signal to the groups, and to processes that have left them; return whether any was still there."""
+    """Send a signal to the groups and to processes that left them; return whether any was left."""
     others = descendants()
     for group in groups:
         group.signal(number)

@@ -1,4 +1,4 @@
-"""The way of recordings from ranks to the launcher: through a folder to their agent, and in frames from there.
+"""Transfers recordings from ranks to the launcher: through a folder to their agent, and from there in frames.
 
 A rank leaves its trace in a private folder of its agent, which sends it when the rank has ended. So other hosts need no
 file system in common with the launcher.
@@ -15,10 +15,10 @@ from typing import Any
 
 from paceline.launch import injection
 from paceline.launch.checks import Problem
-from paceline.launch.frames import Kind, encode
+from paceline.launch.frames import FrameKind, encode
 
 MOST_OF_RANK = 32 << 20
-"""Bytes; a tensor takes about 300, so that this is enough for 100,000 of them."""
+"""Bytes; a tensor takes about 300, so this is enough for 100,000 tensors."""
 MOST_OF_ALL = 240_000_000
 """Bytes; files over 256 MB are not read (docs/reference/trace-format.md)."""
 
@@ -30,7 +30,7 @@ class Exchange:
     """An agent's folder with the recordings of its ranks."""
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
-        """`wanted`: steps and warmup. Makes the folder; raises Problem."""
+        """Create the folder. `wanted`: steps and warmup. Raises Problem."""
         self._wanted = wanted
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="paceline-record-"))
@@ -56,7 +56,7 @@ class Exchange:
         return injection.injected(environ, settings)
 
     def frames(self, rank: int) -> Iterator[bytes]:
-        """Return what the rank has left, in pieces; nothing if it has left nothing."""
+        """Return what the rank recorded, in pieces; nothing if there is no recording."""
         folder = self._folder / str(rank)
         try:
             result, trace = (folder / injection.RESULT).read_bytes(), b"null"
@@ -67,7 +67,7 @@ class Exchange:
             return
         record = b'{"result": %b, "trace": %b}' % (result, trace)
         for at in range(0, len(record), _PIECE):
-            yield encode(Kind.RECORD, rank, record[at : at + _PIECE])
+            yield encode(FrameKind.RECORD, rank, record[at : at + _PIECE])
 
     def close(self) -> None:
         """Remove the folder."""
@@ -79,7 +79,7 @@ def _no_folder(error: OSError) -> Problem:
 
 
 def _too_large(size: int) -> bytes:
-    return json.dumps(f"its trace is of {size:,} bytes; at most {MOST_OF_RANK:,} are taken").encode()
+    return json.dumps(f"its trace has {size:,} bytes; the limit is {MOST_OF_RANK:,}").encode()
 
 
 class Records:
@@ -91,7 +91,7 @@ class Records:
         self._size = 0
 
     def add(self, rank: int, piece: bytes) -> None:
-        """Append the next piece of a rank's recording; they arrive in order. Drops all once it is too much."""
+        """Append the next piece of a rank's recording; pieces arrive in order. Drop all once they are too large."""
         self._size += len(piece)
         if self._size > MOST_OF_ALL:
             self._pieces.clear()
@@ -104,7 +104,7 @@ class Records:
         return self._size > MOST_OF_ALL
 
     def of(self, rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | str | None]:
-        """Return what the rank reported about its recording, and the trace, or why that has not arrived."""
+        """Return what the rank reported about its recording, and the trace or the reason why it is missing."""
         piece = self._pieces.pop(rank, None)
         if piece is None:
             return None, None

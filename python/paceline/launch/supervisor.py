@@ -17,7 +17,7 @@ import click
 from paceline._core import __version__
 from paceline._internal.netif import endpoint
 from paceline.errors import InvalidArgumentError
-from paceline.launch.frames import Frame, Kind
+from paceline.launch.frames import Frame, FrameKind
 from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
 from paceline.launch.hosts import is_this_machine
 from paceline.launch.job import Job
@@ -26,8 +26,8 @@ from paceline.launch.output import Output
 from paceline.launch.recordings import Records
 
 KILL_AFTER_S = 3.0
-_START_S = 60.0  # for all hosts to answer
-_SLACK_S = 5.0  # beyond what ending takes: for agents that do not answer
+_START_S = 60.0  # time for all hosts to answer
+_SLACK_S = 5.0  # added to the time for stopping, for agents that do not answer
 
 
 class Supervisor:
@@ -84,10 +84,10 @@ class Supervisor:
         if self.problem is not None:
             raise self.problem
         if self.broken is not None:
-            if self.broken.errno == errno.EPIPE:  # the reader has seen enough
+            if self.broken.errno == errno.EPIPE:  # the reader closed the pipe
                 raise self.broken
-            raise click.ClickException(f"what the ranks print cannot be written: {self.broken.strerror}")
-        self._blame(self.follower)  # nobody else is to blame
+            raise click.ClickException(f"the output of the ranks cannot be written: {self.broken.strerror}")
+        self._blame(self.follower)  # no other rank is to blame
         failures = [outcome for outcome in self.outcomes if outcome.failed]
         if len(failures) > 1:
             for line in table(outcome for outcome in self.outcomes if outcome.code):
@@ -98,7 +98,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Catch the signals that are meant for the job; one that is ignored (nohup) stays ignored."""
+        """Catch the job's signals; a signal that is ignored (nohup) stays ignored."""
         receiver, sender = socket.socketpair()
         for end in (receiver, sender):
             end.setblocking(False)
@@ -116,7 +116,7 @@ class Supervisor:
             sender.close()
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal in the handler itself, since the loop may be waiting for a slow terminal.
+        """Handle a signal in the handler itself, because the loop may be waiting for a slow terminal.
 
         The second one kills.
         """
@@ -144,11 +144,11 @@ class Supervisor:
             self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
             self.selector.register(host.stderr, selectors.EVENT_READ, lambda host=host: self._complain(host))
             host.tell({"job": self.job.for_agent(node, remote=remote, mode=self.output.mode)})
-        if self.signal is not None:  # it came while agents were being started, and those did not hear of it
+        if self.signal is not None:  # it arrived while agents were starting, which missed it
             self._stop(0)
 
     def _go(self) -> None:
-        """All hosts are ready: tell them where rank 0 is."""
+        """Tell all hosts, which are ready, where rank 0 is."""
         self.give_up_at = float("inf")
         first = self.hosts[0].ready
         assert first is not None
@@ -161,7 +161,7 @@ class Supervisor:
             address, interface = first_address(self.hosts), None
         if address is None:
             self.problem = InvalidArgumentError(
-                f"no address is known by which other hosts reach {self.hosts[0].name}; name their network: "
+                f"no address of {self.hosts[0].name} is known that other hosts can reach; name a network: "
                 "--interface 10.0.0.0/24, or an interface: --interface eth0"
             )
             self._stop(0)
@@ -181,10 +181,10 @@ class Supervisor:
         if self.job.verbose:
             click.echo(f"paceline: note: {text}", err=True)
 
-    # What agents say
+    # Messages of agents
 
     def _watch_input(self) -> None:
-        """Watch for an agent to accept more while there is more for it."""
+        """Wait for an agent to accept more while messages are queued for it."""
         watched = self.selector.get_map()
         for host in self.hosts:
             descriptor = host.inbox.descriptor
@@ -219,23 +219,23 @@ class Supervisor:
                 click.echo(f"[host {host.name}] {line}", err=True)
 
     def _hear(self, host: AgentHost, frame: Frame) -> None:
-        if frame.kind in (Kind.STDOUT, Kind.STDERR):
+        if frame.kind in (FrameKind.STDOUT, FrameKind.STDERR):
             if self.broken is None:
                 try:
                     self.output.put(frame.rank, frame.kind, frame.payload)
                 except OSError as error:
                     self.broken = error
                     self._stop(0)
-        elif frame.kind is Kind.STARTED:
+        elif frame.kind is FrameKind.STARTED:
             host.pids[frame.rank] = frame.json()["pid"]
-        elif frame.kind is Kind.EXITED:
+        elif frame.kind is FrameKind.EXITED:
             host.ended.add(frame.rank)
             self._ended(host, frame)
-        elif frame.kind is Kind.RECORD:
+        elif frame.kind is FrameKind.RECORD:
             self.records.add(frame.rank, frame.payload)
-        elif frame.kind is Kind.DONE:
+        elif frame.kind is FrameKind.DONE:
             host.done = True
-        elif frame.kind is Kind.READY:
+        elif frame.kind is FrameKind.READY:
             self._ready(host, frame)
         elif self.problem is None:
             fields = frame.json()
@@ -263,23 +263,23 @@ class Supervisor:
                 self._blame(outcome)
         workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
         if self.job.servers and workers == self.job.size and not self.stopping:
-            self._stop(0)  # nobody is left to serve
+            self._stop(0)  # no rank is left to serve
 
     def _outcome(self, host: AgentHost, frame: Frame) -> Outcome:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
-        stopped = fields["stopped"] and self.stopping  # an agent may be told to end by somebody else: that is a failure
+        stopped = fields["stopped"] and self.stopping  # if somebody else stopped the agent, that is a failure
         code, reason, follows = fields["code"], fields["reason"], fields["follows"]
         called = self.job.names[frame.rank]
         return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
 
     def _blame(self, outcome: Outcome | None) -> None:
-        """Name the rank that failed first, once; one that failed because of another only if there is no other."""
+        """Report the rank that failed first, once; one that failed because of another only if there is no other."""
         if outcome is not None and self.follower is not None:
             self.follower = None
             click.echo(f"paceline: error: {outcome.sentence()}", err=True)
 
-    # Ends that nobody asked for
+    # Unexpected ends
 
     def _lost(self, host: AgentHost, message: str) -> None:
         """Handle a lost host.
@@ -302,14 +302,14 @@ class Supervisor:
         return None if until == float("inf") else max(0.0, until - time.monotonic())
 
     def _too_long(self) -> None:
-        """End the job at its time limit, and say so."""
+        """End the job at its time limit, with an error."""
         self.limit_at = float("inf")
         if not self.stopping:
-            self.problem = click.ClickException(f"the job has not ended within {self.job.limit_s:g} s, and was ended")
+            self.problem = click.ClickException(f"the job did not finish within {self.job.limit_s:g} s and was stopped")
             self._stop(0)
 
     def _give_up(self) -> None:
-        """Give up on agents that do not answer: before the start, or when they were told to stop."""
+        """Give up on agents that do not answer, at the start or after stop."""
         silent = [host for host in self.hosts if host.ready is None]
         if silent and self.problem is None and self.signal is None:
             names = ", ".join(host.name for host in silent)

@@ -10,9 +10,9 @@ from typing import Any
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError
 
-# Passed on to other hosts, besides PACELINE_*: what decides which Python and modules a rank gets.
+# Forwarded to other hosts, besides PACELINE_*: variables that determine a rank's Python and modules.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
-# Other launchers' names for a process. If we were started by one, a rank would take itself for the process that we are;
+# Other launchers' variables. If one of them started this process, a rank would mistake itself for it;
 # if a rank finds them, it was started by another launcher after us.
 _STALE_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_STEP", "ROLE_")
 _STALE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "NODE_RANK")
@@ -26,7 +26,7 @@ SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
 
 
 def stale(name: str) -> bool:
-    """Return whether another launcher or an outer job set this variable, which would mislead a rank."""
+    """Return whether the variable is another launcher's or an outer job's, which would mislead a rank."""
     return name.startswith(_STALE_PREFIXES) or name in (*_STALE, *_OWN, *SECRET)
 
 
@@ -41,7 +41,7 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
             )
         if name in SECRET:
             raise InvalidArgumentError(
-                f"-x {name}: everybody can read command lines; set it in the environment, and leave -x out"
+                f"-x {name}: other users can read command lines; set it in the environment, and leave -x out"
             )
         if name in _OWN:
             raise InvalidArgumentError(f"-x {name}: paceline run sets it itself; leave it out")
@@ -52,7 +52,7 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what is passed to other hosts without being named."""
+    """Return the variables that are forwarded to other hosts without -x."""
     return {name: value for name, value in environ.items() if name in _INHERITED} | inherited_settings(environ)
 
 
@@ -64,7 +64,7 @@ def inherited_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
-    """Return what all ranks on this host have in common: the host's own variables, the inherited and the named ones.
+    """Return the common variables of all ranks on this host: the host's own, inherited and named ones.
 
     Folders of an inherited PATH that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
     exists here.
@@ -108,7 +108,7 @@ def of_rank(
 
 
 def of_server(common: Mapping[str, str], job: Mapping[str, Any], go: Mapping[str, Any], server: int) -> dict[str, str]:
-    """Return the environment of a parameter server, which is none of the user's ranks."""
+    """Return the environment of a parameter server, which is not one of the user's ranks."""
     environment = of_rank(common, job, go, 0)
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del environment[name]

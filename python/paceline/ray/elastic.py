@@ -267,7 +267,7 @@ class _Run:
             self._kill(process)
             if how.host_lost:
                 # Other nodes may have room: they are offered before the driver asks whether enough is left.
-                say(f"{how.words}; nothing is started there any more")
+                say(f"{how.words}; nothing more is started there")
                 self._carry_out(self._service.offer(self._nodes.slots()))
             self._carry_out(self._service.exited(worker, how))
 

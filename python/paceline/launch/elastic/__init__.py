@@ -1,1 +1,1 @@
-"""Jobs that outlive their ranks: who is in the next world when one has died or another has come."""
+"""Elastic jobs: which workers form the next world after a rank has died or joined."""

@@ -1,4 +1,4 @@
-"""A discovery script prints the hosts that exist now, one per line: `node1:4`, or `node1`, which has one slot."""
+"""Runs a discovery script, which prints the current hosts, one per line: `node1:4`, or `node1` for one slot."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import parse_hosts
 
 EVERY_S = 1.0
-"""As often as Horovod runs it."""
+"""Horovod's interval."""
 _LONGEST_S = 30.0
 _MOST = 1 << 16
 _FAILURES = 5
 
 
 class Discovery:
-    """Runs the script periodically, in the background."""
+    """Runs the script periodically in the background."""
 
     def __init__(self, command: str, *, every_s: float = EVERY_S) -> None:
         """Take a command in shell syntax, which runs without a shell. Raises InvalidArgumentError if it is empty."""
@@ -45,7 +45,7 @@ class Discovery:
         self._told: set[str] = set()
 
     def first_time(self, name: str) -> bool:
-        """Return whether the user has not been told of this yet."""
+        """Return whether this has not been reported to the user yet."""
         new = name not in self._told
         self._told.add(name)
         return new
@@ -55,7 +55,7 @@ class Discovery:
         return 0.05 if self._running is not None else max(0.0, self._next - now)
 
     def look(self, now: float) -> dict[str, int] | None:
-        """Return the slots of each host if a run has ended, else None. A failed run is reported, and changes nothing.
+        """Return the slots of each host if a run has ended, else None. A failed run is reported and changes nothing.
 
         Raises InvalidArgumentError if the script cannot be started, ClickException if it has failed 5 times in a row.
         """
@@ -73,7 +73,7 @@ class Discovery:
         data = self._output.read(_MOST + 1)
         text = data.decode(errors="replace")
         try:
-            if len(data) > _MOST:  # its end could be half a line
+            if len(data) > _MOST:  # the last line may be incomplete
                 raise InvalidArgumentError(
                     f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host"
                 )
@@ -87,7 +87,7 @@ class Discovery:
             if self._failures >= _FAILURES:
                 raise click.ClickException(f"{problem}; {_FAILURES} times in a row") from None
             if self.first_time(str(error)):
-                click.echo(f"paceline: note: {problem}; the hosts stay as they were", err=True)
+                click.echo(f"paceline: note: {problem} (keeping the current hosts)", err=True)
             return None
         self._failures = 0
         return found
@@ -112,7 +112,7 @@ class Discovery:
         self._output.close()
 
     def _kill(self, process: subprocess.Popen[bytes]) -> int:
-        """Kill it with everything it started: it has its own session."""
+        """Kill it and its children: it has its own session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()

@@ -1,14 +1,13 @@
-"""Decides which processes run, and who is in the next world: a state machine without clock or sockets.
+"""Decides which processes run and which workers form the next world: a state machine without clock or sockets.
 
-Events are methods, with the time where it matters; each returns the actions to take. `patience` says when `tick` is
-due.
+Events are methods, which take the time where it matters and return actions. `patience` says when `tick` is due.
 
 - A worker that is killed by a signal, or fails because another did, is replaced in its slot. One that fails by itself
-  (an exception, an exit code) would most likely do so again: its slot is closed, and the job goes on without it if
+  (an exception, an exit code) would most likely fail again: its slot is closed, and the job continues without it if
   `least` workers are left.
-- When a world has ended, all its living ranks are waited for; one that does not return is killed. The next world begins
-  as soon as there are `least`; later ones are admitted after a commit.
-- Commits live in the memory of ranks. When all that hold one are gone, the job has failed.
+- When a world has ended, the driver waits for its living ranks, and kills those that do not return. The next world
+  starts as soon as there are `least` workers; later ones are admitted after a commit.
+- Commits are kept in the memory of ranks. When all ranks that hold one are gone, the job has failed.
 """
 
 from __future__ import annotations
@@ -43,31 +42,31 @@ class Driver:
         """Start without processes: `offer` slots."""
         self.limits = limits
         self.workers: dict[int, Worker] = {}
-        """All that live."""
+        """All living workers."""
         self.generation = 0
-        """Of the last world; 0 before the first."""
+        """Generation of the last world; 0 before the first."""
         self.intact = False
-        """The last world has not ended."""
+        """Whether the last world has not ended."""
         self.over = False
         self._slots: list[Slot] = []
         self._closed: dict[Slot, str] = {}
-        """Slots in which nothing is started any more, and why."""
+        """Closed slots, in which nothing is started any more, and the reason."""
         self._next = 0
         self._ranks: dict[Slot, int] = {}
         self._size = 0
         self._deaths: Counter[Slot] = Counter()
         self._fruitless = 0
         self._commit: int | None = None
-        """To which the last world went back."""
+        """The commit that the last world started from."""
         self._short_until: float | None = None
-        """By then as many slots must be offered as a world needs."""
+        """The deadline for enough slots to be offered."""
         self._notified = False
-        """The ranks of the last world know that there is to be another."""
+        """Whether the ranks of the last world know that another will follow."""
         self._held = False
-        """A world has had a common state."""
+        """Whether a world has had a common state."""
         self._finished = False
         self._why = ""
-        """Of the end of the last world."""
+        """Reason for the end of the last world."""
         self._death = ""
         """The last."""
         self._actions: list[Action] = []
@@ -75,7 +74,7 @@ class Driver:
     # Events
 
     def offer(self, slots: Iterable[Slot], now: float) -> list[Action]:
-        """Allow processes in these slots, in at most `most` of them at a time, and in no others."""
+        """Allow processes in these slots only, in at most `most` of them at a time."""
         self._slots = list(slots)
         for worker in list(self._alive()):
             if worker.slot not in self._slots and not worker.retired:
@@ -87,7 +86,7 @@ class Driver:
         return self._settle(now)
 
     def asked(self, number: int, commits: Iterable[int], why: str, now: float) -> list[Action]:
-        """Handle a worker that wants a place and can return to these commits. `why`: its world has ended for it."""
+        """Handle a worker that requests a place and holds these commits. `why`: the reason that its world ended."""
         worker = self.workers.get(number)
         if worker is None or worker.killed:
             return []
@@ -99,12 +98,12 @@ class Driver:
         return self._settle(now)
 
     def synced(self, number: int) -> list[Action]:
-        """Handle a worker that has the state that all have."""
+        """Handle a worker that has the common state."""
         self._held = self._held or number in self.workers
         return self._take()
 
     def finished(self, number: int) -> list[Action]:
-        """Handle a worker that has reached the end of its training, as all then have."""
+        """Handle a worker that has finished training, as all workers then have."""
         self._finished = self._finished or number in self.workers
         return self._take()
 
@@ -153,14 +152,14 @@ class Driver:
         return self._settle(now)
 
     def patience(self) -> float | None:
-        """Return when `tick` is due next; None if only an event can change something."""
+        """Return when `tick` is due next; None if only an event can change the state."""
         due = [worker.deadline for worker in self._alive() if not worker.killed and self._due(worker)]
         if self._short_until is not None:
             due.append(self._short_until)
         return min(due, default=None)
 
     def _due(self, worker: Worker) -> bool:
-        """Return whether the worker is expected to do something."""
+        """Return whether the worker has a deadline."""
         if worker.state is State.PLACED:
             return not self.intact
         return worker.state is State.STARTED or worker.retired
@@ -170,7 +169,7 @@ class Driver:
         self._end(reason)
         return self._take()
 
-    # What follows
+    # Decisions
 
     def _alive(self) -> Iterable[Worker]:
         return self.workers.values()
@@ -179,7 +178,7 @@ class Driver:
         return [worker for worker in self._alive() if worker.state is state]
 
     def _ended(self, why: str, now: float) -> None:
-        """End the world; its ranks are to return."""
+        """End the world; its ranks will return."""
         if not self.intact:
             return
         self.intact = False
@@ -209,18 +208,18 @@ class Driver:
             for each in self._slots:
                 if each.host == slot.host:
                     self._closed.setdefault(each, how.words)
-            self._say(f"{how.words}; nothing is started there any more")
+            self._say(f"{how.words}; nothing more is started there")
         elif how.code >= 0 and not how.follows and not worker.killed:
             self._closed[slot] = how.words
-            self._say(f"{how.words}; it is not started again, for it would most likely do the same")
+            self._say(f"{how.words}; it is not restarted, because it would most likely fail again")
         elif self._deaths[slot] >= self.limits.fruitless:
             self._closed[slot] = f"{how.words}, the {self._deaths[slot]}th time without a commit"
-            self._say(f"{self._closed[slot]}; nothing is started in its place any more")
+            self._say(f"{self._closed[slot]}; it is not replaced any more")
         else:
-            self._say(f"{how.words}; another is started in its place")
+            self._say(f"{how.words}; it is replaced")
 
     def _settle(self, now: float) -> list[Action]:
-        """Start what is missing, and form a world if it is time."""
+        """Start missing processes, and form a world if possible."""
         if not self.over and not self._finished:
             self._start(now)
             self._check(now)
@@ -232,7 +231,7 @@ class Driver:
 
     def _start(self, now: float) -> None:
         if self._next == 0 and len(self._usable()) < self.limits.least:
-            return  # a process alone could end before the others have room
+            return  # a single process could end before the others have room
         taken = {worker.slot for worker in self._alive()}
         for slot in self._slots:
             if slot not in taken and slot not in self._closed and len(self.workers) < self.limits.most:
@@ -242,7 +241,7 @@ class Driver:
                 self._do(Start(worker.number, slot))
 
     def _check(self, now: float) -> None:
-        """Check whether the job can go on at all."""
+        """Check whether the job can continue."""
         usable = self._usable()
         if len(usable) >= self.limits.least:
             self._short_until = None
@@ -270,7 +269,7 @@ class Driver:
         if len(waiting) < self.limits.least or self._in(State.PLACED):
             return
         if self.generation == 0 and any(not worker.retired for worker in self._in(State.STARTED)):
-            return  # at the start all are waited for
+            return  # at the start the driver waits for all
         commit = agreed(waiting)
         if not self._may_reset(commit):
             return
@@ -318,7 +317,7 @@ class Driver:
 
 
 def _began(place: Place, before: int) -> str:
-    """Return what to tell the user about a world that is not the first."""
+    """Return the message to the user about a world after the first."""
     change = "" if place.size == before else f" ({before} before)"
     commit = "from the beginning" if place.commit is None else f"from commit {place.commit}"
-    return f"going on with {place.size} ranks{change} {commit}, generation {place.generation}"
+    return f"continuing with {place.size} ranks{change} {commit}, generation {place.generation}"

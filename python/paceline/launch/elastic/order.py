@@ -1,4 +1,4 @@
-"""Which worker gets which rank in the next world."""
+"""Assigns ranks to workers for the next world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.launch.elastic.roster import Place, Slot, Worker
 
 
 def agreed(workers: Sequence[Worker]) -> int | None:
-    """Return the commit to which all return, the last of the worker that committed least; None if there is none.
+    """Return the commit that all return to, the last one of the worker that committed least; None if there is none.
 
     Ranks commit together, but one may be killed, or learn of a failure, between another's commit and its own. As every
     commit waits until all have made it, ranks are at most one apart, and each holds two. A worker that does not hold
@@ -29,7 +29,7 @@ def places(workers: Sequence[Worker], before: Mapping[Slot, int], generation: in
         hosts.setdefault(worker.slot.host, []).append(worker)
     by_host = list(hosts.values())
     if commit is not None:
-        # Others keep their ranks if the two change places.
+        # Swapping the two keeps the ranks of all others.
         host = next(at for at, here in enumerate(by_host) if any(commit in worker.commits for worker in here))
         by_host[0], by_host[host] = by_host[host], by_host[0]
         first = by_host[0]

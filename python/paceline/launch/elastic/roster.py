@@ -1,4 +1,4 @@
-"""What the driver knows of slots and workers, and the actions it requests."""
+"""The driver's data about slots and workers, and the actions that it requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """Where one process may run: a host has several, counted from 0."""
+    """A place for one process; the slots of a host are numbered from 0."""
 
     host: str
     number: int
@@ -22,9 +22,9 @@ class State(Enum):
     """The state of a worker."""
 
     STARTED = "started"
-    """It has not asked for a place yet."""
+    """It has not requested a place yet."""
     WAITING = "waiting"
-    """It has asked, and has none."""
+    """It has requested a place and has none."""
     PLACED = "placed"
     """It is a rank of the last world."""
     ENDED = "ended"
@@ -32,19 +32,19 @@ class State(Enum):
 
 @dataclass
 class Worker:
-    """One process."""
+    """A worker process."""
 
     number: int
     slot: Slot
     deadline: float
-    """By then it asks for a place (if it has none), or asks again (if its world has ended)."""
+    """The deadline for requesting a place, the first time or after its world has ended."""
     state: State = State.STARTED
     commits: tuple[int, ...] = ()
-    """Numbers of the commits that it can go back to, the last one last."""
+    """Numbers of the commits that it holds, the latest last."""
     killed: bool = False
-    """Somebody has been asked to kill it."""
+    """Its kill has been requested."""
     retired: bool = False
-    """It has been told to leave, for its slot is gone."""
+    """It was told to leave, because its slot is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ class Place:
     rank: int
     size: int
     local_rank: int
-    """Among the ranks of its host."""
+    """Rank on its host."""
     local_size: int
     node: int
-    """Its host's number."""
+    """Number of its host."""
     nodes: int
     commit: int | None
-    """To which all go back that hold it; rank 0 does, and gives it to the others. None: nobody has committed."""
+    """The commit to return to. Rank 0 holds it and sends it to those that do not. None: there is no commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,9 @@ class Exit:
     words: str
     """`rank 1 (pid 7) was killed by SIGKILL`, for people."""
     follows: bool = False
-    """It failed because another rank had."""
+    """It failed because another rank failed."""
     host_lost: bool = False
-    """With its host, on which nothing can be started any more."""
+    """Its host was lost, too, so nothing can be started there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +83,17 @@ class Limits:
     """The limits of a job."""
 
     least: int
-    """Fewer ranks are no world (`--min-np`)."""
+    """Fewest ranks of a world (`--min-np`)."""
     most: int
-    """More are not started (`--max-np`)."""
+    """Most ranks (`--max-np`)."""
     resets: int | None = None
-    """So many worlds may follow the first (`--reset-limit`)."""
+    """Number of worlds that may follow the first (`--reset-limit`)."""
     start_s: float = 60.0
-    """Within this a process that was started asks for a place."""
+    """Time for a started process to request a place."""
     return_s: float = 40.0
-    """Within this a rank asks again whose world has ended."""
+    """Time for a rank to request a place again after its world has ended."""
     fruitless: int = 5
-    """So many worlds in a row, or deaths in one slot, without a commit are too many."""
+    """Consecutive worlds, or deaths in one slot, without a commit that end the job or close the slot."""
 
 
 # Actions that the driver requests.
@@ -124,7 +124,7 @@ class Give:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell the worker that processes are to join or leave: it asks again after its next commit."""
+    """Tell the worker that processes will join or leave: it requests a place again after its next commit."""
 
     worker: int
 
@@ -145,7 +145,7 @@ class Say:
 
 @dataclass(frozen=True)
 class End:
-    """The job is over; stop what still runs. Without a reason it succeeded."""
+    """The job is over; stop what still runs. Without a reason, it succeeded."""
 
     reason: str | None
 

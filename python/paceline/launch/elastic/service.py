@@ -1,7 +1,7 @@
-"""The driver's socket: workers ask here for their places, and exchange their addresses.
+"""The driver's socket, where workers request their places and exchange their addresses.
 
-It has no thread of its own. Whoever starts processes waits until `fileno` is readable or `patience` is over, and calls
-`pump`, which returns what only the caller can do: start and kill processes, tell the user, and end.
+It has no thread. The caller, which starts processes, waits until `fileno` is readable or `patience` is over, and calls
+`pump`, which returns what only the caller can do: start and kill processes, tell the user, and end the job.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paceline.launch.elastic.driver import Driver
 from paceline.launch.elastic.roster import Action, End, Exit, Give, Kill, Limits, Notify, Retire, Say, Slot, Start
 
 _PROVE_S = 10.0
-"""For a connection to prove that it is a worker's."""
+"""Time for a connection to prove that it is a worker's."""
 _BEAT_S = 5.0
-"""So often a worker that waits is told that it has not been forgotten."""
+"""Interval of keep-alive messages to waiting workers."""
 _MOST_STRANGERS = 256
-"""Connections that have proved nothing, at once."""
+"""Most unauthenticated connections at once."""
 
 
 class _Line:
@@ -37,9 +37,9 @@ class _Line:
         self.waiting = bytearray()
         self.nonce = secrets.token_hex(16)
         self.worker: int | None = None
-        """None until it has proved itself."""
+        """None until it is authenticated."""
         self.waits = False
-        """For an answer."""
+        """The deadline for an answer."""
         self.opened = time.monotonic()
 
 
@@ -60,9 +60,9 @@ class Service:
         self._lines: dict[socket.socket, _Line] = {}
         self._by_worker: dict[int, _Line] = {}
         self._rounds: dict[int, dict[int, str]] = {}
-        """What workers of the last world have given in this round of their exchange, by worker."""
+        """Blobs of this round of the last world's exchange, by worker."""
         self._world: list[int] = []
-        """Its workers, by rank."""
+        """Workers of the last world, by rank."""
         self._beat_at = 0.0
         self._left: list[Action] = []
 
@@ -86,10 +86,10 @@ class Service:
         due += [line.opened + _PROVE_S for line in self._lines.values() if line.worker is None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    # What whoever starts processes tells
+    # Calls of whoever starts processes
 
     def offer(self, slots: Iterable[Slot]) -> list[Action]:
-        """Allow processes in these slots, and in no others."""
+        """Allow processes in these slots only."""
         return self._carry_out(self.driver.offer(slots, time.monotonic()))
 
     def exited(self, worker: int, how: Exit) -> list[Action]:
@@ -156,7 +156,7 @@ class Service:
             self._drop(line)
 
     def _drop(self, line: _Line) -> None:
-        """Close a connection; its end says nothing about the process, which whoever started it observes."""
+        """Close a connection. That says nothing about the process, which its starter observes."""
         if self._lines.pop(line.connection, None) is not None:
             self._selector.unregister(line.connection)
             line.connection.close()
@@ -182,7 +182,7 @@ class Service:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.waiting else 0)
             self._selector.modify(line.connection, events, self._reader(line))
 
-    # What workers say. Raises ValueError, KeyError or TypeError for what none says.
+    # Messages of workers. Invalid ones raise ValueError, KeyError or TypeError.
 
     def _hear(self, line: _Line, message: Message) -> None:
         if line.worker is None:
@@ -213,7 +213,7 @@ class Service:
         self._tell(line, {"proof": proof(self.secret, "driver", line.nonce, nonce)})
 
     def _blob(self, line: _Line, generation: int, blob: str) -> None:
-        """Handle a blob of an exchange: when all have sent theirs, each gets all; none if the world has ended."""
+        """Handle a blob of an exchange: when all have sent theirs, each gets all, or none if the world has ended."""
         worker = line.worker
         if worker is None or generation != self.driver.generation or not self.driver.intact:
             self._tell(line, {"void": True})
@@ -259,7 +259,7 @@ class Service:
                 case Retire(worker) if worker in self._by_worker:
                     self._answer(worker, {"retire": True})
                 case Retire(worker):
-                    left.append(Kill(worker))  # it has not called yet
+                    left.append(Kill(worker))  # it has not connected yet
                 case Start() | Kill() | Say() | End():
                     left.append(action)
                 case _:

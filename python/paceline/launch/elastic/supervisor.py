@@ -1,4 +1,4 @@
-"""The launcher of an elastic job: starts processes when the driver asks for them, and tells it how they ended."""
+"""The launcher of an elastic job: starts processes that the driver requests, and reports how they ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from paceline.launch.output import Output
 from paceline.launch.supervisor import KILL_AFTER_S, Supervisor
 
 _MOST_NOTES = 5
-"""Of hosts that one run of a discovery script offers in vain."""
+"""Most notes about unusable hosts per run of a discovery script."""
 
 
 class ElasticSupervisor(Supervisor):
-    """Runs one job whose ranks may be replaced. Agents know slots, numbered over all hosts, and no ranks."""
+    """Runs an elastic job. Agents know slots, numbered over all hosts, but no ranks."""
 
     def __init__(self, job: Job, elastic: Elastic, output: Output) -> None:
         """Start without processes."""
@@ -34,13 +34,13 @@ class ElasticSupervisor(Supervisor):
         """By number."""
         self._hosts: dict[Slot, AgentHost] = {}
         self._in_slot: dict[int, int] = {}
-        """Which worker runs in a slot, by number."""
+        """The worker in each slot, by number."""
         self._numbers: dict[int, int] = {}
-        """The number of a worker's slot."""
+        """The slot number of each worker."""
         self._offered: list[Slot] = []
 
     def run(self) -> int:
-        """Run until the job is over, as `Supervisor.run`."""
+        """Run until the job is over, like `Supervisor.run`."""
         try:
             return super().run()
         finally:
@@ -67,16 +67,16 @@ class ElasticSupervisor(Supervisor):
             )
         except OSError as error:
             where = f"--port {self.elastic.port}: " if self.elastic.port else ""
-            self.problem = click.ClickException(f"{where}workers cannot be waited for: {error.strerror}")
+            self.problem = click.ClickException(f"{where}cannot listen for workers: {error.strerror}")
             self._stop(0)
             return
-        self._note(f"workers ask for their places at {self.service.endpoint}")
+        self._note(f"workers request their places at {self.service.endpoint}")
         self.selector.register(self.service, selectors.EVENT_READ, lambda: None)  # each turn pumps
         if self.elastic.discovery is None:
             self._offer(list(self._slots.values()))
 
     def _address(self) -> str:
-        """Return an address by which all hosts reach this process."""
+        """Return an address at which all hosts reach this process."""
         first = self.hosts[0].ready
         assert first is not None
         if self.job.interface is not None:
