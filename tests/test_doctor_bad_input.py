@@ -134,10 +134,10 @@ def test_two_recordings_in_one_file(refusal):
 
 
 def test_a_run_in_which_nothing_happened(refusal):
-    assert "neither a step nor an operation is in it" in refusal(Ranks(2).text())
+    assert "contains neither a step nor an operation" in refusal(Ranks(2).text())
     ranks = Ranks(2)
     ranks.mark(0, "forward", 1, 2)
-    assert "neither a step nor an operation is in it" in refusal(ranks.text())
+    assert "contains neither a step nor an operation" in refusal(ranks.text())
 
 
 def test_parts_of_which_none_is_complete(tmp_path):

@@ -25,7 +25,7 @@ def test_a_healthy_run():
 def test_one_rank_has_nobody_to_wait_for():
     report = diagnosed(training(size=1, ready=(), done=()))
     assert names(report) == ["compute-bound", "input-pipeline"]
-    assert "there is one rank, which waits for nobody" in report.verdict
+    assert "there is only one rank, which never waits" in report.verdict
 
 
 def straggling(late_by, size=3, steps=12):
@@ -184,7 +184,7 @@ def test_operations_in_the_midst_of_other_things():
     report = diagnosed(ranks)
     assert seconds(report)["blocking-operations"] == pytest.approx(3.6)
     assert seconds(report)["input-pipeline"] == pytest.approx(2.4)
-    assert "4 operations a step" in next(it.says for it in report.diagnoses if it.name == "blocking-operations")
+    assert "4 operations per step" in next(it.says for it in report.diagnoses if it.name == "blocking-operations")
 
 
 def test_a_few_slow_steps():

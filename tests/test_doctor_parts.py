@@ -134,7 +134,7 @@ def test_steps_without_marks_are_one_stretch():
     found = report.to_dict()
     assert (found["steps"], found["step_s"], found["ranks"][0]["forward_s"]) == (0, None, None)
     assert found["diagnoses"][0]["name"] == "straggler"
-    assert "no step ends in it" in found["notes"][0]
+    assert "it contains no complete step" in found["notes"][0]
 
 
 def test_a_table_whose_rows_add_up():

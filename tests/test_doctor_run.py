@@ -94,21 +94,20 @@ rank     ms     ms       ms        ms         ms         ms           ms        
    try: half as often: accumulate gradients over two batches, the first under model.no_sync()
    try: ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest
         --interface
-   try: no --strategy, so that each size takes what measures fastest at the start
+   try: no --strategy, so that Paceline tunes the algorithm for each message size
    try: what a faster network would bring: paceline record -o mine.json -- python train.py; paceline
         simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,100Gbps
 
 2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
    others wait 10 ms a step for it; its forward pass takes 12 ms, that of the others 2 ms.
-   try: see what else runs on rank 1's machine and cores: top there, OMP_NUM_THREADS, the
+   try: check what else runs on rank 1's machine and cores: top there, OMP_NUM_THREADS, the
         processor's clock
-   try: see whether rank 1 has more to compute: larger batches, longer sequences, work that only one
-        rank does
+   try: check whether rank 1 has more to compute: larger batches, longer sequences, extra work
 
-3. no-overlap (8 ms, 13 %): 0 % of the time in which gradients move is hidden behind backward; they
-   go in one operation, which begins after 100 % of backward.
-   try: smaller buckets, the first of which goes sooner: DistributedDataParallel(bucket_cap_mb=…), a
-        tenth of 10 MB, say
+3. no-overlap (8 ms, 13 %): 0 % of the time in which gradients are sent is hidden behind backward;
+   they go in one operation, which begins after 100 % of backward.
+   try: smaller buckets, so that the first is sent earlier:
+        DistributedDataParallel(bucket_cap_mb=…), a tenth of 10 MB, say
 """
 
 

@@ -1,4 +1,4 @@
-"""What dominates a recorded run: `paceline doctor` reads a timeline and says what a step spends its time on.
+"""Diagnosis of recorded runs: `paceline doctor` reads a timeline and reports what a step spends its time on.
 
 | module | holds |
 | --- | --- |

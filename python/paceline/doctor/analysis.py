@@ -1,4 +1,4 @@
-"""A recording, broken down: every counted step of every rank, and the means for tables and diagnoses."""
+"""Breaks a recording down into the steps of each rank, and their means for tables and diagnoses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paceline.doctor.transfers import Transfer, match, transfers_of
 from paceline.errors import InvalidArgumentError
 
 _WARM_UP = 3
-"""Steps that are left out at most: memory is taken, DDP makes its buckets anew after the first."""
+"""Most warm-up steps to leave out: memory is allocated, and DDP rebuilds its buckets after the first step."""
 _SLOW, _SLOW_SHARE = 3.0, 0.1
-"""A step of so many medians is slow. A few slow ones are looked at apart; more of them are how this run is."""
+"""A step longer than this many medians is slow. Up to this share of slow steps is analysed separately."""
 
 
 class Interface(Enum):
@@ -35,15 +35,15 @@ class Analysis:
 
     recording: Recording
     has_steps: bool
-    """Whether the script marks its steps; otherwise the recording is taken as one."""
+    """Whether the script marks its steps; otherwise the recording counts as one step."""
     warm_up: int
-    """Steps left out at the beginning."""
+    """Number of warm-up steps that are left out."""
     breakdowns: dict[int, list[StepBreakdown]]
-    """By rank: its typical steps, the same ones on all."""
+    """Typical steps by rank, the same ones on all ranks."""
     slow: dict[int, list[StepBreakdown]]
-    """By rank: the few that took much longer."""
+    """The few slow steps by rank."""
     means: dict[int, Parts]
-    """By rank, in nanoseconds."""
+    """Mean parts of a step by rank, in nanoseconds."""
     notes: list[str]
 
     @property
@@ -91,16 +91,16 @@ def analyse(recording: Recording) -> Analysis:
         return _as_one(recording, notes)
     bare = [str(rank.rank) for rank in recording.ranks if rank.rank not in steps]
     if bare:
-        notes.append(f"rank{'s'[: len(bare) != 1]} {', '.join(bare[:8])} marked no steps, and count for nothing here")
+        notes.append(f"rank{'s'[: len(bare) != 1]} {', '.join(bare[:8])} marked no steps and are ignored")
     fewest, most = min(map(len, steps.values())), max(map(len, steps.values()))
     if fewest != most:
-        notes.append(f"ranks have between {fewest} and {most} steps: the first {fewest} are looked at")
+        notes.append(f"ranks have between {fewest} and {most} steps; only the first {fewest} are analysed")
     warm_up = min(_WARM_UP, max(1, fewest // 4)) if fewest > 1 else 0
     if fewest == 1:
-        notes.append("there is one step only, with all that the first one does besides; record more")
+        notes.append("there is only one step, which includes one-off work; record more")
     every = _breakdowns([rank for rank in recording.ranks if rank.rank in steps], steps, warm_up, fewest)
     if not _together(every):
-        notes.append("steps of the same number are not at the same time on all ranks: do these ranks train together?")
+        notes.append("steps with the same number do not overlap on all ranks: do these ranks train together?")
     durations = _durations(every)
     usual = median(durations)
     slow = [index for index, duration in enumerate(durations) if duration > _SLOW * usual]
@@ -173,10 +173,10 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
             breakdowns[rank] = [break_down(nothing, found, steps=False)]
     if not breakdowns:
         raise InvalidArgumentError(
-            f"{recording.path}: neither a step nor an operation is in it; record a run that trains: {RECORD}"
+            f"{recording.path}: contains neither a step nor an operation; record a training run: {RECORD}"
         )
     notes.append(
-        "no step ends in it (torch's optimizers mark them): it is taken as one stretch from the first operation to the "
-        "last; steps, computing and overlap cannot be told, and every operation counts as waited for"
+        "it contains no complete step (torch's optimizers mark them), so it is analysed as one interval from the first "
+        "operation to the last; steps, computation and overlap are unknown, and every operation counts as waited for"
     )
     return _analysis(recording, breakdowns, {rank: [] for rank in breakdowns}, None, notes)

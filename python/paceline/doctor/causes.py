@@ -2,8 +2,8 @@
 
 | cause | finds |
 | --- | --- |
-| straggler | ranks wait for one, or for each other in turn |
-| negotiation | all are ready, and agreeing on it takes long |
+| straggler | ranks wait for one rank, or for each other in turn |
+| negotiation | all ranks are ready, but agreement takes long |
 | small buckets, no overlap, network | data moves: many small operations, what backward could have hidden, the rest |
 | inputs | all ranks load and prepare data |
 | blocking | operations in the middle of input, forward or optimizer |
@@ -27,7 +27,7 @@ from paceline.doctor.timeline_model import Recording
 
 SLOW_STEPS, COMPUTE_BOUND = "slow-steps", "compute-bound"
 LISTED = 0.03
-"""What costs less than this share of a step is not worth a line."""
+"""Causes that cost less than this share of a step are not listed."""
 
 
 # Blocking: operations that the script waits for in the middle of input, forward or optimizer.
@@ -51,13 +51,13 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
         name="blocking-operations",
         seconds=lost / 1e9,
         share=lost / analysis.mean.step,
-        headline="operations that are no gradients",
-        says=f"{units.short(operations)} operations a step begin and end within input, forward pass or optimizer, "
+        headline="operations other than gradients",
+        says=f"{units.short(operations)} operations per step start and end within input, forward pass or optimizer, "
         f"where nothing hides them: {nanoseconds(lost)}",
         evidence={"operations_per_step": operations},
         tries=[
-            "sum metrics on each rank, and reduce them every hundred steps instead of in each",
-            "DistributedDataParallel(broadcast_buffers=False), if ranks may keep buffers (batch norm) of their own",
+            "sum metrics on each rank, and reduce them every hundred steps instead of every step",
+            "DistributedDataParallel(broadcast_buffers=False), if ranks may keep their own buffers (batch norm)",
         ],
     )
 
@@ -77,9 +77,9 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
     computing = parts.compute if analysis.has_steps else parts.step - parts.exposed
     exposed = parts.exposed / parts.step
     what = "computation" if analysis.has_steps else "spent outside of operations"
-    says = f"communication costs {percent(exposed)} of the time: there is little to gain from it"
+    says = f"communication costs {percent(exposed)} of the time: there is little to gain there"
     if analysis.recording.world_size == 1:
-        says = "there is one rank, which waits for nobody"
+        says = "there is only one rank, which never waits"
     return Diagnosis(
         name=COMPUTE_BOUND,
         seconds=computing / 1e9,
@@ -89,7 +89,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
         evidence={"exposed_communication_share": exposed},
         tries=[
             "compute faster: OMP_NUM_THREADS up to cores / ranks, mixed precision, a larger batch",
-            "add ranks, and forecast first what they bring: paceline record -o mine.json -- python train.py; "
+            "add ranks, after forecasting the gain: paceline record -o mine.json -- python train.py; "
             "paceline simulate mine.json --workers 4,8,16",
         ],
     )
@@ -99,7 +99,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
 
 
 def find_inputs(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose input that all ranks have; what one rank has more, the others wait for as a straggler."""
+    """Diagnose input time common to all ranks; the excess of one rank counts as waiting for a straggler."""
     inputs = {rank: parts.input for rank, parts in analysis.means.items()}
     lost = min(quantile(inputs.values(), 0.5), sorted(inputs.values())[(len(inputs) - 1) // 2])
     step = analysis.mean.step
@@ -121,8 +121,8 @@ def find_inputs(analysis: Analysis) -> Diagnosis | None:
         },
         tries=[
             "load ahead of time: DataLoader(num_workers=2 or more, prefetch_factor=4, persistent_workers=True)",
-            "move what can be done once out of the loop: decoding, resizing, tokenizing",
-            "look for what makes the script wait there: printing, loss.item(), checkpoints in every step",
+            "move one-off work out of the loop: decoding, resizing, tokenizing",
+            "look for waits in the script: printing, loss.item(), checkpoints in every step",
         ],
     )
 
@@ -134,7 +134,7 @@ _LATE, _SLEEP, _REPORT = "late wake-up", "sleep", "report"
 
 
 def find_negotiation(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose agreement that nothing hides, with what the coordinators did in that time."""
+    """Diagnose exposed negotiation, with the coordinators' activity in that time."""
     lost = analysis.mean.negotiation
     if not lost:
         return None
@@ -232,7 +232,7 @@ def _negotiation_remedies(main: str) -> list[str]:
 
 
 def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose operations so small that each takes the same time."""
+    """Diagnose operations so small that their fixed cost dominates."""
     found = sending(analysis)
     if found is None or not found.small:
         return None
@@ -249,7 +249,7 @@ def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
 
 
 def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose gradients that move after backward although they could have moved during it."""
+    """Diagnose gradients sent after backward that could have been sent during it."""
     found = sending(analysis)
     if found is None or not found.overlap:
         return None
@@ -267,8 +267,8 @@ def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
         name="no-overlap",
         seconds=found.overlap / 1e9,
         share=found.overlap / analysis.mean.step,
-        headline="moving gradients that backward could have hidden",
-        says=f"{percent(found.hidden_share)} of the time in which gradients move is hidden behind backward; {why}",
+        headline="sending gradients that backward could have hidden",
+        says=f"{percent(found.hidden_share)} of the time in which gradients are sent is hidden behind backward; {why}",
         evidence={**_figures(found), "first_ready_share": found.late, "held_s": found.held / 1e9},
         tries=[remedy],
     )
@@ -313,7 +313,7 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
         fewer_bytes(analysis.interface),
         less_often(analysis.interface),
         "ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest --interface",
-        "no --strategy, so that each size takes what measures fastest at the start",
+        "no --strategy, so that Paceline tunes the algorithm for each message size",
         f"{faster} --workers {analysis.recording.world_size} --bandwidth 10Gbps,25Gbps,100Gbps",
     ]
 
@@ -361,7 +361,7 @@ def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
         "and are left out of all other figures",
         evidence={"steps": count, "of": all_steps, "step_s": parts.step / 1e9, "part": grown},
         tries=[
-            "see what the script does every so many steps: checkpoints, validation, a new epoch's data loader "
+            "check what the script does every few steps: checkpoints, validation, a new epoch's data loader "
             "(persistent_workers=True)",
             "gc.collect() and gc.freeze() after the first steps: Python's full garbage collections take long",
         ],
@@ -372,9 +372,9 @@ def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
 
 
 _PERSISTENT = 0.75
-"""Share of all waiting of which one rank is the cause; of two ranks that take turns each causes half."""
+"""Share of all waiting that one rank causes; of two ranks that take turns, each causes half."""
 _NOTEWORTHY = 0.01
-"""Share of a step: ranks that differ by less are as fast."""
+"""Share of a step; ranks that differ by less count as equally fast."""
 _COMPUTING = ("input", "forward", "backward", "optimizer")
 _WORDS = {"input": "input pipeline", "forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer"}
 
@@ -409,7 +409,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
             seconds=lost / 1e9,
             share=lost / step,
             headline="waiting for whichever rank is last",
-            says=f"ranks take turns in being the last, and the others wait {nanoseconds(lost)}{per} for it; rank "
+            says=f"ranks take turns being last, and the others wait {nanoseconds(lost)}{per} for it; rank "
             f"{slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
             evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
             tries=[
@@ -465,12 +465,12 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
     if cause == "input":
         return [
             f"make rank {rank}'s input pipeline as fast as the others': DataLoader(num_workers=…, prefetch_factor=…), "
-            "and no work on one rank alone (logging, validation, checkpoints)",
-            f"see whether rank {rank} has larger samples, or slower storage",
+            "and no work on only one rank (logging, validation, checkpoints)",
+            f"check whether rank {rank} has larger samples, or slower storage",
         ]
     return [
-        f"see what else runs on rank {rank}'s machine and cores: top there, OMP_NUM_THREADS, the processor's clock",
-        f"see whether rank {rank} has more to compute: larger batches, longer sequences, work that only one rank does",
+        f"check what else runs on rank {rank}'s machine and cores: top there, OMP_NUM_THREADS, the processor's clock",
+        f"check whether rank {rank} has more to compute: larger batches, longer sequences, extra work",
     ]
 
 
@@ -501,18 +501,18 @@ def larger_buckets(interface: Interface) -> str:
         Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
         "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
         Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=25) or more",
-        Interface.PLAIN: "reduce one array that holds all the small ones",
+        Interface.PLAIN: "reduce one array that contains all the small ones",
     }[interface]
 
 
 def smaller_buckets(interface: Interface, size: str) -> str:
     """Suggest sending the first gradients earlier; `size` is what a step sends now."""
     return {
-        Interface.HOROVOD: "first gradients before the last ones are ready: HOROVOD_FUSION_THRESHOLD lower, a "
+        Interface.HOROVOD: "send first gradients before the last ones are ready: lower HOROVOD_FUSION_THRESHOLD, to a "
         f"tenth of {size}, say",
-        Interface.DDP: "smaller buckets, the first of which goes sooner: DistributedDataParallel(bucket_cap_mb=…), "
+        Interface.DDP: "smaller buckets, so that the first is sent earlier: DistributedDataParallel(bucket_cap_mb=…), "
         f"a tenth of {size}, say",
-        Interface.PLAIN: "begin operations with async_=True, and wait for them when their results are needed",
+        Interface.PLAIN: "start operations with async_=True, and wait for them when their results are needed",
     }[interface]
 
 
@@ -524,7 +524,7 @@ _MORE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Busiest:
-    """A server or switch that moves more than ranks do."""
+    """A server or switch that moves more data than ranks do."""
 
     role: str
     times: float
@@ -567,7 +567,7 @@ _CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
 
 
 def diagnoses(analysis: Analysis) -> list[Diagnosis]:
-    """Return all that hold, costliest first; computation if the others hardly cost anything."""
+    """Return all causes that apply, costliest first; computation if the others cost almost nothing."""
     found = [diagnosis for cause in _CAUSES if (diagnosis := cause(analysis)) and diagnosis.share >= LISTED]
     found.sort(key=lambda diagnosis: -diagnosis.share)
     healthy = find_compute(analysis, sum(it.share for it in found if it.name != SLOW_STEPS))

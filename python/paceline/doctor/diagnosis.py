@@ -1,4 +1,4 @@
-"""A cause of lost time, and how its figures are written."""
+"""A cause of lost time, and formatting of its figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Diagnosis:
 
     name: str
     seconds: float
-    """Time per mean step: what would be gained at most without it."""
+    """Time per mean step: the most that could be gained."""
     share: float
     """Share of the step, 0 to 1."""
     headline: str

@@ -1,4 +1,4 @@
-"""What is installed and what this machine gives a job: the facts behind `paceline doctor --env`.
+"""Facts about this machine and installation, for `paceline doctor --env`.
 
 Nothing heavy is imported: versions come from the packages' metadata. What cannot be found out is None.
 """

@@ -1,4 +1,4 @@
-"""From timeline files to what ranks did; errors name file, event and remedy."""
+"""Reads timeline files into what ranks did; errors name file, event and remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 
 _MOST_US = 4e15
-"""Microseconds of a hundred years: what is later is no time."""
+"""Microseconds of a hundred years; later times are invalid."""
 _EGRESS, _INGRESS = 1, 2
 """Threads of messages."""
 
@@ -51,11 +51,11 @@ class _Reader:
         self._file = path
         self._ranks: dict[int, Rank] = {}
         self._names: dict[int, str] = {}
-        """Of processes, by pid."""
+        """Names of processes, by pid."""
         self._recorded: set[int] = set()
-        """Pids that say that Paceline's runtime recorded them."""
+        """Pids of processes that Paceline's runtime recorded."""
         self._workers: set[int] = set()
-        """That messages name."""
+        """Ranks that messages name."""
         self._open: dict[tuple[object, object, object], Event] = {}
 
     def take(self, file: Path, found: Iterable[Event]) -> None:

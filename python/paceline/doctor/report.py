@@ -17,10 +17,10 @@ from paceline.doctor.step_breakdown import NAMES, Parts, median, quantile
 
 _MOST_ROWS = 16
 UNTOLD = ("input", "forward", "backward", "optimizer")
-"""Without steps, nothing is known of these."""
+"""Columns that are unknown without steps."""
 _HEADERS = {"exposed": "exposed =", "straggler": "straggler +", "negotiation": "negotiation +"}
 _SHOWN = 0.005
-"""Share of a step from which the column `other` is shown."""
+"""Smallest share of a step for which the column `other` is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,22 @@ class Sending:
     """Times of a mean step in nanoseconds; `small`, `overlap` and `network` add up to what is exposed."""
 
     small: float
-    """The fixed part of all operations but one, where that part dominates."""
+    """The fixed cost of all operations except one, if it dominates."""
     overlap: float
-    """Of the rest, what backward had time to hide, at most."""
+    """Of the rest, at most what backward had time to hide."""
     network: float
     """The rest."""
     fixed: float
-    """What an operation takes whatever its size; 0 where that cannot be told."""
+    """The fixed cost of an operation; 0 if unknown."""
     operations: float
     bytes: float
     median_bytes: float
     hidden: float
-    """Transfers behind backward."""
+    """Transfers hidden behind backward."""
     late: float
-    """The share of backward before the first gradient was ready."""
+    """Share of backward before the first gradient was ready."""
     held: float
-    """Of backward, while gradients were ready on all ranks and nothing moved."""
+    """Time of backward in which gradients were ready on all ranks and nothing was sent."""
     bus_bandwidth_bps: float | None
 
     @property
@@ -43,7 +43,7 @@ class Sending:
 
     @property
     def hidden_share(self) -> float:
-        """Share of the time in which gradients move that is hidden, as far as anything waits for them."""
+        """Hidden share of the time in which gradients are sent."""
         return self.hidden / (self.hidden + self.exposed) if self.hidden + self.exposed else 0.0
 
 
@@ -96,13 +96,13 @@ def _bus_bandwidth(breakdowns: Sequence[StepBreakdown], ranks: int) -> float | N
     return median(rates) if rates else None
 
 
-# What an operation takes whatever its size.
+# The fixed cost of an operation.
 
 
 _TINY = 16 << 10
-"""Bytes: 0.13 ms at 1 Gbit/s. What is smaller costs its latency."""
+"""Bytes; 0.13 ms at 1 Gbit/s. Smaller operations cost only latency."""
 _LARGE = 256 << 10
-"""Bytes: operations of this size are no small ones, whatever a straight line through their times says."""
+"""Bytes; operations of this size are not small, whatever the fit says."""
 
 
 def fixed_part(steps: Sequence[Sequence[Sent]]) -> float:
@@ -115,15 +115,15 @@ def fixed_part(steps: Sequence[Sequence[Sent]]) -> float:
     if not sent or median(it.size for it in sent) >= _LARGE:
         return 0.0
     if max(it.size for it in sent) <= _TINY:
-        return median(sum(it.took for it in step) / len(step) for step in steps if step)
+        return median(sum(it.duration_ns for it in step) / len(step) for step in steps if step)
     fixed = _intercept(sent)
-    return fixed if fixed > median(it.took for it in sent) / 2 else 0.0
+    return fixed if fixed > median(it.duration_ns for it in sent) / 2 else 0.0
 
 
 def _intercept(sent: Sequence[Sent]) -> float:
     by_size: dict[int, list[int]] = defaultdict(list)
     for it in sent:
-        by_size[it.size].append(it.took)
+        by_size[it.size].append(it.duration_ns)
     points = [(float(size), median(took), len(took)) for size, took in by_size.items()]
     if len(points) < 2:
         return 0.0

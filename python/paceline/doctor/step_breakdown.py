@@ -1,4 +1,4 @@
-"""One step of one rank, divided: what its script did, and what it waited for."""
+"""Breakdown of one step of one rank: what its script did, and what it waited for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.doctor.transfers import Transfer
 from paceline.doctor.waits import Wait, wait_between
 
 _NO_GRADIENT = 1024
-"""Bytes: what is this small, and begins after all else has ended, is a loss or a norm that the script waits for."""
+"""Bytes; an operation this small that starts after all others have ended is a loss or a norm, not a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +22,27 @@ class Sent:
     call: str
     size: int
     """Bytes."""
-    took: int
-    """Nanoseconds in which it moved and none that ended before it did."""
+    duration_ns: int
+    """Nanoseconds in which it was sent, without the time shared with operations that ended earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What gradients did while backward was still computing, in nanoseconds."""
+    """Overlap of gradients with backward, in nanoseconds."""
 
     computing: int
-    """Of the backward passes in which gradients became ready."""
+    """Duration of the backward passes in which gradients became ready."""
     before: int
     """Of that, before the first gradient was ready."""
     held: int
-    """Of that, while nothing moved although gradients were ready on all ranks."""
+    """Of that, while nothing was sent although gradients were ready on all ranks."""
     hidden: int
-    """Of that, while something moved."""
+    """Of that, while gradients were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
-    """A step of a rank."""
+    """The breakdown of one step of one rank."""
 
     begin: int
     end: int
@@ -50,16 +50,16 @@ class StepBreakdown:
     waits: list[Wait]
     sent: list[Sent]
     moving: int
-    """Nanoseconds in which gradients moved, exposed or not."""
+    """Nanoseconds in which gradients were sent, exposed or hidden."""
     backward: Backward
 
 
 def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> StepBreakdown:
-    """Divide a step. `transfers` are those that become ready in it, in order. Without `steps` it is a whole recording.
+    """Break a step down. `transfers`: those that become ready in it, in order. Without `steps`: a whole recording.
 
-    Where the script marks its waiting, that is exposed communication. Where it does not, the wait for gradients lasts
-    from the moment when the last one was ready to the end of the last transfer; and an operation that begins and ends
-    within input, forward or optimizer is taken to have been waited for.
+    Waits that the script marks are exposed communication. Without marks, the wait for gradients lasts from when the
+    last one was ready to the end of the last transfer, and the script is assumed to wait for an operation that begins
+    and ends within input, forward or optimizer.
     """
     gradients = _gradients(marked, transfers) if steps else list(transfers)
     if steps:
@@ -174,7 +174,7 @@ class Parts:
     backward: float = 0
     optimizer: float = 0
     other: float = 0
-    """In no mark, or after the end of what was waited for."""
+    """Outside all marks, or after the end of the operation waited for."""
     straggler: float = 0
     negotiation: float = 0
     transfer: float = 0

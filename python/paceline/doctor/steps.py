@@ -1,4 +1,4 @@
-"""Where a rank's steps begin and end, and what its script did in each."""
+"""The beginning and end of a rank's steps, and the script's activities in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks did when, according to their timelines. Times are nanoseconds since the start of the job, on one clock."""
+"""The contents of timelines: what ranks did, in nanoseconds since the start of the job, on one clock."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARKS = ("input", "forward", "backward", "wait", "optimizer")
-"""What the script does between operations; torch's hooks mark it."""
+"""Activities of the script between operations, which torch's hooks mark."""
 
 AGREEMENT = frozenset(
     {"which tensors are ready", "how much each has to say", "what each asks for", "what begins"},
 )
-"""Labels of operations by which coordinators agree; they move none of the script's data."""
+"""Labels of the coordinators' own operations, which move none of the script's data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that has a duration."""
+    """An interval with a name."""
 
     name: str
     begin: int
@@ -45,7 +45,7 @@ class Tensor:
     size: int
     """Bytes."""
     operation: int
-    """The operation that moved it, perhaps together with others."""
+    """The operation that moved it, possibly with others."""
     asked: int
     agreed: int
     done: int
@@ -57,19 +57,19 @@ class Rank:
 
     rank: int
     dropped: int = 0
-    """Spans that were not kept, for there were too many."""
+    """Number of spans that were dropped because there were too many."""
     marks: dict[str, list[Span]] = field(default_factory=lambda: {name: [] for name in MARKS})
     operations: list[Operation] = field(default_factory=list)
-    """Without those of coordinators."""
+    """Operations, without the coordinators'."""
     votes: list[Operation] = field(default_factory=list)
     """Operations of coordinators."""
     tensors: list[Tensor] = field(default_factory=list)
     coordinator: dict[str, list[Span]] = field(default_factory=dict)
-    """By what it does: sleep, late wake-up, wait for votes, report, wait for the decision."""
+    """Coordinator spans by activity: sleep, late wake-up, wait for votes, report, wait for the decision."""
     spun: int = 0
-    """Nanoseconds for which a coordinator that waited for votes kept a core busy."""
+    """Nanoseconds in which a coordinator that waited for votes kept a core busy."""
     moved: dict[tuple[int, str, bool], int] = field(default_factory=dict)
-    """Bytes of messages, by operation, by role (`worker 0`, `server 2`), and whether they leave it."""
+    """Bytes of messages by operation, role (`worker 0`, `server 2`) and direction (True: outgoing)."""
 
     def sort(self) -> None:
         """Sort by time."""
@@ -85,11 +85,11 @@ class Recording:
 
     path: Path
     ranks: list[Rank]
-    """Those that train, in order."""
+    """Ranks that train, in order."""
     servers: list[Rank]
-    """Processes that only serve."""
+    """Server processes."""
     missing: list[int]
-    """Ranks that others name and that are not there."""
+    """Ranks that others name but that were not recorded."""
     notes: list[str]
 
     @property

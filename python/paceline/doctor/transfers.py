@@ -1,4 +1,4 @@
-"""What is moved, and when every rank was ready for it: the same transfer on all ranks, matched by name and order."""
+"""Matches the same transfer on all ranks by name and order, to find out when every rank was ready for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import accumulate
 from paceline.doctor.timeline_model import Rank
 
 _TWO_SIDED = "send/recv"
-"""Such an operation has one peer, of which its name tells nothing."""
+"""Operations with a single peer, which their names do not tell."""
 
 
 @dataclass(slots=True)
