@@ -273,9 +273,12 @@ def test_placement_by_hand(tmp_path):
         ('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1, "conv.wait": 0}', "did you mean 'conv.weight'?"),
         ('{"fc.weight": 0, "conv.weight": 2, "conv.bias": 1}', '"conv.weight": server 2 does not exist'),
         ('{"fc.weight": -1, "conv.weight": 0, "conv.bias": 1}', '"fc.weight": server -1 does not exist'),
-        ('{"fc.weight": true, "conv.weight": 0, "conv.bias": 1}', '"fc.weight": the number of a server'),
-        ('{"fc.weight": 0, "fc.weight": 1}', '"fc.weight": stands twice'),
-        ("[1, 2]", "an object is meant"),
+        (
+            '{"fc.weight": true, "conv.weight": 0, "conv.bias": 1}',
+            '"fc.weight": the value must be the number of a server',
+        ),
+        ('{"fc.weight": 0, "fc.weight": 1}', '"fc.weight": appears twice'),
+        ("[1, 2]", "must be an object"),
         ('{"fc.weight": NaN}', "NaN is not JSON"),
         ("{", "is not JSON"),
         ("[" * 100_000, "is nested too deeply"),
@@ -366,8 +369,8 @@ def test_a_published_rate_of_a_device():
     assert "note: --device: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
     [run] = json.loads(told.stdout)
     assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
-    assert "no rate of resnet-50 on 'A10' is known (did you mean 'A100'?)" in refused("resnet-50", "--device", "A10")
-    assert "no device's rate is known for tiny" in refused(TINY, "--device", "V100")
+    assert "no published rate of resnet-50 on 'A10' (did you mean 'A100'?)" in refused("resnet-50", "--device", "A10")
+    assert "no published rate of tiny is known" in refused(TINY, "--device", "V100")
     assert "leave it out" in refused("resnet-50", "--device", "V100", "--batch", 4)
     shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output
     assert "938 samples/s at batch 256" in " ".join(shown.split())

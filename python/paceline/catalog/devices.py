@@ -1,4 +1,4 @@
-"""How fast single devices train the built-in models, as published: rates.json, each with its source."""
+"""Published training rates of single devices on the built-in models, from rates.json, each with its source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rate:
 
     @property
     def cited(self) -> str:
-        """In words."""
+        """The rate in words, with its source."""
         length = f" of {self.sequence_length} tokens" if self.sequence_length else ""
         return (
             f"{self.samples_per_s:g} samples/s at batch {self.batch}{length} on one {self.measured_on} "
@@ -38,12 +38,12 @@ class Rate:
 
 @lru_cache(maxsize=1)
 def all_rates() -> tuple[Rate, ...]:
-    """In the order of the file."""
+    """Return all rates, in the order of the file."""
     return tuple(Rate(**row) for row in json.loads(_RATES.read_text(encoding="utf-8")))
 
 
 def rates_of(model: str) -> dict[str, Rate]:
-    """Of a built-in model, by device."""
+    """Return the rates of a built-in model by device."""
     return {rate.device: rate for rate in all_rates() if rate.model == model}
 
 
@@ -55,7 +55,7 @@ def adjusted(
     batch: int | None = None,
     dtype: str | None = None,
 ) -> Trace:
-    """The trace with gradients of another element type, another batch, at the rate of another device.
+    """Return the trace with another element type, another batch, or the rate of another device.
 
     Raises InvalidArgumentError.
     """
@@ -64,7 +64,7 @@ def adjusted(
     if device is not None:
         if samples_per_s is not None or batch is not None:
             raise InvalidArgumentError(
-                "gives samples/s and batch as published; leave it out, or leave those out", setting="device"
+                "sets samples/s and batch to the published values; leave it out, or leave those out", setting="device"
             )
         return on_device(trace, device)
     if batch is not None:
@@ -73,27 +73,27 @@ def adjusted(
 
 
 def on_device(trace: Trace, device: str) -> Trace:
-    """The trace at the published rate of a device, with that rate's batch.
+    """Return the trace at the published rate of a device, with that rate's batch.
 
-    Raises InvalidArgumentError, which lists devices.
+    Raises InvalidArgumentError, which lists the known devices.
     """
     rate = device_rate(trace, device)
     return trace.with_batch(rate.batch).scaled_to_rate(rate.samples_per_s)
 
 
 def device_rate(trace: Trace, device: str) -> Rate:
-    """The published rate of the trace's model on a device. Raises InvalidArgumentError, which lists devices."""
+    """Return the published rate of the trace's model on a device. Raises InvalidArgumentError listing known devices."""
     model = json.loads(trace.summary())["name"]
     known = rates_of(model)
     if device not in known:
         if not known:
             raise InvalidArgumentError(
-                f"no device's rate is known for {model}; give samples/s and batch", setting="device"
+                f"no published rate of {model} is known; give samples/s and batch", setting="device"
             )
         near = nearest(device, list(known))
         hint = f" (did you mean '{near}'?)" if near else ""
         raise InvalidArgumentError(
-            f"no rate of {model} on '{device[:80]}' is known{hint}; there are {', '.join(known)}, or "
+            f"no published rate of {model} on '{device[:80]}'{hint}; known are {', '.join(known)}; or "
             "give samples/s and batch",
             setting="device",
         )

@@ -1,4 +1,4 @@
-"""`--placement FILE`: which server owns which tensor, as `{"tensor name": server number}`."""
+"""Reads `--placement FILE`, which assigns tensors to servers: `{"tensor name": server number}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST_FILE = 256 * 1024 * 1024  # as for traces
 
 
 def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: int) -> list[int]:
-    """The server of each bucket of the trace. Raises InvalidArgumentError naming the file and the tensor."""
+    """Return the server of each bucket of the trace. Raises InvalidArgumentError naming the file and the tensor."""
     table = _read(path)
     groups = trace.buckets(bucket_size)
     known = {tensor for group in groups for tensor in group}
@@ -27,7 +27,7 @@ def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: i
 
 
 def read_table(path: Path, servers: int) -> dict[str, int]:
-    """The server of each tensor, for training. Raises InvalidArgumentError naming the file and the tensor."""
+    """Return the server of each tensor, for training. Raises InvalidArgumentError naming the file and the tensor."""
     table = _read(path)
     for tensor, server in table.items():
         _check(path, tensor, server, servers)
@@ -37,7 +37,7 @@ def read_table(path: Path, servers: int) -> dict[str, int]:
 def _check(path: Path, tensor: str, server: object, servers: int) -> None:
     if isinstance(server, bool) or not isinstance(server, int):
         raise InvalidArgumentError(
-            f"{path}: {_name(tensor)}: the number of a server is meant, as in {{{_name(tensor)}: 0}}"
+            f"{path}: {_name(tensor)}: the value must be the number of a server, as in {{{_name(tensor)}: 0}}"
         )
     if not 0 <= server < servers:
         raise InvalidArgumentError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
@@ -49,7 +49,7 @@ def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:
             raise InvalidArgumentError(f"{path}: {_name(tensor)}: is missing; every tensor needs a server")
         if table[tensor] != table[group[0]]:
             raise InvalidArgumentError(
-                f"{path}: {_name(tensor)}: is fused into one bucket with {_name(group[0])}, and they are placed on "
+                f"{path}: {_name(tensor)}: is fused into one bucket with {_name(group[0])}, but they are placed on "
                 f"different servers ({table[tensor]} and {table[group[0]]})"
             )
     server: int = table[group[0]]
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
         table: dict[str, Any] = {}
         for key, value in pairs:
             if key in table:
-                raise InvalidArgumentError(f"{path}: {_name(key)}: stands twice")
+                raise InvalidArgumentError(f"{path}: {_name(key)}: appears twice")
             table[key] = value
         return table
 
@@ -85,9 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise InvalidArgumentError(f"{path}: is larger than 256 MB; is it a placement?")
         table = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
     except FileNotFoundError:
-        raise InvalidArgumentError(
-            f"{path}: there is no such file; placements are round-robin, even or a file"
-        ) from None
+        raise InvalidArgumentError(f"{path}: no such file; a placement is round-robin, even or a file") from None
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from None
     except RecursionError:
@@ -97,5 +95,5 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:  # not JSON, not UTF-8, or a NUL in the path
         raise InvalidArgumentError(f"{path}: is not JSON: {error}") from None
     if not isinstance(table, dict):
-        raise InvalidArgumentError(f'{path}: an object is meant, as in {{"conv1.weight": 0, "fc.weight": 1}}')
+        raise InvalidArgumentError(f'{path}: must be an object, as in {{"conv1.weight": 0, "fc.weight": 1}}')
     return table

@@ -55,7 +55,7 @@ def find_strategy(name: str) -> Strategy:
 
 
 GRAPH = "graph"
-"""The coordinator that plans."""
+"""The coordinator that plans the order of gradients."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def all_coordinators() -> tuple[Coordinator, ...]:
 
 
 def find_coordinator(name: str) -> CoordinatorName:
-    """The name of the policy of this name or alias; raises InvalidArgumentError naming the nearest."""
+    """Return the coordinator's name for this name or alias. Raises InvalidArgumentError naming the nearest."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -87,7 +87,7 @@ def find_coordinator(name: str) -> CoordinatorName:
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
-    """Return a message that there is no such thing, with the nearest name."""
+    """Return a message about an unknown name, with the nearest known one."""
     near = nearest(name, names)
     return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 
@@ -100,7 +100,7 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
             users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
-                f"has no effect on {names}; leave it out, or ask for {listed(users, 'or')}", setting=knob
+                f"has no effect on {names}; leave it out, or use {listed(users, 'or')}", setting=knob
             )
 
 

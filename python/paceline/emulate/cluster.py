@@ -1,4 +1,4 @@
-"""A cluster that this process has brought up, or that `paceline emulate up` has left running."""
+"""An emulated cluster that this process brought up, or that `paceline emulate up` left running."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cluster:
         self.realtime = found.realtime
         """Whether ranks run under SCHED_FIFO: requested and permitted."""
         self.bandwidth_bps = found.bandwidth_bps
-        """Rate of every card but the switch's, each way, as TCP goodput."""
+        """Rate of every card except the switch's, in each direction, as TCP goodput."""
 
     def of_kind(self, kind: str) -> tuple[Host, ...]:
         """Return the hosts of one kind.
@@ -59,7 +59,7 @@ class Cluster:
         return tuple(host for host in self.hosts if host.kind == kind)
 
     def entering(self, host: str, *settings: str, priority: int | None = None) -> list[str]:
-        """Return the words that make a command run on a host when put before it.
+        """Return the words to prepend to a command so that it runs on a host.
 
         Args:
             host: Name of the host, such as `"worker0"`.
@@ -247,7 +247,7 @@ def bring_up(
         ask(holder, wanted, _START_S + _START_OF_HOST_S * len(hosts))
         found = state.read(str(wanted["name"]))
         if found is None:
-            raise ClusterError("the cluster was ended as soon as it was up")
+            raise ClusterError("the cluster ended immediately after it came up")
         return holder, found
     except BaseException:
         let_go(holder)
@@ -255,7 +255,7 @@ def bring_up(
 
 
 def leave(holder: subprocess.Popen[bytes]) -> None:
-    """Let the cluster stay when this process ends. Raises ClusterError."""
+    """Keep the cluster running when this process ends. Raises ClusterError."""
     ask(holder, {"stay": True}, _START_S)
 
 
@@ -268,7 +268,7 @@ def check_machine() -> None:
 
 
 def _free(name: str) -> str:
-    """Return the name if no cluster has it, and forget what an ended one left. Raises InvalidArgumentError."""
+    """Return the name if no cluster has it, and remove the state of an ended one. Raises InvalidArgumentError."""
     other = state.read(name)
     if other is None:
         return name
@@ -286,14 +286,14 @@ def _free(name: str) -> str:
 
 
 def ask(holder: subprocess.Popen[bytes], order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """Send an order to the holder and return its answer. Raises what the holder found wrong."""
+    """Send an order to the holder and return its answer. Raises the holder's error."""
     assert holder.stdin and holder.stdout and holder.stderr
     answer, until = b"", time.monotonic() + limit_s
     with suppress(BrokenPipeError):
         holder.stdin.write(json.dumps(order).encode() + b"\n")
     while not answer.endswith(b"\n"):
         if not select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise ClusterError(f"the cluster has not answered for {limit_s:.0f} s; is this machine overloaded?")
+            raise ClusterError(f"the cluster did not answer for {limit_s:.0f} s; is this machine overloaded?")
         more = os.read(holder.stdout.fileno(), 1 << 16)
         if not more:
             raise ClusterError(f"the process that holds the cluster has ended{_last_words(holder)}")
@@ -317,7 +317,7 @@ def _last_words(holder: subprocess.Popen[bytes]) -> str:
 
 
 def let_go(holder: subprocess.Popen[bytes]) -> None:
-    """Tell the holder that the cluster is no longer wanted, and wait until it has taken it down."""
+    """Tell the holder to take the cluster down, and wait until it has done so."""
     assert holder.stdin and holder.stdout and holder.stderr
     with suppress(OSError):
         holder.stdin.close()

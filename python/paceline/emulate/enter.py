@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
 
 
 def _still_there(network: str) -> bool:
-    """Return whether the holder still admits processes; then it has not yet looked for those that it has to stop."""
+    """Return whether the holder still admits processes: then it has not yet looked for processes to stop."""
     return os.stat(network).st_ino == os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116 - pathlib is slow to import
 
 

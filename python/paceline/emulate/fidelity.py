@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paceline.emulate.cluster import Cluster
 
 TOLERANCE = 0.02
-"""What is promised of 8 workers with up to 500 Mbit/s on an idle machine."""
+"""The promised error for 8 workers with up to 500 Mbit/s on an idle machine."""
 MOST_REPEATS = 1000
 
 _MEASURED_S = 0.4  # a transfer: hundreds of times a bucket's credit
@@ -42,9 +42,9 @@ class Pattern:
     flows: int
     bytes_per_flow: int
     ideal_s: float
-    """Bytes through the busiest card over its rate."""
+    """Bytes through the busiest card divided by its rate."""
     measured_s: float
-    """The median."""
+    """Median time."""
     times_s: tuple[float, ...]
 
     @property
@@ -61,7 +61,7 @@ class Load:
     busy: float
     """Share of all cores' time."""
     steal: float
-    """Share that the hypervisor gave to others."""
+    """Share of time that the hypervisor gave to other machines."""
     others: float
     """Cores that other processes of this machine used."""
 
@@ -144,7 +144,7 @@ class _Hosts:
             assert output is not None
             while not line.endswith(b"\n"):
                 if not select.select([output], [], [], max(0.0, until - time.monotonic()))[0]:
-                    raise ClusterError(f"{name} has not answered for {limit_s:.0f} s; is this machine overloaded?")
+                    raise ClusterError(f"{name} did not answer for {limit_s:.0f} s; is this machine overloaded?")
                 more = os.read(output.fileno(), 1 << 16)
                 if not more:
                     raise ClusterError(f"{name}: the measuring process has ended, code {self.processes[name].wait()}")
@@ -160,7 +160,7 @@ def measure(cluster: Cluster, repeats: int) -> Fidelity:
     """
     workers = cluster.of_kind("worker")
     if len(workers) < 2:
-        raise InvalidArgumentError("workers: a network is measured between at least 2 of them")
+        raise InvalidArgumentError("workers: measuring a network needs at least 2")
     if not 1 <= repeats <= MOST_REPEATS:
         raise InvalidArgumentError(f"repeats: {repeats} is not between 1 and {MOST_REPEATS}")
     first, *others = [host.name for host in workers]

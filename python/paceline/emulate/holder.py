@@ -32,7 +32,7 @@ class _EndedError(Exception):
 
 
 class Orders:
-    """Lines on standard input, as long as their writer lives."""
+    """Reads lines from standard input while their writer is alive."""
 
     def __init__(self, starter: int) -> None:
         """`starter` is a descriptor of the process that started this one."""
@@ -43,7 +43,7 @@ class Orders:
         self._poll.register(starter, select.POLLIN)
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next order; None when none will come."""
+        """Return the next order; None if there will be none."""
         while b"\n" not in self._data:
             ready = dict(self._poll.poll())
             more = os.read(0, 1 << 16) if 0 in ready else b""
@@ -137,7 +137,7 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _stay() -> None:
-    """Stay until SIGTERM, and release what the starter may have open."""
+    """Stay until SIGTERM, and close descriptors shared with the starter."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

@@ -64,7 +64,7 @@ def isolate() -> bool:
         return False
     except OSError as error:
         if error.errno != errno.EPERM:
-            raise CannotEmulateError(f"network namespaces cannot be made: {error.strerror}") from None
+            raise CannotEmulateError(f"cannot create network namespaces: {error.strerror}") from None
     try:
         enter.unshare(enter.NEW_USER | enter.NEW_NET | enter.NEW_UTS)
         Path("/proc/self/setgroups").write_text("deny")
@@ -169,7 +169,7 @@ class Network:
             fill_port(self._links, port, shape)
 
     def shut(self) -> dict[int, str]:
-        """Admit nobody any more; return the networks' inode numbers, theirs as long as this process lives."""
+        """Admit no more processes; return the networks' inode numbers, which are valid while this process lives."""
         networks: dict[int, str] = {}
         nothing = os.open(os.devnull, os.O_RDONLY)
         for name, namespace in self.namespaces.items():
@@ -179,7 +179,7 @@ class Network:
         return networks
 
     def settle(self) -> None:
-        """Wait until the bridge sends multicast to members only: a fifth of a second after it was made."""
+        """Wait until the bridge sends multicast only to members: a fifth of a second after its creation."""
         time.sleep(max(0.0, self._quiet_at - time.monotonic()))
 
 
@@ -211,7 +211,7 @@ def _write_settings(ipv4: dict[str, str]) -> None:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Add to errors of the kernel what they concern."""
+    """Add the subject to errors of the kernel."""
     try:
         yield
     except OSError as error:
@@ -242,12 +242,12 @@ def build(hosts: Sequence[Host], shape: Shape) -> Network:
 
 
 MOST_TURNS = 64
-"""With more hosts a card has one queue: looking for a packet's own takes too long."""
+"""With more hosts a card has a single queue, because classifying packets takes too long."""
 
 _ROOT, _CARD, _OTHERS, _FIRST = 0x10000, 0x10001, 0x10FFF, 0x10010
 _IPV4 = 0x0800
 _PACKETS = 10_000
-"""Room for segments of each queue; LIMIT_BYTES hold no more."""
+"""Segments per queue; more do not fit in LIMIT_BYTES."""
 
 
 def fill_port(links: Any, index: int, shape: Shape) -> None:  # noqa: ANN401 - pyroute2 has no types

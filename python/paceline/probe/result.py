@@ -81,11 +81,11 @@ class Found:
     rates: dict[str, Rate] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
     pairs: dict[Pair, float] = field(default_factory=dict)
-    """From host to host, while all send: bit/s."""
+    """Rates from host to host while all send, in bit/s."""
     machines: list[dict[str, Any]] = field(default_factory=list)
-    """By rank."""
+    """Machine measurements by rank."""
     left_out: list[str] = field(default_factory=list)
-    """For lack of time."""
+    """Measurements left out for lack of time."""
     bytes_sent: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)

@@ -18,10 +18,10 @@ class Controller:
     """Rank 0's side."""
 
     def __init__(self, ranks: Job) -> None:
-        """Start while the others are in `obey`."""
+        """Take a job whose other ranks are in `obey`."""
         self._ranks, self._worker = ranks, RankWorker(ranks)
         self.sent = 0
-        """Bytes of transfers, of all ranks."""
+        """Bytes transferred by all ranks."""
 
     def ask(self, do: str, **order: Any) -> list[Answer]:  # noqa: ANN401
         """Return the answers of all ranks. Raises JobError."""
@@ -42,7 +42,7 @@ class Controller:
 
 
 def obey(ranks: Job) -> object:
-    """Carry out orders at all other ranks until rank 0 ends it; return its last word. Raises JobError."""
+    """Carry out orders on this rank until rank 0 ends them; return its final value. Raises JobError."""
     worker = RankWorker(ranks)
     while (order := json.loads(objects.share(ranks)))["do"] != _END:
         _answers(ranks, worker, order)

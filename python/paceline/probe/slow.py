@@ -9,7 +9,7 @@ from paceline._internal import units
 from paceline.probe.result import Pair
 
 SLOW = 0.9
-"""What reaches less than this share of the others' median is named."""
+"""Hosts and pairs below this share of the others' median are named."""
 
 
 def slow(pairs: Mapping[Pair, float]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a rank does on orders: transfers, echoes, runs of messages. Times are seconds of its own clock."""
+"""Carries out orders on a rank: transfers, echoes, series of messages. Times are in seconds of its own clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 _TINY = 8
 _WARM = 20
-"""Echoes that do not count."""
+"""Warm-up echoes."""
 
 
 class RankWorker:
@@ -35,7 +35,7 @@ class RankWorker:
         return answer
 
     def transfer(self, flows: Sequence[tuple[int, int]], size: int, repeats: int) -> Answer:
-        """Send `size` bytes from rank to rank, all flows at once, after one run that does not count.
+        """Send `size` bytes from rank to rank, all flows at once, after one warm-up run.
 
         Returns, by flow that ends here, the seconds from the barrier before to the last byte.
         """
@@ -116,7 +116,7 @@ class RankWorker:
         return seconds
 
     def machine(self, seconds: float) -> Answer:
-        """Measure wake-ups and time taken away, on all ranks at once."""
+        """Measure late wake-ups and stolen time, on all ranks at once."""
         self._ranks.barrier(name="a look at the machine")
         return machine.look(seconds)
 

@@ -1,4 +1,4 @@
-"""Room for actors: placement groups, and what is missing if there is none."""
+"""Reserves room for actors with placement groups, and reports what is missing."""
 
 from __future__ import annotations
 

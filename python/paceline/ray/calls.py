@@ -12,7 +12,7 @@ from paceline.job.failure import follows
 from paceline.ray.worker import SIGNATURE, Place
 
 _LOOK_S = 1.0
-"""How long Ray is waited for at a time, so that Ctrl-C is answered."""
+"""Time of a single wait for Ray, so that Ctrl-C is handled."""
 
 
 @dataclass
@@ -21,12 +21,12 @@ class Calls:
 
     ray: Any
     asked: Mapping[str, Any]
-    """References to what is awaited."""
+    """References to the calls' results."""
     watched: Mapping[str, Any] = field(default_factory=dict)
-    """References to calls that do not end before they are ended: whichever does has failed."""
+    """References to calls that run until they are stopped; one that ends by itself has failed."""
     places: Mapping[str, Place] = field(default_factory=dict)
     earlier: Sequence[Mapping[str, Any]] = ()
-    """References to calls whose results those that are asked need, stage by stage."""
+    """References to calls whose results the calls need, stage by stage."""
 
     def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
         """Return the results of all calls, by name.
@@ -82,7 +82,7 @@ class Calls:
         return next((name for name, place in self.places.items() if place.actor == actor), None)
 
     def _chosen(self, failures: Mapping[str, BaseException]) -> BaseException:
-        """Choose the first cause: a process's death before what others say of it, a cause before what follows."""
+        """Choose the first cause: a process's death before reports of it, a cause before its consequences."""
 
         def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
             return (not is_death(self.ray, item[1]), follows(cause_of(item[1])))
@@ -143,4 +143,4 @@ _SIGNS = (
     ("placement group", "its placement group was removed"),
     ("SYSTEM_ERROR", "its process was killed, or crashed"),
 )
-"""What Ray's words mean, in the order in which they are looked for."""
+"""Meaning of Ray's messages, in the order in which they are searched for."""

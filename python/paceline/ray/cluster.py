@@ -1,4 +1,4 @@
-"""Which Ray cluster is used: that of this process, that of RAY_ADDRESS, or one started here."""
+"""Selects the Ray cluster: this process's, that of RAY_ADDRESS, or a new one on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.errors import InvalidArgumentError, JobError
 
 ADDRESS = "RAY_ADDRESS"
 _ANSWER_S = 10.0
-"""For whoever listens at an address to take a connection."""
+"""Time for a connection to an address."""
 _SMALLEST_STORE = 80_000_000  # bytes; Ray refuses less than 75 MiB
 
 
@@ -41,9 +41,9 @@ class Cluster:
 
     ray: Any
     own: bool
-    """Whether `connect` has started it: then nobody adds nodes to it, and `disconnect` ends it."""
+    """Whether `connect` started it: then it gets no more nodes, and `disconnect` ends it."""
     joined: bool
-    """Whether `connect` has made the connection; one that the script has made is left alone."""
+    """Whether `connect` made the connection; the script's own connection stays open."""
 
     def disconnect(self) -> None:
         """Stop what `connect` started. Idempotent."""
@@ -52,7 +52,7 @@ class Cluster:
 
 
 def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = None, output: bool = True) -> Cluster:
-    """Use the connection that the script has made (`ray.init`) or RAY_ADDRESS, or start a cluster on this machine.
+    """Use the script's own connection (`ray.init`) or RAY_ADDRESS, or start a cluster on this machine.
 
     Args:
         num_cpus: CPUs of a cluster that is started here; by default the cores.
@@ -96,7 +96,7 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
 
 @contextlib.contextmanager
 def connected(**options: Any) -> Iterator[Cluster]:  # noqa: ANN401
-    """As `connect`, until the end of the block."""
+    """Connect for the duration of a `with` block."""
     cluster = connect(**options)
     try:
         yield cluster
@@ -113,7 +113,7 @@ def check_version(version: str, where: str) -> None:
 
 
 def _refuse_silent(address: str) -> None:
-    """Raises JobError if nobody listens at host:port: Ray would end this process after a while, without an error."""
+    """Raise JobError if nothing listens at host:port; Ray would end this process after a while without an error."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not port.isdecimal():
         return  # auto, ray://…: of these Ray tells itself

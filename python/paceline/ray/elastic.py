@@ -309,7 +309,7 @@ class Nodes:
         """`layout`: what a worker takes."""
         self._ray, self._layout = ray, layout
         self._numbers: dict[str, str] = {}
-        """Ray's numbers of nodes, by what they are called here."""
+        """Ray's node ids by the names used here."""
 
     def slots(self) -> list[Slot]:
         """Return the slots on the nodes that are alive, by their total resources, whoever uses them at present."""

@@ -17,18 +17,18 @@ from paceline.settings.table import as_text
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A job: its ranks, and where they meet."""
+    """A job: its ranks and their rendezvous."""
 
     workers: Sequence[Place]
     servers: Sequence[Place]
     interfaces: Mapping[int, str]
-    """By the number of the process: ranks, then servers."""
+    """Places by process number: ranks, then servers."""
     address: str
-    """Of rank 0."""
+    """Address of rank 0."""
     port: int
     master_port: int
     settings: Mapping[str, str]
-    """PACELINE_ variables."""
+    """PACELINE_ variables of the job."""
     secret: str = field(repr=False)
     number: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -48,7 +48,7 @@ class World:
         }
 
     def of_server(self, server: int) -> dict[str, str]:
-        """Return the variables of a parameter server, which is none of the user's ranks."""
+        """Return the variables of a parameter server, which is not one of the user's ranks."""
         own = self._of(len(self.workers) + server, self.servers[server].node)
         return {**own, "PACELINE_RUN_SERVER": str(server), "OMP_NUM_THREADS": "1"}
 
@@ -81,7 +81,7 @@ def by_node(places: Sequence[Place]) -> list[int]:
 
 
 def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Settings]:
-    """The variables of a job, the driver's own and over them what is given, and what they say.
+    """Return the variables of a job, which are the driver's own overridden by `settings`, and the checked settings.
 
     Raises InvalidArgumentError.
     """

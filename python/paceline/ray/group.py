@@ -16,11 +16,11 @@ from paceline.ray.settings import RaySettings
 from paceline.ray.worker import Place
 
 _LEAVE_S = 5.0
-"""For actors to leave their jobs before they are killed."""
+"""Time for actors to leave their jobs before they are killed."""
 
 
 class Actors:
-    """Actors of one kind, and where they run, in the order of their numbers."""
+    """Actors of one kind and their places, in order of their numbers."""
 
     def __init__(self, name: str, cluster: Cluster, settings: RaySettings) -> None:
         """`name` is what messages call one of them: rank, server."""
@@ -73,7 +73,7 @@ class Actors:
 
     @property
     def by_name(self) -> dict[str, Place]:
-        """Where they run, by name."""
+        """Return their places by name."""
         return self.named(self.places)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How many workers and servers there are, what each takes, and how Ray is to place them."""
+"""Numbers of workers and servers, their resources, and their placement by Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_CPUS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a RayExecutor was asked for. Raises InvalidArgumentError for invalid arguments."""
+    """The layout that a RayExecutor was given. Raises InvalidArgumentError for invalid arguments."""
 
     num_workers: int | None = None
     num_hosts: int | None = None

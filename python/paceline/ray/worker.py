@@ -16,7 +16,7 @@ from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
 
 SIGNATURE = "paceline_actor"
-"""The attribute of an exception that says in which actor it was raised: it passes through all that need the result."""
+"""Attribute of an exception that names the actor that raised it: it passes through all actors that need the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,15 @@ class Place:
     """Where an actor runs, as it reports itself."""
 
     actor: str
-    """Ray's number of it."""
+    """Ray's id of the actor."""
     node: str
-    """Ray's number of the node."""
+    """Ray's id of the node."""
     address: str
-    """Of the node, as Ray knows it."""
+    """Address of the node, as Ray knows it."""
     host: str
     pid: int
     machine: str
-    """The same for all that share a machine and its network."""
+    """Identifier of the machine and its network."""
     gpus: Sequence[str] = ()
     version: str = field(default=__version__)
 
@@ -42,7 +42,7 @@ class Place:
 
 
 class Actor:
-    """What workers and servers have in common. Ray makes an actor of it, with a process of its own."""
+    """Common base of workers and servers. Ray makes an actor of it, with its own process."""
 
     def place(self) -> Place:
         """Return where this actor runs."""
@@ -95,7 +95,7 @@ class Actor:
             raise
 
     def leave(self) -> None:
-        """Leave every job of this process, so that the others notice at once; write timelines."""
+        """Leave every job of this process, so that other ranks notice at once; write timelines."""
         leave()
 
 
@@ -103,7 +103,7 @@ class Worker(Actor):
     """A rank."""
 
     def __init__(self) -> None:
-        """Start without an executable."""
+        """Start without an executable object."""
         self.executable: Any = None
 
     def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

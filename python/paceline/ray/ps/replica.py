@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is trained."""
+    """The training task."""
 
     model: Callable[[], nn.Module]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -157,10 +157,10 @@ class StepTimes:
     forward_s: float
     backward_s: float
     exchange_s: float
-    """From the end of the backward pass, before which nothing is sent, until the means have arrived."""
+    """From the end of the backward pass, before which nothing is sent, to the arrival of the means."""
     optimizer_s: float
     cpu_s: float
-    """Of all threads of the process."""
+    """CPU time of all threads of the process."""
     loss: float
 
 
@@ -169,17 +169,17 @@ class Trained:
     """Durations of the steps, and the trained weights."""
 
     steps: Sequence[Sequence[StepTimes]]
-    """By rank, then by step."""
+    """Step times by rank, then by step."""
     weights: Mapping[str, np.ndarray]
-    """Of rank 0 at the end, float32, by the names of `named_parameters`."""
+    """Final weights of rank 0, float32, by the names of `named_parameters`."""
     workers: int
     nodes: int
-    """On which there are workers."""
+    """Number of nodes with workers."""
     servers: int
 
 
 def cuts(elements: int, shards: int) -> list[slice]:
-    """Cut a vector into shards, in order; if they cannot be equal, the first ones have one element more."""
+    """Cut a vector into shards, in order; if they cannot be equal, the first ones are one element longer."""
     least, more = divmod(elements, shards)
     lengths = (least + (shard < more) for shard in range(shards))
     return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]

@@ -1,4 +1,4 @@
-"""The driver of a training through the object store: it passes references on, and never sees a tensor."""
+"""The driver of training through the object store: it passes references and never holds a tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _AHEAD = 2
-"""Steps that have been asked for and not ended: so that no actor waits for the driver."""
+"""Steps in flight, so that no actor waits for the driver."""
 
 
 def train(
@@ -90,12 +90,12 @@ def train(
 
 @dataclass(frozen=True)
 class _Step:
-    """References to what is awaited, by the names of the actors."""
+    """References to the results of the step, by actor name."""
 
     stages: Sequence[Mapping[str, Any]]
-    """Gradients, then sums of nodes, then means."""
+    """References to gradients, then sums of nodes, then means."""
     ends: Mapping[str, Any]
-    """What the ranks say of the step."""
+    """References to the ranks' step times."""
 
 
 class _Training:
