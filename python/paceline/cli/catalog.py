@@ -147,5 +147,5 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
 
 
 def _provenances(entries: Sequence[dict[str, Any]]) -> list[str]:
-    told = [entry for entry in entries if entry["provenance"]]
-    return [line for entry in told for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
+    cited = [entry for entry in entries if entry["provenance"]]
+    return [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]

@@ -78,15 +78,15 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
     words = setting.default_text(place)
     if kind.is_switch and "/" not in setting.flag:
         return click.option(setting.flag, name, is_flag=True, default=None, help=setting.help_of(place))
-    told = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
+    text = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
     if kind.is_switch:
-        return click.option(setting.flag, name, default=default, help=told)
+        return click.option(setting.flag, name, default=default, help=text)
     type_ = of_kind(kind)
     if not checked and isinstance(type_, Value):
         type_ = Value(kind.words, lambda text: text)
     shown = None if kind.choices else kind.words
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    return click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=told)
+    return click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=text)
 
 
 def options(place: str, *names: str, checked: bool = True, filled: bool = False) -> Decorator:

@@ -105,7 +105,7 @@ def _probed(budget: Budget, output: Path | None) -> Found | None:
     from paceline.probe.rpc import obey
 
     with objects.join(("ring",)) as ranks:
-        with objects.told_once(ranks):
+        with objects.reported_once(ranks):
             layout = Layout.of(ranks)
         objects.from_first(ranks, lambda: _check(output))
         if ranks.rank:

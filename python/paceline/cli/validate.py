@@ -249,12 +249,12 @@ def compare_here(
     strategies = _strategies(strategy)
     bucket_size = None if bucket_size == "none" else bucket_size
     with objects.join(_most_knobs_first(strategies)) as ranks:
-        with objects.told_once(ranks):
+        with objects.reported_once(ranks):
             layout = Layout.of(ranks)
         objects.from_first(ranks, lambda: plots.check(plot) if plot is not None else None)
         machines, notes = _cluster(ranks, layout, cluster)
         here = Here(ranks, layout, machines)
-        with objects.told_once(ranks):
+        with objects.reported_once(ranks):
             here.check()
         comparison = Comparison(here, network, repeats or (3 if quick else 5), show)
         traces = trace or QUICK[0].traces

@@ -2,7 +2,7 @@
 
 Standard input carries lines of JSON, each answered by one on standard output: first the wanted cluster, then perhaps
 other rates. When the input ends, or the process that started it does, everything on the hosts is stopped, and the
-cluster disappears with this process. Once it has been told to stay, only SIGTERM ends it.
+cluster disappears with this process. After the order to stay, only SIGTERM ends it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def answer(state: State) -> dict[str, Any]:
     shown = next((entry for entry in able if entry.name == state.strategy), None) or next(
         entry for entry in able if entry.name == ranked[0].strategy
     )
-    told = {
+    response = {
         "trace": json.loads(trace.summary()),
         "curves": [_curve(entry, results) for entry in able],
         "ideal": _ideal(results, counts),
@@ -74,7 +74,7 @@ def answer(state: State) -> dict[str, Any]:
         "colours": {entry.name: plotting.colour_of(entry.name) for entry in able} | COLOURS,
         "simulations": len(runs) + 1,
     }
-    return told | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
+    return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
 
 
 def _refuse_slow(state: State, trace: Trace) -> None:

@@ -99,10 +99,10 @@ def application(token: str, first: State) -> Starlette:
                 return JSONResponse({"error": f"more than {_MOST_BYTES} bytes"}, 413, _HEADERS)
         try:
             state = parse(body)
-            told: dict[str, Any] = await anyio.to_thread.run_sync(answer, state)
+            response: dict[str, Any] = await anyio.to_thread.run_sync(answer, state)
         except InvalidArgumentError as error:
             return JSONResponse({"error": str(error)}, 400, _HEADERS)
-        return JSONResponse(told, headers=_HEADERS)
+        return JSONResponse(response, headers=_HEADERS)
 
     async def of_cluster(request: Request) -> Response:
         try:

@@ -45,7 +45,7 @@ class Knee:
 
 @dataclass(frozen=True)
 class Change:
-    """A possible change, and the iteration that it gives; None with the reason if that cannot be told."""
+    """A possible change, and the iteration that it gives; None with the reason if it is unknown."""
 
     what: str
     iteration_s: float | None

@@ -59,8 +59,8 @@ def tell(error: BaseException) -> None:
             return
         first_line = next(iter(str(error).splitlines()), "")
         text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-        told = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
-        os.write(int(descriptor), json.dumps(told).encode())
+        report = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
+        os.write(int(descriptor), json.dumps(report).encode())
     except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
         pass
 

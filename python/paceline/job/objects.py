@@ -64,15 +64,15 @@ def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - wh
             raise
         share(ranks, json.dumps({"made": made}))
         return made
-    told = json.loads(share(ranks))
-    if "wrong" in told:
+    message = json.loads(share(ranks))
+    if "wrong" in message:
         heard(ranks)
         raise click.exceptions.Exit(2)
-    return told["made"]
+    return message["made"]
 
 
 @contextmanager
-def told_once(ranks: Job) -> Iterator[None]:
+def reported_once(ranks: Job) -> Iterator[None]:
     """Let only rank 0 report an InvalidArgumentError that all ranks raise."""
     try:
         yield

@@ -111,8 +111,8 @@ class FailureReports:
         """Return the reason of a rank that has ended, and whether it failed because of another."""
         pipe = self._pipes.pop(rank)
         try:
-            told = json.loads(os.read(pipe, MOST))
-            return str(told["reason"]), bool(told["follows"])
+            report = json.loads(os.read(pipe, MOST))
+            return str(report["reason"]), bool(report["follows"])
         except (OSError, ValueError, TypeError, KeyError):  # the script may have written anything
             return None, False
         finally:

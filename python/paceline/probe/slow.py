@@ -16,7 +16,7 @@ def slow(pairs: Mapping[Pair, float]) -> list[str]:
     """Return sentences, from rates that were measured while all hosts sent.
 
     A host's link is as fast as the fastest pair that it was in: a slow partner does not make it slow. With one partner
-    each it cannot be told whose link is slow, and the pair is named.
+    each it is unknown whose link is slow, so the pair is named.
     """
     if not pairs:
         return []

@@ -89,7 +89,7 @@ def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Setti
     for name in ("rendezvous", "secret_file"):
         if name in settings:
             raise InvalidArgumentError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
-    Settings.resolved({}, settings)  # so that mistakes are told by the names that were given
+    Settings.resolved({}, settings)  # so that errors use the names that were given
     variables = {variable: as_text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
     variables = inherited_settings(os.environ) | variables
     secret = {name: os.environ[name] for name in SECRET if os.environ.get(name) and "PACELINE_SECRET" not in variables}

@@ -27,7 +27,7 @@ class Played:
     size: int
     host: str
     clock: str
-    """By which moments are told: the first rank's."""
+    """The reference clock: that of the first rank."""
     trace: str
     strategy: str | None
     boundary: Boundary

@@ -103,16 +103,16 @@ def _figure(number: int, chart: Chart) -> str:
 def _explained(chapter: Simulated) -> str:
     if chapter.explanation is None:
         return ""
-    told = chapter.explanation
+    explanation = chapter.explanation
     rows = "".join(
         f'<tr><td class="name">{html.escape(change.what)}</td><td>'
         f"{'–' if change.iteration_s is None else units.duration(change.iteration_s)}</td><td>"
         f"{'–' if change.gain is None else units.digits(change.gain, 3)}</td>"
         f'<td class="name">{html.escape(change.note)}</td></tr>'
-        for change in told.changes
+        for change in explanation.changes
     )
     head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
-    sentences = told.sentences()
+    sentences = explanation.sentences()
     return (
         f'{_paragraphs(sentences[:-1])}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{_paragraphs(sentences[-1:])}"

@@ -60,9 +60,9 @@ class _Comparison:
         return self.result
 
     def _end(self, error: InterruptedRunError) -> None:
-        told = {row.cell for row in self.result.rows} | {one.cell for one in self.result.skipped}
+        reported = {row.cell for row in self.result.rows} | {one.cell for one in self.result.skipped}
         reason = f"not run: {error.format_message()}"
-        self.result.skipped += [Skipped(cell, reason) for cell in self.forecasts if cell not in told]
+        self.result.skipped += [Skipped(cell, reason) for cell in self.forecasts if cell not in reported]
         self.result.interrupted = error.exit_code
 
     def _forecast(self, asked: Iterable[Cell]) -> None:

@@ -46,10 +46,10 @@ class Here:
 
     def check(self) -> None:
         """Raise InvalidArgumentError if the cluster is another one."""
-        told, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
-        if told != found:
+        expected, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
+        if expected != found:
             raise InvalidArgumentError(
-                f"--cluster: gpus_per_node is {told}, and this job has {found} on each host; start {told} on each, or "
+                f"--cluster: gpus_per_node is {expected}, and this job has {found} on each host; start {expected}, or "
                 "probe this job"
             )
 

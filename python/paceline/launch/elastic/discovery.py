@@ -42,12 +42,12 @@ class Discovery:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close; a pipe could fill up
         self._give_up_at = 0.0
         self._failures = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def first_time(self, name: str) -> bool:
         """Return whether this has not been reported to the user yet."""
-        new = name not in self._told
-        self._told.add(name)
+        new = name not in self._reported
+        self._reported.add(name)
         return new
 
     def patience(self, now: float) -> float:

@@ -128,20 +128,24 @@ class _Training:
 
     def run(self, steps: int, timeout_s: float, progress: Callable[[int, int], None]) -> Trained:
         replicas = self._replicas
-        told: list[list[StepTimes]] = [[] for _ in replicas.handles]
+        steps_by_rank: list[list[StepTimes]] = [[] for _ in replicas.handles]
         under_way: deque[_Step] = deque()
         for number in range(steps + _AHEAD - 1):
             if number < steps:
                 under_way.append(self._ask(number))
             if len(under_way) == _AHEAD or number >= steps - 1:
-                ended = self._await(under_way.popleft(), timeout_s, f"step {len(told[0]) + 1}")
+                ended = self._await(under_way.popleft(), timeout_s, f"step {len(steps_by_rank[0]) + 1}")
                 for rank, times in enumerate(ended.values()):
-                    told[rank].append(times)
-                progress(len(told[0]), steps)
+                    steps_by_rank[rank].append(times)
+                progress(len(steps_by_rank[0]), steps)
         last = _Step((), {"rank 0": replicas.handles[0].weights.remote()})
         weights = self._await(last, self._settings.timeout_s, "send the weights")["rank 0"]
         return Trained(
-            steps=told, weights=weights, workers=len(told), nodes=len(self._nodes), servers=len(self._shards.handles)
+            steps=steps_by_rank,
+            weights=weights,
+            workers=len(steps_by_rank),
+            nodes=len(self._nodes),
+            servers=len(self._shards.handles),
         )
 
     def end(self) -> None:

@@ -41,8 +41,8 @@ class LoadImbalance:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it; `compared` holds the published values."""
-        told = self.study.to_dict()
-        return {"rows": self.rows(), "compared": told.pop("rows"), **told}
+        study = self.study.to_dict()
+        return {"rows": self.rows(), "compared": study.pop("rows"), **study}
 
     def to_csv(self) -> str:
         """Return the rows as CSV, with the parts of the breakdown as columns."""

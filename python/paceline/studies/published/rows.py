@@ -111,9 +111,9 @@ def _step(row: Row) -> _Step:
         trace = None
     if trace is None:
         raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline traces`)")
-    told = json.loads(trace.summary())
+    summary = json.loads(trace.summary())
     batch, rate = row.batch, row.samples_per_s
-    known = rates_of(told["name"])
+    known = rates_of(summary["name"])
     device = next((known[name] for name in known if name.lower() in row.gpu.lower()), None)
     if batch is None:
         batch = _BATCH

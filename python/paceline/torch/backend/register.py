@@ -67,7 +67,7 @@ def register() -> None:
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
         by_mpirun = False
-        with contextlib.suppress(InvalidArgumentError):  # what contradicts itself is told by whoever needs it
+        with contextlib.suppress(InvalidArgumentError):  # contradictory settings are reported by whoever needs it
             place = rank_environment()
             _tell_torch(place)
             by_mpirun = place.launcher in _MPIRUN
@@ -119,8 +119,8 @@ def _meet_over_mpi() -> None:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         port = probe.getsockname()[1]
-    told = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
-    master, port = json.loads(told[0])
+    blobs = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
+    master, port = json.loads(blobs[0])
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master, str(port)
 
 

@@ -78,9 +78,9 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
         world.enter(here)
         here.register(range(here.size), global_process_set)
         global_process_set.ranks = list(range(here.size))
-        told = allgather_object((socket.gethostname(), job.local_rank, here.way), name="hvd.init")
-        _compare([way for _, _, way in told])
-        here.places = places(here.rank, [(host, local_rank) for host, local_rank, _ in told])
+        gathered = allgather_object((socket.gethostname(), job.local_rank, here.way), name="hvd.init")
+        _compare([way for _, _, way in gathered])
+        here.places = places(here.rank, [(host, local_rank) for host, local_rank, _ in gathered])
         for process_set in sets:
             add_process_set(process_set)
         if job.settings.timeline is not None:

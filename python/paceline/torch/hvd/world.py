@@ -71,7 +71,7 @@ class World:
         self.policy = job.settings.coordinator or (NEGOTIATE if job.settings.has_servers() else GRAPH)
         """How ranks agree on an order."""
         self.places: Places | None = None
-        """None until all ranks have told."""
+        """None until all ranks have reported."""
         self.sets: dict[int, Registered] = {}
         self._next = 0
 

@@ -131,9 +131,11 @@ class Sampler:
 
     def sync(self, name: str) -> None:
         """Take the epoch of rank 0, and what has been processed by ranks that are in it."""
-        told = allgather_object(self.value.state_dict(), name)
-        epoch = told[0]["epoch"]
-        processed = sorted({index for state in told if state["epoch"] == epoch for index in state["processed_indices"]})
+        states = allgather_object(self.value.state_dict(), name)
+        epoch = states[0]["epoch"]
+        processed = sorted(
+            {index for state in states if state["epoch"] == epoch for index in state["processed_indices"]}
+        )
         self.value.load_state_dict({"epoch": epoch, "processed_indices": processed})
 
 
