@@ -1,7 +1,27 @@
-"""How many examples hypothesis tries: few in `make test`, many in `make test-all` (`--hypothesis-profile=full`)."""
+"""How many examples hypothesis tries, and which tier a test is in.
 
+Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`).
+"""
+
+import sys
+
+import pytest
+import tiers
 from hypothesis import settings
 
 settings.register_profile("few", max_examples=25)
 settings.register_profile("full", max_examples=150)
 settings.load_profile("few")
+
+sys.addaudithook(tiers.audit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Tell `tiers` which test runs."""
+    if not any(item.get_closest_marker(name) for name in ("process", "slow")):
+        tiers.everyday[:] = [item.nodeid]
+    try:
+        return (yield)
+    finally:
+        tiers.everyday.clear()

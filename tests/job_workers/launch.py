@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import tiers
+
 TESTS = Path(__file__).parents[1]
 LIMIT_S = 100
 
@@ -46,6 +48,7 @@ class Ranks:
 
     def __init__(self, folder, size, module, *words, env=None, env_of=None, command=(), start=None):
         """`env_of` gives a rank variables of its own; `start` says which ranks are started, if not all."""
+        tiers.starts(size)
         self.folder, self.size = Path(folder), size
         self.mark = secrets.token_hex(8)
         common = {

@@ -10,6 +10,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
+import tiers
 import torch
 import torch.distributed as dist
 
@@ -40,6 +41,7 @@ def run(size, function, *args, default="paceline", env=None, timeout_s=None, lim
 
     With `default=None` the function gets a store in place of an initialised group, as its first argument.
     """
+    tiers.starts(size)
     start_server()
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []

@@ -1,0 +1,35 @@
+"""Tests of the everyday tier run several at a time: none starts ranks of its own, which would fight for the cores."""
+
+from pathlib import Path
+
+LAUNCHERS = {"mpirun", "mpiexec", "torchrun", "srun", "horovodrun"}
+# The test that runs, if it has neither marker.
+everyday: list[str] = []
+
+
+def starts(ranks: int, command: object = "") -> None:
+    """Fail if a test of the everyday tier starts several ranks."""
+    if everyday and ranks > 1:
+        raise AssertionError(f"{everyday[0]} starts ranks of its own: mark it with pytest.mark.process {command}")
+
+
+def starts_ranks(command: list[str]) -> bool:
+    """Whether the command starts several ranks."""
+    names = [Path(word).name for word in command]
+    if LAUNCHERS & set(names[:3]):
+        return True
+    if "paceline" not in names[:4]:
+        return False
+    after = names[names.index("paceline") + 1 :]
+    several = any(flag == "-np" and count not in {"0", "1"} for flag, count in zip(after, after[1:], strict=False))
+    return after[:1] == ["run"] and several
+
+
+def audit(event: str, arguments: tuple[object, ...]) -> None:
+    """See what a test starts, as an audit hook (PEP 578)."""
+    if event != "subprocess.Popen" or not everyday:
+        return
+    command = arguments[1]
+    words = [str(word) for word in command] if isinstance(command, (list, tuple)) else str(command).split()
+    if starts_ranks(words):
+        starts(2, words)
