@@ -153,7 +153,7 @@ def test_arguments(job):
     refuses("to: there is no rank 1", job.send, ones, 1)
     refuses("source: there is no rank -1", job.recv, ones, -1)
     refuses("tag: -1 is not between", job.recv, ones, tag=-1)
-    refuses("send/recv: rank 0 with itself", job.send, ones, 0)
+    refuses("send/recv: rank 0 cannot exchange with itself", job.send, ones, 0)
     refuses("array is float64, out is float32", job.all_gather, ones, np.empty(4, "f"))
     refuses("output has 5 elements|counts|needed", job.all_gather, ones, np.empty(5))
     refuses(r"counts: \[1, 3\] must be 1 numbers", job.all_gather, ones, counts=[1, 3])

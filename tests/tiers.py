@@ -1,5 +1,6 @@
 """Tests of the everyday tier run several at a time: none starts ranks of its own, which would fight for the cores."""
 
+from itertools import pairwise
 from pathlib import Path
 
 LAUNCHERS = {"mpirun", "mpiexec", "torchrun", "srun", "horovodrun"}
@@ -21,7 +22,7 @@ def starts_ranks(command: list[str]) -> bool:
     if "paceline" not in names[:4]:
         return False
     after = names[names.index("paceline") + 1 :]
-    several = any(flag == "-np" and count not in {"0", "1"} for flag, count in zip(after, after[1:], strict=False))
+    several = any(flag == "-np" and count not in {"0", "1"} for flag, count in pairwise(after))
     return after[:1] == ["run"] and several
 
 
