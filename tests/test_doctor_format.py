@@ -50,10 +50,10 @@ class Ranks:
         return self.numbers[rank]
 
     def tensor(self, rank, name, times, operation, size=1000):
-        asked, agreed, done = times
-        args = {"bytes": size, "operation": operation, "together": 1, "negotiated_us": (agreed - asked) * 1000.0}
-        self._pair(rank, TENSORS, name, (asked, done), **args)
-        self._pair(rank, TENSORS, "negotiate", (asked, agreed))
+        requested, agreed, done = times
+        args = {"bytes": size, "operation": operation, "together": 1, "negotiated_us": (agreed - requested) * 1000.0}
+        self._pair(rank, TENSORS, name, (requested, done), **args)
+        self._pair(rank, TENSORS, "negotiate", (requested, agreed))
         self._pair(rank, TENSORS, "reduce", (agreed, done))
 
     def message(self, rank, sender, receiver, size, *, out, operation=1):
@@ -120,7 +120,7 @@ def test_what_is_read(tmp_path):
     (operation,) = first.operations
     assert (operation.number, operation.call, operation.size) == (1, "all_reduce", 4000)
     (tensor,) = first.tensors
-    assert (tensor.name, tensor.size, tensor.asked, tensor.agreed, tensor.done) == (
+    assert (tensor.name, tensor.size, tensor.requested, tensor.agreed, tensor.done) == (
         *("negotiate", 3000),
         *(2_000_000, 2_500_000, 5_000_000),
     )

@@ -224,7 +224,7 @@ class Job:
 
     def _begin(self, call, array, given, outputs, *, label, background, bucket, pull_only, step=None):
         other = JobExchange.__new__(JobExchange)
-        other._part, other._dtype = self.part, None
+        other._schedule, other._dtype = self.part, None
         array += np.resize(other._stored(other._contribution(bucket, 1)), array.size)
         if label == self.wrong:
             array[-1] += 1

@@ -94,10 +94,10 @@ def unknown(kind: str, name: str, names: list[str]) -> str:
 
 def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
     """Refuse a knob that none of the strategies uses."""
-    asked = list(strategies)
-    names = ", ".join(strategy.name for strategy in asked)
+    candidates = list(strategies)
+    names = ", ".join(strategy.name for strategy in candidates)
     for knob in given:
-        if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in asked):
+        if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in candidates):
             users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
                 f"has no effect on {names}; leave it out, or use {listed(users, 'or')}", setting=knob

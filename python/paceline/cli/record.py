@@ -208,8 +208,8 @@ def _record_script(
         sys.exit(code or 1)
     assert result is not None
     if not result["finished"]:
-        asked = f"{result['recorded']} of the {steps} steps asked for"
-        click.echo(f"Warning: the script ended early; the trace is of {asked}", err=True)
+        recorded = f"{result['recorded']} of {steps} requested steps"
+        click.echo(f"Warning: the script ended early; the trace covers {recorded}", err=True)
     _print_summary(result["summary"], output, as_json=as_json, to_stderr=not as_json)
     sys.exit(code)
 

@@ -46,7 +46,7 @@ class Tensor:
     """Bytes."""
     operation: int
     """The operation that moved it, possibly with others."""
-    asked: int
+    requested: int
     agreed: int
     done: int
 
@@ -76,7 +76,7 @@ class Rank:
         for spans in (*self.marks.values(), *self.coordinator.values()):
             spans.sort(key=lambda span: (span.begin, span.end))
         self.operations.sort(key=lambda operation: (operation.begin, operation.number))
-        self.tensors.sort(key=lambda tensor: (tensor.asked, tensor.operation, tensor.name))
+        self.tensors.sort(key=lambda tensor: (tensor.requested, tensor.operation, tensor.name))
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ def transfers_of(rank: Rank) -> list[Transfer]:
         # It is noted that ranks agree just after the operation has begun.
         begun = min(tensor.agreed, operation.begin) if operation else tensor.agreed
         call = operation.call if operation else ""
-        ready = tensor.asked
+        ready = tensor.requested
         found.append(Transfer(tensor.name, call, tensor.size, tensor.operation, ready, max(ready, begun), tensor.done))
     for transfer in found:
         transfer.all_ready, transfer.all_begun = transfer.ready, transfer.begun

@@ -1,4 +1,4 @@
-"""From what is asked for to scenarios: names become traces, clusters and strategies; what cannot be is refused.
+"""Turns a request into scenarios: names become traces, clusters and strategies, and invalid requests are refused.
 
 The command line, a report's specification and Python all make a `Sweep`, and `prepare` makes its scenarios.
 """
@@ -158,15 +158,15 @@ def _prepared(sweep: Sweep) -> Prepared:
             setting="coordinator_constants",
         )
     _check_outputs(sweep)
-    asked, by_name = _strategies(sweep.get("strategy"))
+    strategies, by_name = _strategies(sweep.get("strategy"))
     trace, machine = sweep.step(), sweep.machine()
-    asked, notes = _only_feasible(asked, by_name, machine)
-    check_knobs(asked, [knob for knob in KNOBS if knob in sweep.values])
-    _refuse_without_effect(sweep, asked, trace, machine)
+    strategies, notes = _only_feasible(strategies, by_name, machine)
+    check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
+    _refuse_without_effect(sweep, strategies, trace, machine)
     scenarios = plan(
         trace,
         sweep.machines(machine),
-        asked,
+        strategies,
         workers=sweep.workers,
         servers=sweep.get("servers") or [None],
         compute_speedups=sweep.get("compute_speedup") or [None],
@@ -174,7 +174,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
-            f"--timeline: shows one run, and {len(scenarios)} are asked for: give one value of {_several(sweep, asked)}"
+            f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
+            f"{_several(sweep, strategies)}"
         )
     return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
 
@@ -242,8 +243,10 @@ def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strate
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
-def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[str]]:
-    able, unable = feasible(asked, cluster)
+def _only_feasible(
+    strategies: list[Strategy], by_name: set[Strategy], cluster: Cluster
+) -> tuple[list[Strategy], list[str]]:
+    able, unable = feasible(strategies, cluster)
     name = json.loads(cluster.to_json())["name"]
     for strategy in unable:
         if strategy in by_name:
@@ -259,9 +262,9 @@ def _only_feasible(asked: list[Strategy], by_name: set[Strategy], cluster: Clust
     return able, [f"left out {names}: the switch of cluster '{name}' does not do what they need"]
 
 
-def _refuse_without_effect(sweep: Sweep, asked: list[Strategy], trace: Trace, cluster: Cluster) -> None:
+def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
     described = json.loads(cluster.to_json())
-    sweep.refuse_idle_links(cluster, asked)
+    sweep.refuse_idle_links(cluster, strategies)
     if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
         raise sweep._alone("inside")
     if sweep.get("seed") is not None and "jitter" not in described:
@@ -287,7 +290,7 @@ def _placement(sweep: Sweep, trace: Trace) -> str | list[int] | None:
     return read_placement(Path(placement), trace, None if bucket_size == "none" else bucket_size, fewest)
 
 
-def _several(sweep: Sweep, asked: list[Strategy]) -> str:
+def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
     lengths = {name: len(sweep.get(name) or ()) for name in _SWEPT}
-    lengths |= {"workers": len(sweep.workers), "strategy": len(asked)}
+    lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
     return units.listed([sweep.spelling(name) for name, length in lengths.items() if length > 1])

@@ -134,5 +134,5 @@ def sweep(
     from paceline.forecast.options import Sweep, prepare
 
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategies}
-    asked = Sweep.of(trace, {**given, "workers": workers}, SWEEP)
-    return execute(prepare(asked).scenarios, progress, executor)
+    request = Sweep.of(trace, {**given, "workers": workers}, SWEEP)
+    return execute(prepare(request).scenarios, progress, executor)

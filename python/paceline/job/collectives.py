@@ -121,7 +121,7 @@ class GroupBase:
         return self._communicator
 
     def _begin(
-        self, call: str, result: T, inputs: Memory | None, outputs: Memory | None, **how: Unpack[SubmitOptions]
+        self, call: str, result: T, inputs: Memory | None, outputs: Memory | None, **options: Unpack[SubmitOptions]
     ) -> Handle[T]:
         communicator, some = self._live(), inputs or outputs
         if inputs and outputs:
@@ -136,9 +136,9 @@ class GroupBase:
             outputs=outputs.regions if outputs else (),
             dtype=some.dtype if some else "uint8",
             keep=(inputs, outputs),
-            **how,
+            **options,
         )
-        return Handle(operation, result, self._job, from_anybody=how.get("root") == -1)
+        return Handle(operation, result, self._job, from_anybody=options.get("root") == -1)
 
     def _end(self, handle: Handle[T], async_: bool) -> T | Handle[T]:
         return handle if async_ else handle.wait()
@@ -231,9 +231,9 @@ class Collectives(GroupBase):
             # The short way: half of the time that a small all-reduce takes would be spent in Python.
             self._live().all_reduce(*given.regions[0], given.dtype, op)
             return array
-        how = SubmitOptions(strategy=strategy, label=name, background=async_, bucket=bucket)
-        how["op"], how["postscale"] = self._combine("all_reduce", op, given.dtype)
-        return self._end(self._begin("all_reduce", array, given, None, **how), async_)
+        options = SubmitOptions(strategy=strategy, label=name, background=async_, bucket=bucket)
+        options["op"], options["postscale"] = self._combine("all_reduce", op, given.dtype)
+        return self._end(self._begin("all_reduce", array, given, None, **options), async_)
 
     @overload
     def broadcast(self, array: A, root: int = ..., *, dtype: str | None = ..., name: str = ...) -> A: ...
@@ -316,9 +316,9 @@ class Collectives(GroupBase):
         """
         self._other("root", root)
         given = memory(array, "array", dtype=dtype, writable=self.rank == root)
-        how = SubmitOptions(root=root, label=name, background=async_)
-        how["op"], how["postscale"] = self._combine("reduce", op, given.dtype)
-        return self._end(self._begin("reduce", array, given, None, **how), async_)
+        options = SubmitOptions(root=root, label=name, background=async_)
+        options["op"], options["postscale"] = self._combine("reduce", op, given.dtype)
+        return self._end(self._begin("reduce", array, given, None, **options), async_)
 
     @overload
     def barrier(self, *, name: str = ...) -> None: ...
@@ -740,12 +740,12 @@ class Exchanges(GroupBase):
             (2, 3)
         """
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
-        how = SubmitOptions(counts=counts, label=name, background=async_)
-        how["op"], how["postscale"] = self._combine("reduce_scatter", op, given.dtype)
+        options = SubmitOptions(counts=counts, label=name, background=async_)
+        options["op"], options["postscale"] = self._combine("reduce_scatter", op, given.dtype)
         if out is None:
             out = new_array(array, self._part(array, counts), "reduce_scatter: out")
         taken = memory(out, "out", dtype=dtype, writable=True)
-        handle = self._begin("reduce_scatter", out, given, taken, **how)
+        handle = self._begin("reduce_scatter", out, given, taken, **options)
         return self._end(handle, async_)
 
     @overload
@@ -836,8 +836,8 @@ class Exchanges(GroupBase):
             shape = (sum(out_counts),) if out_counts is not None else getattr(array, "shape", ())
             out = new_array(array, shape, "all_to_all: out")
         taken = memory(out, "out", dtype=dtype, writable=True)
-        how = SubmitOptions(counts=counts, out_counts=out_counts, label=name, background=async_)
-        handle = self._begin("all_to_all", out, given, taken, **how)
+        options = SubmitOptions(counts=counts, out_counts=out_counts, label=name, background=async_)
+        handle = self._begin("all_to_all", out, given, taken, **options)
         return self._end(handle, async_)
 
     def _gathered(self, array: Array, counts: list[int] | None) -> tuple[int, ...]:

@@ -44,17 +44,17 @@ class Recorded:
         return [(gradient["tensor"], gradient["bytes"]) for gradient in self.trace["workers"][0]["gradients"]]
 
 
-def write(path: Path, records: Records, ranks: int, asked: int) -> str:
+def write(path: Path, records: Records, ranks: int, requested: int) -> str:
     """Write the trace, and return a line about it.
 
-    `asked`: steps. Raises ClickException if there is none, and OSError.
+    `requested`: steps. Raises ClickException if there is none, and OSError.
     """
     every = _gather(records, ranks)
     trace = merged(every)
     with replaced(path) as new, new.open("w", encoding="utf-8") as file:
         json.dump(trace, file, indent=1)
         file.write("\n")
-    return sentence(every, trace, path, asked)
+    return sentence(every, trace, path, requested)
 
 
 def _gather(records: Records, ranks: int) -> list[Recorded]:
@@ -106,12 +106,12 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
     }
 
 
-def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> str:
+def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, requested: int) -> str:
     """Return lines on what was recorded, how much ranks differ, and what to do next."""
-    return "; ".join(_clauses(every, trace, path, asked))
+    return "; ".join(_clauses(every, trace, path, requested))
 
 
-def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked: int) -> Iterator[str]:
+def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, requested: int) -> Iterator[str]:
     ranks = len(every)
     steps = sorted({each.summary["steps"] for each in every})
     counted = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
@@ -120,8 +120,8 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, asked
         f"batch {trace['batch']}"
     )
     fewest = min(each.recorded for each in every)
-    if fewest < asked:
-        yield f"the script ended early: {fewest} of the {asked} steps asked for"
+    if fewest < requested:
+        yield f"the script ended early: {fewest} of the {requested} requested steps"
     parts = ("forward", "backward", "optimizer")
     medians = [f"{part} {_ms(median(each.summary[f'{part}_s'] for each in every))}" for part in parts]
     yield f"medians: {', '.join(medians)}"

@@ -20,7 +20,7 @@ class Calls:
     """Calls of actors, by the names of the actors: `rank 0`, …, `server 0`, and so on."""
 
     ray: Any
-    asked: Mapping[str, Any]
+    refs: Mapping[str, Any]
     """References to the calls' results."""
     watched: Mapping[str, Any] = field(default_factory=dict)
     """References to calls that run until they are stopped; one that ends by itself has failed."""
@@ -35,12 +35,12 @@ class Calls:
         raised: InvalidArgumentError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError
         names those that did not answer; `doing` says what they were asked to do.
         """
-        pending = {ref: name for name, ref in {**self.watched, **self.asked}.items()}
+        pending = {ref: name for name, ref in {**self.watched, **self.refs}.items()}
         values: dict[str, Any] = {}
         failures: dict[str, BaseException] = {}
         answered: set[str] = set()
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while not answered.issuperset(self.asked):
+        while not answered.issuperset(self.refs):
             now = time.monotonic()
             if end is not None and now >= end:
                 break
@@ -57,7 +57,7 @@ class Calls:
                     failures.setdefault(self._culprit(error) or name, error)
                     answered.add(name)
                     end = min(end or time.monotonic() + grace_s, time.monotonic() + grace_s)
-        self.silent = [name for name in self.asked if name not in answered]
+        self.silent = [name for name in self.refs if name not in answered]
         self.lost = [name for name, error in failures.items() if is_death(self.ray, error)]
         if failures:
             raise self._chosen(failures)
@@ -65,7 +65,7 @@ class Calls:
             guilty = self._guilty() or self.silent
             names = ", ".join(f"{name}{self._where(name)}" for name in guilty)
             raise JobError(f"{names} did not answer within {timeout_s:g} s{doing and ': '}{doing}")
-        return {name: values[name] for name in self.asked}
+        return {name: values[name] for name in self.refs}
 
     def _guilty(self) -> list[str]:
         """Return the silent actors whose earlier calls the others wait for."""

@@ -191,8 +191,8 @@ class RayExecutor:
         """
         workers = self._started().handles
         with sendable(fn):
-            asked = [actor.execute.remote(fn) for actor in workers]
-        return self._gathered(asked)
+            refs = [actor.execute.remote(fn) for actor in workers]
+        return self._gathered(refs)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         """Call `fn(executable)` on rank 0 only.
@@ -209,8 +209,8 @@ class RayExecutor:
         """
         first = self._started().handles[0]
         with sendable(fn):
-            asked = [first.execute.remote(fn)]
-        return self._gathered(asked)[0]
+            refs = [first.execute.remote(fn)]
+        return self._gathered(refs)[0]
 
     def shutdown(self) -> None:
         """Stop the actors and release their resources; a cluster that `start` started stops too. Idempotent."""
@@ -244,13 +244,13 @@ class RayExecutor:
             raise JobError(f"{self._broken}; call shutdown() and start() again")
         return self._workers
 
-    def _gathered(self, asked: Sequence[Any]) -> list[Any]:
+    def _gathered(self, refs: Sequence[Any]) -> list[Any]:
         workers, servers = self._workers, self._servers
         assert workers is not None
         assert servers is not None
         assert self._cluster is not None
         places = {**workers.by_name, **servers.by_name}
-        calls = Calls(self._cluster.ray, workers.named(asked), watched=self._serving, places=places)
+        calls = Calls(self._cluster.ray, workers.named(refs), watched=self._serving, places=places)
         try:
             return list(calls.results(grace_s=self.settings.grace_s).values())
         except (JobError, InvalidArgumentError) as error:

@@ -139,8 +139,8 @@ def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Plac
         return {number: "127.0.0.1" if alone else place.address for number, place in enumerate(places)}
     names = [*workers.by_name]
     names += [f"server {number}" for number in range(len(places) - len(names))]
-    asked = dict(zip(names, (actor.interface.remote(wanted) for actor in everybody), strict=True))
-    calls = Calls(workers.cluster.ray, asked)
+    refs = dict(zip(names, (actor.interface.remote(wanted) for actor in everybody), strict=True))
+    calls = Calls(workers.cluster.ray, refs)
     found = calls.results(grace_s=1.0, timeout_s=workers.settings.timeout_s, doing="find their addresses")
     if len(found) != len(everybody):  # pragma: no cover - results are complete or raise
         raise JobError("not all actors have said their address")

@@ -31,7 +31,7 @@ class JobExchange:
     def __init__(
         self,
         job: Job,
-        part: WorkerSchedule,
+        schedule: WorkerSchedule,
         servers: Mapping[str, int],
         *,
         barrier: bool,
@@ -44,13 +44,13 @@ class JobExchange:
         job's.
         """
         self._strategy, self._clock = strategy, clock or Clock()
-        self._job, self._part, self._barrier = job, part, barrier and part.servers
-        self._dtype = "bfloat16" if part.dtype == "bfloat16" else None
-        stored = "uint16" if self._dtype else part.dtype
-        self._arrays = [np.zeros(bucket.elements, stored) for bucket in part.buckets]
+        self._job, self._schedule, self._barrier = job, schedule, barrier and schedule.servers
+        self._dtype = "bfloat16" if schedule.dtype == "bfloat16" else None
+        stored = "uint16" if self._dtype else schedule.dtype
+        self._arrays = [np.zeros(bucket.elements, stored) for bucket in schedule.buckets]
         for array in self._arrays:
             array.fill(0)
-        self._numbers = [servers.get(bucket.name, number) for number, bucket in enumerate(part.buckets)]
+        self._numbers = [servers.get(bucket.name, number) for number, bucket in enumerate(schedule.buckets)]
         self._handles: dict[int, Handle[Any]] = {}
 
     def meet(self) -> int:
@@ -61,14 +61,16 @@ class JobExchange:
 
     def issue(self, bucket: int) -> None:
         """Start the all-reduce of a bucket."""
-        array, known = self._arrays[bucket], self._part.buckets[bucket]
-        how = SubmitOptions(label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only)
+        array, known = self._arrays[bucket], self._schedule.buckets[bucket]
+        options = SubmitOptions(
+            label=known.name, background=True, bucket=self._numbers[bucket], pull_only=known.pull_only
+        )
         if self._strategy is not None:
-            how["strategy"] = self._strategy
+            options["strategy"] = self._strategy
         if self._barrier:
-            how["step"] = (bucket == self._part.order[-1], known.priority)
+            options["step"] = (bucket == self._schedule.order[-1], known.priority)
         given = memory(array, known.name, dtype=self._dtype, writable=True)
-        self._handles[bucket] = self._job._begin("all_reduce", array, given, None, **how)
+        self._handles[bucket] = self._job._begin("all_reduce", array, given, None, **options)
 
     def held(self, bucket: int) -> bool:
         """Return whether the bucket's sum has arrived."""
@@ -86,19 +88,19 @@ class JobExchange:
 
         Buckets without a gradient arrive as zeros.
         """
-        for bucket in self._part.order:
+        for bucket in self._schedule.order:
             for place, value in enumerate(self._stored(self._contribution(bucket, self._job.rank))):
                 self._arrays[bucket][place::_PERIOD] = value
             self.issue(bucket)
-        for bucket in self._part.order:
+        for bucket in self._schedule.order:
             self.wait(bucket)
-            known, found = self._part.buckets[bucket], self._arrays[bucket]
+            known, found = self._schedule.buckets[bucket], self._arrays[bucket]
             adding = 0 if known.pull_only else self._job.size
             wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.zeros(_PERIOD, "float32"))
             if any((found[place::_PERIOD] != value).any() for place, value in enumerate(self._stored(wanted))):
                 raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{known.name}'")
             found.fill(0)
-        return len(self._part.order)
+        return len(self._schedule.order)
 
     def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the first elements, which the others repeat."""
@@ -109,4 +111,4 @@ class JobExchange:
         """Return the numbers as the buffers hold them: bfloat16 is the upper half of float32."""
         if self._dtype:
             return (values.astype("float32").view("uint32") >> 16).astype("uint16")
-        return values.astype(self._part.dtype)
+        return values.astype(self._schedule.dtype)

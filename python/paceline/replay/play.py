@@ -49,23 +49,23 @@ class ReplaySpec:
     """Whose stragglers and jitter workers have."""
 
 
-def play(ranks: Job, asked: ReplaySpec, clock: Clock | None = None) -> Played:
+def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     """Play; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
-    cluster = asked.cluster or load_cluster(None)
-    options = _core_options(ranks, asked, cluster)
-    part = WorkerSchedule.of(asked.trace, cluster, options, ranks.rank, asked.warmup + asked.iterations)
-    barrier = asked.barrier is not False
-    limits = boundary(servers=part.servers, exchange_only=part.exchange_only, barrier=barrier)
-    placed = ranks.settings.placed() if part.servers else {}
-    exchange = JobExchange(ranks, part, placed, barrier=barrier, strategy=asked.strategy, clock=clock)
+    cluster = spec.cluster or load_cluster(None)
+    options = _core_options(ranks, spec, cluster)
+    schedule = WorkerSchedule.of(spec.trace, cluster, options, ranks.rank, spec.warmup + spec.iterations)
+    barrier = spec.barrier is not False
+    limits = boundary(servers=schedule.servers, exchange_only=schedule.exchange_only, barrier=barrier)
+    placed = ranks.settings.placed() if schedule.servers else {}
+    exchange = JobExchange(ranks, schedule, placed, barrier=barrier, strategy=spec.strategy, clock=clock)
     checked = exchange.check()
     names = _clocks(ranks, clock)
     before = offset(ranks, clock, names)
     clock.ahead = before.ahead
     gc.collect()
     gc.disable()
-    player = Player(part, exchange, clock, together=limits == "start", mark=_marks(ranks))
+    player = Player(schedule, exchange, clock, together=limits == "start", mark=_marks(ranks))
     iterations = player.play()
     gc.enable()
     common = Common(before, offset(ranks, clock, names))
@@ -74,15 +74,15 @@ def play(ranks: Job, asked: ReplaySpec, clock: Clock | None = None) -> Played:
         size=ranks.size,
         host=platform.node(),
         clock=names[0],
-        trace=part.trace,
-        strategy=asked.strategy or ranks.settings.strategy,
+        trace=schedule.trace,
+        strategy=spec.strategy or ranks.settings.strategy,
         boundary=limits,
         iterations=tuple(
             replace(one, begin=common(one.begin), handed=common(one.handed), end=common(one.end)) for one in iterations
         ),
-        warmup=asked.warmup,
+        warmup=spec.warmup,
         sums_checked=checked + exchange.check(),
-        notes=tuple(_notes(part)),
+        notes=tuple(_notes(schedule)),
         clock_error_s=common.error_s,
     )
 
@@ -106,33 +106,33 @@ def _machine() -> str:
         return platform.node()
 
 
-def _core_options(ranks: Job, asked: ReplaySpec, cluster: Cluster) -> dict[str, Any]:
+def _core_options(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> dict[str, Any]:
     """Return the options that decide a worker's part. A strategy chosen by size has no servers, like `ring`."""
     settings = ranks.settings
-    strategy = asked.strategy or settings.strategy or "ring"
+    strategy = spec.strategy or settings.strategy or "ring"
     servers: dict[str, Any] = {}
     if "servers" in find_strategy(strategy).knobs:
-        pull = asked.pull or os.environ.get("PACELINE_PULL") or "layer"
+        pull = spec.pull or os.environ.get("PACELINE_PULL") or "layer"
         servers = {"servers": settings.servers, "pull": pull}
-    elif asked.pull is not None:
+    elif spec.pull is not None:
         raise InvalidArgumentError(
             "--pull: has no effect without parameter servers; name a strategy that has them, such as ps"
         )
     scenario = Scenario.of(
-        asked.trace,
+        spec.trace,
         cluster,
         strategy,
         ranks.size,
-        compute_speedup=asked.speedup,
-        bucket_size=asked.bucket_size,
-        overlap=asked.overlap,
+        compute_speedup=spec.speedup,
+        bucket_size=spec.bucket_size,
+        overlap=spec.overlap,
         **servers,
     )
     return scenario.core_options()
 
 
-def _notes(part: WorkerSchedule) -> list[str]:
-    if part.same_order:
+def _notes(schedule: WorkerSchedule) -> list[str]:
+    if schedule.same_order:
         return []
     return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
 

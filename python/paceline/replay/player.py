@@ -63,20 +63,20 @@ class Iteration:
 
 
 class Player:
-    """Plays one worker's part."""
+    """Plays the schedule of one worker."""
 
     def __init__(
-        self, part: WorkerSchedule, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark
+        self, schedule: WorkerSchedule, exchange: Exchange, clock: Timekeeper, *, together: bool, mark: Mark
     ) -> None:
         """`together`: all ranks start each iteration at the same moment."""
-        self.part, self.exchange, self.clock, self.together, self.mark = part, exchange, clock, together, mark
-        self._handing_over = part.handing_over()
+        self.schedule, self.exchange, self.clock, self.together, self.mark = schedule, exchange, clock, together, mark
+        self._handing_over = schedule.handing_over()
 
     def play(self) -> list[Iteration]:
         """Play all iterations, until the last one's sums have arrived."""
         played: list[Iteration] = []
         at, before = 0, load()
-        for number, factors in enumerate(self.part.factors):
+        for number, factors in enumerate(self.schedule.factors):
             if number == 0 or self.together:
                 at = self.exchange.meet()
                 self.clock.lateness()
@@ -84,19 +84,19 @@ class Player:
             begin = at
             at = self._forward(at, factors, first=number == 0)
             at, handed = self._backward(at, factors)
-            if not self.part.pull_by_layer:
+            if not self.schedule.pull_by_layer:
                 at = self._sums(at, factors)
             self.mark(MARK, f"{MARK} {number}", begin, at)
             after = load()
             played.append(Iteration(begin, handed, at, self.clock.lateness(), after.since(before)))
             before = after
-        for bucket in self.part.order:
+        for bucket in self.schedule.order:
             self.exchange.wait(bucket)
         self.exchange.meet()  # what follows would take cores from ranks that still play
         return played
 
     def _forward(self, at: int, factors: Factors, *, first: bool) -> int:
-        for layer in self.part.layers:
+        for layer in self.schedule.layers:
             if not first and not all(map(self.exchange.held, layer.needs)):
                 at = self._parameters(at, layer.name, layer.needs)
             end = at + _ns(layer.duration_s * factors.compute)
@@ -124,22 +124,22 @@ class Player:
                 last = moment
             self.exchange.issue(bucket)
             handed = self.clock.now()
-        end = at + _ns(self.part.backward_s * factors.backward)
+        end = at + _ns(self.schedule.backward_s * factors.backward)
         if end > at:
             self.mark("backward", "backward", at, end)
-        return max(end, handed) if self.part.exchange_only else end, handed
+        return max(end, handed) if self.schedule.exchange_only else end, handed
 
     def _sums(self, at: int, factors: Factors) -> int:
         self.clock.sleep_until(at)
-        if not all(map(self.exchange.held, self.part.order)):
-            for bucket in self.part.order:
+        if not all(map(self.exchange.held, self.schedule.order)):
+            for bucket in self.schedule.order:
                 self.exchange.wait(bucket)
             now = self.clock.now()
             self.mark("wait", "wait for sums", at, now)
             at = now
-        if not self.part.optimizer_s:
+        if not self.schedule.optimizer_s:
             return at
-        end = at + _ns(self.part.optimizer_s * factors.compute)
+        end = at + _ns(self.schedule.optimizer_s * factors.compute)
         self.mark("optimizer", "optimizer", at, end)
         self.clock.sleep_until(end)
         return end

@@ -41,7 +41,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class WorkerSchedule:
-    """One worker's part. Times are seconds before factors."""
+    """What one worker plays. Times are seconds before factors."""
 
     trace: str
     dtype: str
@@ -66,7 +66,7 @@ class WorkerSchedule:
     def of(
         cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int
     ) -> WorkerSchedule:
-        """Return the part of one worker under these options. Raises InvalidArgumentError."""
+        """Return the schedule of one worker under these options. Raises InvalidArgumentError."""
         text = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
         values: dict[str, Any] = json.loads(text)
         values["layers"] = tuple(Layer(**{**layer, "needs": tuple(layer["needs"])}) for layer in values["layers"])
