@@ -40,9 +40,9 @@ def test_ranks_in_order():
 def test_what_is_said(tmp_path):
     every = [recorded(0), recorded(1, 0.035, steps=4)]
     assert sentence(every, merged(every), tmp_path / "a b", 10) == (
-        f"recorded 4 to 10 steps of 2 ranks to {tmp_path}/a b: net, batch 8; the script ended early: 4 of the 10 requested "
-        "steps; medians: forward 22.5 ms, backward 20 ms, optimizer 5 ms; the slowest, rank 1, computes 1.71 times "
-        f"as long as the fastest, rank 0; try paceline simulate '{tmp_path}/a b' --workers 2,4,8"
+        f"recorded 4 to 10 steps of 2 ranks to {tmp_path}/a b: net, batch 8; the script ended early: 4 of the 10 "
+        "requested steps; medians: forward 22.5 ms, backward 20 ms, optimizer 5 ms; the slowest, rank 1, computes 1.71 "
+        f"times as long as the fastest, rank 0; try paceline simulate '{tmp_path}/a b' --workers 2,4,8"
     )
     alone = [recorded(0, steps=1)]
     assert sentence(alone, merged(alone), tmp_path, 1).startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
