@@ -38,7 +38,7 @@ def ended_at(outcomes, rank=1):
             -9,
             # Nothing waits if it dies between two operations; the other rank may learn of it between two as well.
             r"rank 1 \(host {host}, pid {pid}\) died: [^;]*(; all_reduce\(float32, 10000 elements, sum\) of "
-            r"'layer1.weight', operation \d+ waited for it)?( \(communicator 'world' has failed\))?$",
+            r"'layer1.weight', operation \d+ is waiting for it)?( \(communicator 'world' has failed\))?$",
         ),
         ("_exit", 7, r"rank 1 \(host {host}, pid {pid}\) died"),
         (

@@ -268,7 +268,7 @@ impl FailureDetector {
             let operations = self.ledger.operations();
             let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
-                let waited = group.oldest().map_or(String::new(), |w| format!("; {} waited for it", w.describe()));
+                let waited = group.oldest().map_or(String::new(), |w| format!("; {} is waiting for it", w.describe()));
                 (id, RunError::Failed(format!("{} died: {how}{waited}", self.peers[rank as usize].describe())))
             })
             .collect()
@@ -363,7 +363,7 @@ impl FailureDetector {
         for &rank in others {
             // It died before this communicator was made; otherwise `bury` has failed it.
             if let PeerState::Dead(how) = &self.states[rank as usize] {
-                let text = format!("{} died: {how}; {what} waited for it", peers[rank as usize].describe());
+                let text = format!("{} died: {how}; {what} is waiting for it", peers[rank as usize].describe());
                 return Finding::Fail(RunError::Failed(text));
             }
         }

@@ -1,4 +1,4 @@
-//! The end of a call that calls.
+//! The calling end of a call.
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -27,10 +27,10 @@ use super::token::StreamKind;
 use super::{CONNECTION_WINDOW, FRAME, FROM, HANDSHAKE, LONGEST_HEADERS, LONGEST_MESSAGE, PROOF, STREAM_WINDOW, TO};
 use paceline_transport::error::RunError;
 
-/// Between attempts.
+/// Delay between attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Connects to an address, whatever is asked for.
+/// Connects to a fixed address, whatever the URI says.
 #[derive(Clone)]
 struct Dial {
     address: SocketAddr,
@@ -56,7 +56,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// What is to be connected to a rank.
+/// A connection to establish to a rank.
 pub struct Wanted {
     pub peer: u32,
     pub control: UnixStream,
@@ -64,19 +64,19 @@ pub struct Wanted {
 }
 
 enum Missed {
-    /// It may be there in a moment.
+    /// A retry may succeed.
     Now(String),
-    /// It will not be otherwise.
+    /// A retry cannot succeed.
     Ever(String),
 }
 
-/// Calls a rank until it answers or time is over.
+/// Calls a rank until it answers or the deadline passes.
 pub async fn call(meeting: Arc<Meeting>, wanted: Wanted, descriptors: Descriptors, deadline: Instant) {
     let Wanted { peer, control, queues } = wanted;
     loop {
         let reached = match timeout_at(until(deadline), reach(&meeting, peer, queues.as_ref(), &descriptors)).await {
             Ok(reached) => reached,
-            // The other thread tells what has been noted.
+            // The thread that recorded the failure reports it.
             Err(_) => return,
         };
         match reached {
@@ -91,9 +91,9 @@ pub async fn call(meeting: Arc<Meeting>, wanted: Wanted, descriptors: Descriptor
     }
 }
 
-/// The streams to a rank, proven.
+/// The authenticated streams to a rank.
 struct Reached {
-    /// Has the connection kept.
+    /// Keeps the connection open.
     client: RankClient<Channel>,
     to_send: mpsc::Sender<super::generated::Note>,
     notes: Streaming<super::generated::Note>,
@@ -138,7 +138,7 @@ async fn reach(
     Ok(Reached { client, to_send, notes, tensors })
 }
 
-/// A call with what its host wants to know first.
+/// A call with the metadata that its host checks first.
 fn introduced<T>(meeting: &Meeting, kind: StreamKind, peer: u32, stream: T) -> Request<T> {
     let mut request = Request::new(stream);
     let metadata = request.metadata_mut();
@@ -189,7 +189,7 @@ fn keep(meeting: &Arc<Meeting>, peer: u32, control: UnixStream, queues: Option<A
     meeting.met(peer);
 }
 
-/// What an error comes from: the outer ones say that there was one.
+/// The root cause of an error: the outer ones only say that there was one.
 fn deepest(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

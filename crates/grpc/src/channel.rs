@@ -1,4 +1,4 @@
-//! The channel over gRPC, as the executor sees it.
+//! The gRPC channel, as the executor sees it.
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::queues::PeerQueues;
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::FragmentHeader;
 
-/// What it is called.
+/// Display name.
 pub const NAME: &str = "grpc";
 
-/// A channel to a rank that is called, or calls, over gRPC.
+/// A channel to a rank over gRPC, in either direction of the call.
 pub struct GrpcChannel {
     queues: Arc<PeerQueues>,
-    /// What has been taken from the queues and not yet by the executor.
+    /// Taken from the queue, but not yet by the executor.
     arrived: VecDeque<(FragmentHeader, Bytes)>,
     /// The last fragment was refused.
     refused: bool,

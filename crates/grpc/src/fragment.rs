@@ -1,15 +1,15 @@
-//! Fragments as messages: what a peer sends is checked here before anything is done with it.
+//! Fragments as messages: checks everything a peer sends before it is used.
 use bytes::Bytes;
 
 use super::generated;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::header::{Collective, FragmentHeader, Signature};
 
-/// Payload of a fragment. As over TCP: system calls and headers do not count, and what is received is still in the cache
-/// when it is combined.
+/// Payload of a fragment. As over TCP: large enough that system calls and headers are negligible, small enough that
+/// received data is still in the cache when it is combined.
 pub const FRAGMENT: usize = 128 << 10;
 
-/// The message for a fragment.
+/// Encodes a fragment as a message.
 pub fn message(header: &FragmentHeader, payload: Bytes) -> generated::Fragment {
     let Signature { collective, dtype, op, root, count, plan } = header.signature;
     let (call, dtype, op) = (collective as u32, dtype as u32, op as u32);
@@ -26,7 +26,7 @@ pub fn message(header: &FragmentHeader, payload: Bytes) -> generated::Fragment {
     }
 }
 
-/// The fragment in a message; what is wrong with it, if it is none.
+/// Decodes the fragment in a message, or says what is wrong with it.
 pub fn fragment(message: generated::Fragment) -> Result<(FragmentHeader, Bytes), &'static str> {
     let signature = message.signature.ok_or("a fragment without a signature")?;
     let code = |code: u32| u8::try_from(code).ok();
@@ -61,10 +61,10 @@ pub fn fragment(message: generated::Fragment) -> Result<(FragmentHeader, Bytes),
     Ok((header, message.payload))
 }
 
-/// What the fuzzer calls: any bytes as a message of a peer.
+/// Entry point of the fuzzer: any bytes as a message of a peer.
 ///
 /// # Panics
-/// If what is taken for a fragment is not the same after it was sent again.
+/// If a decoded fragment changes when it is encoded and decoded again.
 #[doc(hidden)]
 pub fn feed(data: &[u8]) {
     use prost::Message;

@@ -1,25 +1,26 @@
-//! gRPC between ranks: control, and tensors unless another transport has them.
+//! gRPC between ranks: control messages, and tensors unless another transport carries them.
 //!
-//! Every two ranks have one HTTP/2 connection with a call for each of the two. Who is called is a service as any other of
-//! gRPC (`rank.proto`); a parameter server is one that its workers call. Each call shows a token first, and each answer a
-//! proof ([`token`]); both are made of the job's secret. When all ranks have come, nothing listens any more.
+//! Every two ranks share one HTTP/2 connection, with one call for control and one for tensors. The called rank is an
+//! ordinary gRPC service (`rank.proto`); a parameter server is called by its workers. Each call carries a token, and
+//! each answer a proof ([`token`]); both are derived from the job's secret. Once all ranks have connected, the listener
+//! is closed.
 //!
-//! One thread with an executor of its own does all of it ([`thread`]). Between it and the job's executor, which never waits,
-//! stand two bounded queues for each peer ([`queues`]): a rank that does not take what comes makes its peers wait, by the flow
-//! control of HTTP/2, and costs no memory.
+//! One thread with its own async executor does all of this ([`thread`]). Two bounded queues for each peer ([`queues`])
+//! connect it to the job's executor, which never blocks. A rank that does not take its fragments makes its peers wait,
+//! through the flow control of HTTP/2, and costs no memory.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `generated` | the code of `rank.proto` (`cargo run -p paceline-protobuf` writes it) |
+//! | `generated` | the code of `rank.proto`, written by `cargo run -p paceline-protobuf` |
 //! | `fragment` | fragments as messages |
 //! | `queues`, `channel` | the queues, and the executor's side of them |
 //! | `listener` | where a rank listens, and its certificate |
-//! | `token` | what both ends of a call prove |
-//! | `socket` | connections, and what strangers may do with them |
-//! | `meeting` | who is to be connected, and what became of it |
+//! | `token` | authentication of both ends of a call |
+//! | `socket` | connections, and limits on unauthenticated ones |
+//! | `meeting` | which connections are needed, and their state |
 //! | `service`, `call` | the two ends of a call |
-//! | `streams` | what goes through a call |
-//! | `thread` | the thread of all of it |
+//! | `streams` | the contents of a call |
+//! | `thread` | the thread that runs all of this |
 mod call;
 mod channel;
 mod fragment;
@@ -45,20 +46,20 @@ pub use thread::{ConnectOptions, Connected, Thread, connect};
 #[doc(hidden)]
 pub use token::{Contract, StreamKind};
 
-/// Longest time until a connection is made, its certificate checked and its token shown.
+/// Time limit for connecting, checking the certificate and showing the token.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Of the metadata of a call.
+/// Metadata keys of a call.
 const FROM: &str = "paceline-rank";
 const TO: &str = "paceline-to";
 const PROOF: &str = "paceline-proof";
 
-/// Longest message: one of the monitor's, which are longer than fragments, in its envelope.
+/// Longest message: a control message, which may be longer than a fragment, in its envelope.
 const LONGEST_MESSAGE: usize = paceline_transport::channel::LONGEST_CONTROL_MESSAGE + 64;
-/// Bytes of the headers of a call: ours have some 400.
+/// Limit on the headers of a call, in bytes: ours take about 400.
 const LONGEST_HEADERS: u32 = 8 << 10;
-/// What a peer may send of a stream before it is read: enough to keep a network busy for 1 ms at 16 Gbit/s.
+/// Flow-control window of a stream, in bytes: enough to keep a network busy for 1 ms at 16 Gbit/s.
 const STREAM_WINDOW: u32 = 2 << 20;
-/// The same of both streams: that of tensors cannot keep that of control waiting.
+/// Window of both streams together, so that tensors cannot block control messages.
 const CONNECTION_WINDOW: u32 = 2 * STREAM_WINDOW;
-/// Largest frame of HTTP/2.
+/// Largest HTTP/2 frame.
 const FRAME: u32 = 256 << 10;

@@ -1,4 +1,4 @@
-//! Where a rank can be called, and with which certificate it answers.
+//! Where a rank can be called, and the certificate it presents.
 use std::net::{SocketAddr, TcpListener};
 
 use serde::{Deserialize, Serialize};
@@ -8,29 +8,29 @@ use super::HANDSHAKE;
 use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
 
-/// The name in all certificates: a rank is told from another by its certificate, not by a name.
+/// The name in all certificates. Ranks are told apart by their certificates, not by names.
 const NAME: &str = "paceline";
 
-/// What a rank tells the others, so that they can call it.
+/// A rank's address for the others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Random.
+    /// A random number of this process.
     pub nonce: [u8; 16],
-    /// That of the calls to it, in PEM; without one they are not encrypted.
+    /// The certificate for calls to it, in PEM; without one they are not encrypted.
     pub certificate: Option<String>,
 }
 
 impl Offer {
-    /// How to call it: only a host that has the key of just this certificate is believed.
+    /// How to call it: only a host that has the key of this certificate is accepted.
     pub(super) fn tls(&self) -> Option<ClientTlsConfig> {
         let certificate = Certificate::from_pem(self.certificate.as_ref()?);
         Some(ClientTlsConfig::new().ca_certificate(certificate).domain_name(NAME).timeout(HANDSHAKE))
     }
 }
 
-/// A socket that listens, and the certificate.
+/// A listening socket and its certificate.
 pub struct GrpcListener {
     pub(super) listener: TcpListener,
     pub(super) tls: Option<ServerTlsConfig>,
@@ -38,18 +38,18 @@ pub struct GrpcListener {
 }
 
 impl GrpcListener {
-    /// Listens on this interface, on a port of the system's choice. `encrypted`: whether calls are; none: unless only this
-    /// machine can be listened to.
+    /// Listens on this interface, on a port that the system chooses. `encrypted`: whether calls are; `None`: only if
+    /// other machines can reach the interface.
     ///
     /// # Errors
-    /// There is no such interface; no random numbers, or no certificate can be made of them.
+    /// The interface does not exist, or there are no random numbers, or the certificate cannot be generated.
     pub fn open(interface: &str, encrypted: Option<bool>) -> Result<GrpcListener> {
         let (listener, address) = Listener::bind(interface)?.into_socket();
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
         let (mut tls, mut certificate) = (None, None);
         if encrypted.unwrap_or(!address.ip().to_canonical().is_loopback()) {
-            // Its key never leaves this process, and ends with it.
+            // The key never leaves this process, and ends with it.
             let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
                 .map_err(|e| RunError::Failed(format!("cannot create a certificate: {e}")))?;
             let (public, key) = (made.cert.pem(), made.signing_key.serialize_pem());
@@ -59,7 +59,7 @@ impl GrpcListener {
         Ok(GrpcListener { listener, tls, offer: Offer { address, nonce, certificate } })
     }
 
-    /// What the others must know.
+    /// The address that the others need.
     #[must_use]
     pub fn offer(&self) -> &Offer {
         &self.offer

@@ -1,4 +1,4 @@
-//! What a rank knows of the others while they connect, and what is told of it.
+//! Which ranks have connected so far, and which errors and strangers were seen meanwhile.
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use super::token::{Contract, StreamKind};
 use paceline_rendezvous::{StrangerLog, plain, text};
 use paceline_transport::error::RunError;
 
-/// Ranks in a message of whom it says why they were not reached.
+/// Most ranks in a message for which it says why they were not reached.
 const SHOWN: usize = 3;
 
-/// What befell a stream to a rank.
+/// State of a stream to a rank.
 pub enum Event {
-    /// Both ends have shown that they know the secret.
+    /// Both ends have proved that they know the secret.
     Met(u32),
-    /// It is over in both directions.
+    /// It has ended in both directions.
     Ended(u32),
-    /// It will never be.
+    /// It can never be established.
     Failed(RunError),
 }
 
 pub struct Meeting {
     pub rank: u32,
-    /// Ranks that train; behind them are servers and the switch.
+    /// Ranks that train; servers and the switch come after them.
     pub workers: u32,
     /// By rank.
     pub offers: Vec<Offer>,
@@ -49,13 +49,13 @@ impl Meeting {
         Arc::new(Meeting { rank, workers, offers, key, events, strangers, missed })
     }
 
-    /// Which of two ranks is called: a server by a worker, of equals the lower.
+    /// Which of two ranks is called: the server by a worker, and between equals the lower rank.
     pub fn is_host(&self, peer: u32) -> bool {
         let helps = |rank: u32| rank >= self.workers;
         if helps(self.rank) == helps(peer) { self.rank < peer } else { helps(self.rank) }
     }
 
-    /// What both ends of a call know; none if there is no such rank.
+    /// What both ends of a call know; `None` if there is no such rank.
     pub fn contract(&self, kind: StreamKind, caller: u32, host: u32) -> Option<Contract> {
         let offer = |rank: u32| Some((rank, self.offers.get(rank as usize)?));
         Some(Contract::new(&self.key, kind, offer(caller)?, offer(host)?))
@@ -70,11 +70,11 @@ impl Meeting {
     }
 
     fn tell(&self, event: Event) {
-        // Nobody listens any more when the job is over.
+        // The receiver is gone when the job has ended.
         let _ = self.events.send(event);
     }
 
-    /// Records what a stranger did.
+    /// Records the behaviour of a stranger.
     pub fn log_stranger(&self, ip: IpAddr, what: &str) {
         let text = format!("{ip} made {what}");
         self.strangers.lock().add(ip, text, true);
@@ -90,7 +90,7 @@ impl Meeting {
         format!("rank {peer} ({})", plain(self.offers[peer as usize].address).ip())
     }
 
-    /// Why the ranks did not come together in time: these have not been met.
+    /// Error for ranks that did not connect in time: these are missing.
     pub fn late(&self, missing: &[u32], waited: Duration) -> RunError {
         let (called, calling): (Vec<u32>, Vec<u32>) = missing.iter().partition(|&&peer| !self.is_host(peer));
         let missed = self.missed.lock();
@@ -116,7 +116,7 @@ impl Meeting {
     }
 }
 
-/// Tells, when it is dropped, that a stream is over.
+/// Reports, when dropped, that a stream has ended.
 pub struct Ended {
     meeting: Arc<Meeting>,
     peer: u32,
@@ -134,7 +134,7 @@ impl Drop for Ended {
     }
 }
 
-/// A deadline for the clock of the thread of gRPC.
+/// A deadline on the clock of the gRPC thread.
 pub fn until(deadline: Instant) -> tokio::time::Instant {
     tokio::time::Instant::from_std(deadline)
 }

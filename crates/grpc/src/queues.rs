@@ -1,7 +1,7 @@
 //! Connects the executor, which never blocks, with the gRPC thread: two bounded queues for each peer.
 //!
-//! No wake-up is lost: who is about to sleep first announces it, then checks the queues once more;
-//! the other side changes the queues first and then asks whether to wake it.
+//! No wake-up is lost: the side that is about to sleep first announces it, then checks the queues once more; the other
+//! side changes the queues first, then checks whether to wake it.
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +14,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::generated::Fragment;
 use paceline_transport::header::FragmentHeader;
 
-/// Fragments that wait for the thread, and as many that wait for the executor.
+/// Most fragments waiting for the gRPC thread, and most waiting for the executor.
 pub const QUEUE: usize = 8;
 
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Fragment>,
-    /// The executor was refused and has not been told of room yet.
+    /// The executor was refused and has not been woken since.
     refused: bool,
-    /// Nothing more will be sent.
+    /// No more fragments will be sent.
     closed: bool,
     waker: Option<Waker>,
 }
@@ -30,9 +30,9 @@ struct Outbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<(FragmentHeader, Bytes)>,
-    /// Why nothing more will come.
+    /// Why no more fragments will arrive.
     end: Option<String>,
-    /// Nobody wants it any more.
+    /// The receiver has been dropped.
     unwanted: bool,
     waker: Option<Waker>,
 }
@@ -40,7 +40,7 @@ struct Inbox {
 pub struct PeerQueues {
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
-    /// Whether the inbox has something, for those who look often.
+    /// Whether the inbox holds something, for a cheap poll.
     arrived: AtomicUsize,
     /// The executor sleeps until the eventfd is written.
     asleep: AtomicBool,
@@ -62,10 +62,10 @@ impl PeerQueues {
 
     // The executor's side.
 
-    /// Whether the fragment that `make` gives was taken over.
+    /// Queues the fragment that `make` creates; `false` if there is no room.
     pub fn send(&self, make: impl FnOnce() -> Fragment) -> bool {
         let mut outbox = self.outbox.lock();
-        // The inbox tells why it is closed.
+        // The inbox reports why it was closed.
         outbox.refused = outbox.closed || outbox.queue.len() >= QUEUE;
         if outbox.refused {
             return false;
@@ -75,7 +75,7 @@ impl PeerQueues {
         true
     }
 
-    /// All that has come, behind what is in `into`; why no more will come, if that was all.
+    /// Appends all received fragments to `into`. If there are none and none will follow, returns why.
     pub fn receive(&self, into: &mut VecDeque<(FragmentHeader, Bytes)>) -> Result<(), String> {
         if self.arrived.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -84,7 +84,7 @@ impl PeerQueues {
         into.append(&mut inbox.queue);
         wake(&mut inbox.waker);
         match &inbox.end {
-            // It stays there to be told.
+            // The reason stays there for later calls.
             Some(why) if into.is_empty() => Err(why.clone()),
             Some(_) => Ok(()),
             None => {
@@ -94,7 +94,7 @@ impl PeerQueues {
         }
     }
 
-    /// What becomes readable when it is worth to look again; `refused`: the executor waits for room.
+    /// Becomes readable when another attempt is worthwhile; `refused`: the executor waits for room.
     pub fn about_to_sleep(&self, refused: bool) -> &OwnedFd {
         self.asleep.store(true, Ordering::SeqCst);
         let room = refused && !self.outbox.lock().refused;
@@ -110,7 +110,7 @@ impl PeerQueues {
         let _ = rustix::io::read(&self.eventfd, &mut count);
     }
 
-    /// Nothing more is sent nor wanted.
+    /// Closes both directions.
     pub fn close(&self) {
         let mut outbox = self.outbox.lock();
         outbox.closed = true;
@@ -121,7 +121,7 @@ impl PeerQueues {
         wake(&mut inbox.waker);
     }
 
-    // The thread's side.
+    // The gRPC thread's side.
 
     fn wake_executor(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
@@ -129,14 +129,14 @@ impl PeerQueues {
         }
     }
 
-    /// The next fragment to be sent; none if there will be no more.
+    /// The next fragment to send; `None` if there will be no more.
     pub fn poll_outbox(&self, waker: &Waker) -> Poll<Option<Fragment>> {
         let mut outbox = self.outbox.lock();
         let Some(fragment) = outbox.queue.pop_front() else {
             outbox.waker = Some(waker.clone());
             return if outbox.closed { Poll::Ready(None) } else { Poll::Pending };
         };
-        // Half of it, so that the executor is not woken for each fragment.
+        // Only at half, so that the executor is not woken for each fragment.
         if outbox.refused && outbox.queue.len() <= QUEUE / 2 {
             outbox.refused = false;
             drop(outbox);
@@ -145,7 +145,7 @@ impl PeerQueues {
         Poll::Ready(Some(fragment))
     }
 
-    /// Ready when there is room for what comes.
+    /// Ready when there is room for a received fragment.
     pub fn poll_room(&self, waker: &Waker) -> Poll<()> {
         let mut inbox = self.inbox.lock();
         if inbox.queue.len() < QUEUE || inbox.unwanted {
@@ -166,7 +166,7 @@ impl PeerQueues {
         self.wake_executor();
     }
 
-    /// Nothing more will come, so that nobody needs what would be sent.
+    /// No more fragments will arrive, so nothing needs to be sent either.
     pub fn end(&self, why: String) {
         self.inbox.lock().end.get_or_insert(why);
         self.arrived.store(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The end of a call that is called: who may, and which streams it is given.
+//! The called end of a call: which callers are admitted, and which streams they get.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use super::streams::{Answers, NOTES, Outgoing, pass, receive};
 use super::token::StreamKind;
 use super::{FROM, PROOF, TO};
 
-/// What callers are given, each once.
+/// Streams handed out to callers, each once.
 #[derive(Default)]
 pub struct Places {
     pub queues: HashMap<u32, Arc<PeerQueues>>,
     pub controls: HashMap<u32, UnixStream>,
 }
 
-/// The service of this rank.
+/// The gRPC service of this rank.
 #[derive(Clone)]
 pub struct Hosted {
     pub meeting: Arc<Meeting>,
@@ -34,7 +34,7 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    /// Who calls, once it has shown that it may. Nothing of the stream has been read before.
+    /// Authenticates the caller. Nothing of the stream has been read before.
     fn admit<T>(&self, request: &Request<T>, kind: StreamKind) -> Result<u32, Status> {
         let visit = match request.extensions().get::<Option<Visit>>() {
             Some(visit) => visit.as_ref(),
@@ -66,7 +66,7 @@ impl Hosted {
         Ok(from)
     }
 
-    /// The answer to a caller that was admitted, with the proof of who gives it.
+    /// The answer to an admitted caller, with the host's proof.
     fn answer<T>(&self, kind: StreamKind, from: u32, stream: T) -> Result<Response<T>, Status> {
         let mut response = Response::new(stream);
         let contract = self.meeting.contract(kind, from, self.meeting.rank);

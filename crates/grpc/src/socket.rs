@@ -1,5 +1,5 @@
-//! The sockets of calls. One that was accepted is a stranger's until a call on it has shown the job's token; until then it
-//! may say little, for a short while.
+//! The sockets of calls. An accepted one belongs to a stranger until a call on it has shown the job's token; until
+//! then, its bytes and its time are limited.
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -17,10 +17,10 @@ use tonic::transport::server::Connected;
 use super::HANDSHAKE;
 use paceline_rendezvous::{keep_alive, plain};
 
-/// Bytes that a stranger may send: the handshake of TLS, that of HTTP/2 and the headers of two calls are a few thousand.
+/// Bytes that a stranger may send: the TLS and HTTP/2 handshakes and the headers of two calls take a few thousand.
 const STRANGERS_BYTES: usize = 64 << 10;
 
-/// Descriptors that a forked child must not keep open.
+/// Descriptors that a forked child must close.
 #[derive(Clone, Default)]
 pub struct Descriptors(Arc<Mutex<Vec<RawFd>>>);
 
@@ -29,17 +29,17 @@ impl Descriptors {
         f(&mut self.0.lock())
     }
 
-    /// In a child after `fork`, in which another thread may have held the lock for ever; that is only while a connection is
-    /// made or ends.
+    /// For a child after `fork`, where another thread may have held the lock at the time of the fork, so it stays
+    /// locked forever. The lock is only held while a connection is made or ends.
     pub fn after_fork(&self) -> Vec<RawFd> {
         self.0.try_lock().map(|all| all.clone()).unwrap_or_default()
     }
 }
 
-/// What is known of a connection that was accepted.
+/// State of an accepted connection.
 #[derive(Clone)]
 pub struct Visit {
-    /// Of the other end.
+    /// Address of the other end.
     pub address: SocketAddr,
     state: Arc<State>,
 }
@@ -48,7 +48,7 @@ pub struct Visit {
 struct State {
     proven: AtomicBool,
     sent_away: AtomicBool,
-    /// Of who waits for the stranger's bytes.
+    /// Waker of the task that reads the stranger's bytes.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -62,7 +62,7 @@ impl Visit {
         self.state.proven.load(Ordering::Relaxed)
     }
 
-    /// Somebody else needs the place.
+    /// Another connection needs its place.
     pub fn send_away(&self) {
         self.state.sent_away.store(true, Ordering::Relaxed);
         if let Some(waker) = self.state.waker.lock().take() {
@@ -70,13 +70,13 @@ impl Visit {
         }
     }
 
-    /// Whether its place is free: it has proven itself or gone.
+    /// Whether its place is free: it has been authenticated or closed.
     pub fn is_over(&self) -> bool {
         self.is_proven() || Arc::strong_count(&self.state) == 1
     }
 }
 
-/// What is left to a stranger.
+/// What a stranger may still send.
 struct Stranger {
     visit: Visit,
     until: Pin<Box<Sleep>>,
@@ -91,12 +91,12 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Of a call that was made.
+    /// Socket of an outgoing call.
     pub fn of_caller(stream: TcpStream, descriptors: &Descriptors) -> io::Result<Socket> {
         Socket::new(stream, None, descriptors)
     }
 
-    /// Of a call that has come.
+    /// Socket of an incoming call.
     pub fn of_visitor(
         stream: TcpStream,
         address: SocketAddr,

@@ -1,5 +1,5 @@
-//! What goes through a call in either direction: fragments between its stream and a [`PeerQueues`], the monitor's messages
-//! between its stream and a socket of the monitor's.
+//! Moves data through a call in both directions: fragments between its stream and a [`PeerQueues`], control messages
+//! between its stream and the failure detector's socket.
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -18,13 +18,13 @@ use super::generated::{Fragment, Note};
 use super::queues::PeerQueues;
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 
-/// Messages of the monitor that wait for HTTP/2.
+/// Control messages that may wait for HTTP/2.
 pub const NOTES: usize = 4;
 
-/// The end of a connection, in the words of the other transports.
+/// The end of a connection, in the same words as the other transports.
 const CLOSED: &str = "the connection was closed";
 
-/// What goes out of a call: of that end which calls.
+/// Outgoing fragments of the calling end.
 pub struct Outgoing(pub Arc<PeerQueues>);
 
 impl Stream for Outgoing {
@@ -35,7 +35,7 @@ impl Stream for Outgoing {
     }
 }
 
-/// The same of that end which is called; it always succeeds.
+/// Outgoing fragments of the called end; never an error.
 pub struct Answers<T>(pub T);
 
 impl<T: Stream + Unpin> Stream for Answers<T> {
@@ -46,8 +46,8 @@ impl<T: Stream + Unpin> Stream for Answers<T> {
     }
 }
 
-/// Receives fragments until the other end sends no more, or something that is none. While the executor takes none, nothing
-/// is read, HTTP/2 grants no more, and the sender waits.
+/// Receives fragments until the other end stops or sends an invalid one. While the executor takes none, nothing is
+/// read, HTTP/2 grants no window, and the sender waits.
 pub async fn receive(mut incoming: Streaming<Fragment>, queues: Arc<PeerQueues>) {
     let why = loop {
         poll_fn(|cx| queues.poll_room(cx.waker())).await;
@@ -63,7 +63,7 @@ pub async fn receive(mut incoming: Streaming<Fragment>, queues: Arc<PeerQueues>)
     queues.end(why);
 }
 
-/// Why a stream ended, for people.
+/// Why a stream ended, as a message.
 pub fn reason(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -81,8 +81,7 @@ pub fn reason(status: &Status) -> String {
     }
 }
 
-/// Passes messages on, both ways, until the peer has no more: what the monitor writes to the other end of `socket`, and
-/// what comes.
+/// Forwards messages in both directions until the peer ends its stream: between it and the other end of `socket`.
 pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Streaming<Note>) {
     let (mut reader, mut writer) = socket.into_split();
     let outgoing = async move {
@@ -91,19 +90,19 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
                 break;
             }
         }
-        // The peer hears that there is no more, and ends its own.
+        // The peer sees the end of the stream and ends its own.
         drop(to_send);
         std::future::pending::<()>().await;
     };
     let arriving = async move {
         let mut open = true;
         while let Ok(Some(note)) = incoming.message().await {
-            // Who does not listen any more may still have something to say: the stream is read to its end.
+            // A peer that no longer listens may still be sending, so the stream is read to its end.
             let length = (note.json.len() as u32).to_le_bytes();
             open &= note.json.len() <= LONGEST_CONTROL_MESSAGE;
             open = open && writer.write_all(&length).await.is_ok() && writer.write_all(&note.json).await.is_ok();
         }
-        // The monitor sees the end, and lets go of its own.
+        // The failure detector sees the end and closes its side.
         let _ = writer.shutdown().await;
     };
     tokio::select! {
@@ -112,7 +111,7 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
     }
 }
 
-/// The monitor's next message; none if it has let go.
+/// The failure detector's next message; `None` if it has closed its side.
 async fn next_note(reader: &mut OwnedReadHalf) -> Option<Note> {
     let length = reader.read_u32_le().await.ok()? as usize;
     if length > LONGEST_CONTROL_MESSAGE {

@@ -1,4 +1,4 @@
-//! The thread that speaks gRPC: from the first call to a rank until the last stream is over.
+//! The gRPC thread, from the first call to a rank until the last stream has ended.
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
@@ -23,44 +23,44 @@ use super::socket::{Descriptors, Socket, Visit};
 use super::{CONNECTION_WINDOW, FRAME, LONGEST_HEADERS, LONGEST_MESSAGE, STREAM_WINDOW};
 use paceline_transport::error::{Result, RunError};
 
-/// Most calls of a rank at a time, while they begin.
+/// Most concurrent calls of a rank while connecting.
 const CALLS: usize = 16;
-/// Connections that have not shown a token yet. When one more comes, the oldest gives way.
+/// Connections that have not shown a token yet. Beyond this, the oldest is closed.
 const STRANGERS: usize = 64;
-/// For so long it is kept even so: some round trips.
+/// Even so, a connection is kept at least this long: a few round trips.
 const KEPT: Duration = Duration::from_millis(150);
-/// After the job, for what is still on its way.
+/// After the job, grace period for data in flight.
 const LINGER: Duration = Duration::from_secs(5);
-/// Calls on a connection: two, and one more is told that it is too many.
+/// Calls per connection: two, and one more so that it can be refused with a message.
 const STREAMS: u32 = 3;
 
 /// How to connect to the other ranks.
 pub struct ConnectOptions {
     /// This process's rank.
     pub rank: u32,
-    /// Ranks that train: behind them come those that help, whom they call.
+    /// Ranks that train; the servers and the switch that they call come after them.
     pub workers: u32,
-    /// What each rank offers. Of this one, the listener's own one counts.
+    /// The address of each rank. For this rank, the listener's own is used.
     pub offers: Vec<Offer>,
-    /// Of the job's tokens ([`grpc_key`](paceline_rendezvous::grpc_key)).
+    /// Key of the job's tokens ([`grpc_key`](paceline_rendezvous::grpc_key)).
     pub key: [u8; 32],
-    /// Tensors go over gRPC, too, not only control.
+    /// Tensors also go over gRPC, not only control messages.
     pub tensors: bool,
-    /// When ranks that have not come are missing.
+    /// Deadline after which ranks that have not connected count as missing.
     pub deadline: Instant,
 }
 
-/// All ranks, connected.
+/// Connections to all ranks.
 pub struct Connected {
-    /// By rank; none to itself, and none if tensors go elsewhere.
+    /// By rank; `None` for itself, or if tensors use another transport.
     pub channels: Vec<Option<GrpcChannel>>,
-    /// By rank: the monitor's socket to it; messages with their length before them, 32 bits, little endian.
+    /// By rank: the failure detector's socket to it. Messages are prefixed with their length, 32 bits, little-endian.
     pub controls: Vec<Option<UnixStream>>,
-    /// The thread.
+    /// The gRPC thread.
     pub thread: Thread,
 }
 
-/// The thread. It ends when all streams are over: when channels and controls have been dropped, here or there.
+/// The gRPC thread. It stops when all streams have ended, after channels and controls were dropped at either end.
 pub struct Thread {
     closing: Option<oneshot::Sender<()>>,
     handle: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Waits until all that was sent has been received, for 5 s at the longest. Channels and controls are dropped before.
+    /// Waits until everything sent has been received, for at most 5 s. Drop channels and controls first.
     pub fn close(mut self) {
         if let Some(closing) = self.closing.take() {
             let _ = closing.send(());
@@ -78,7 +78,7 @@ impl Thread {
         }
     }
 
-    /// Descriptors of connections, in a child after `fork`.
+    /// Descriptors of connections, for a child after `fork`.
     #[must_use]
     pub fn descriptors(&self) -> Vec<i32> {
         self.descriptors.after_fork()
@@ -92,11 +92,12 @@ fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
 /// Connects this rank to all others, each of which does the same.
 ///
 /// # Errors
-/// Ranks that were not reached or did not call until the deadline, or that know another secret; the message names them.
+/// Ranks that were not reached or did not call by the deadline, or that know another secret; the message names them.
 pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connected> {
     let (events, received) = unbounded_channel();
     let ConnectOptions { rank, workers, mut offers, key, tensors, deadline } = options;
-    // Not as it came back from where all were told: tokens must prove what this rank has, whoever changed what is told.
+    // This rank's own address, not the one that came back from the exchange: tokens must prove what this rank offers
+    // even if somebody altered the exchange.
     offers[rank as usize] = listener.offer().clone();
     let meeting = Meeting::new(rank, workers, offers, key, events);
     let (mut places, mut wanted) = (Places::default(), Vec::new());
@@ -146,7 +147,7 @@ struct Work {
     received: UnboundedReceiver<Event>,
     descriptors: Descriptors,
     deadline: Instant,
-    /// To each peer.
+    /// The queues of each peer.
     streams: u32,
 }
 
@@ -185,7 +186,7 @@ impl Work {
         }
     }
 
-    /// Until all ranks have been met; then nothing listens any more.
+    /// Connects until all ranks have been met; then the listener is closed.
     async fn meet(&mut self, listener: GrpcListener, places: Places, wanted: Vec<Wanted>) -> Result<()> {
         let began = Instant::now();
         let hosts = !places.controls.is_empty();
@@ -236,7 +237,7 @@ impl Work {
     }
 }
 
-/// Serves those who call; ends only if it cannot.
+/// Serves callers; returns only on an error.
 async fn serve(
     listener: TcpListener,
     tls: Option<ServerTlsConfig>,
@@ -262,7 +263,7 @@ async fn serve(
             let (stream, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(_) => {
-                    // Too many open files, perhaps; others who call are closed at their time limit.
+                    // Possibly too many open files; connections still waiting are closed at their time limit.
                     sleep(Duration::from_millis(10)).await;
                     continue;
                 }
@@ -273,7 +274,7 @@ async fn serve(
                 tokio::time::sleep_until(since + KEPT).await;
                 oldest.send_away();
             }
-            // One that is reset already cannot be set up: as good as not come.
+            // A connection that was already reset cannot be set up; ignore it.
             let Ok((socket, visit)) = Socket::of_visitor(stream, address, descriptors) else { continue };
             strangers.push((tokio::time::Instant::now(), visit));
             if visitors.send(Ok::<_, std::io::Error>(socket)).await.is_err() {

@@ -1,27 +1,27 @@
-//! How the two ends of a call prove that they know the job's secret, without sending it: each shows a code (HMAC-SHA256,
-//! RFC 2104) of what both know of the call.
+//! How the two ends of a call prove that they know the job's secret without sending it: each shows a code (HMAC-SHA256,
+//! RFC 2104) over what both know about the call.
 //!
-//! Random numbers of both ends are in it, so that what was heard in another run, or in another call, is worth nothing; so is
-//! the certificate, so that nobody who stands between the two with a certificate of his own can pass on what he hears.
+//! The code covers random numbers of both ends, so a code from another run or another call is useless. It also covers
+//! the certificate, so a man in the middle with a certificate of his own cannot forward codes.
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
 use super::listener::Offer;
 
-/// Bytes of a code.
+/// Length of a code in bytes.
 const CODE: usize = 32;
 const SCHEME: &str = "Bearer ";
 
-/// Which stream a call is for.
+/// Purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKind {
-    /// The monitor's messages.
+    /// Messages of the failure detector.
     Control = 0,
     /// Fragments.
     Tensors = 1,
 }
 
-/// Which end shows a code: what one shows cannot be sent back to it.
+/// Which end shows a code: a code cannot be reflected to its sender.
 #[derive(Clone, Copy)]
 enum End {
     Caller = 0,
@@ -34,7 +34,7 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// `key` is that of the job; of each end its number and what it offers.
+    /// `key` is the job's. For each end: its rank and what it offers.
     pub fn new(key: &[u8; 32], kind: StreamKind, caller: (u32, &Offer), host: (u32, &Offer)) -> Contract {
         let mut mac: Hmac<Sha256> = Mac::new_from_slice(key).expect("HMAC takes keys of any length");
         mac.update(&[kind as u8]);
@@ -50,7 +50,7 @@ impl Contract {
         self.mac.clone().chain_update([end as u8])
     }
 
-    /// The value of `authorization` by which the caller proves itself.
+    /// The value of `authorization`, which authenticates the caller.
     pub fn authorization(&self) -> String {
         SCHEME.to_owned() + &hex(&self.code(End::Caller).finalize().into_bytes())
     }
@@ -60,7 +60,7 @@ impl Contract {
         value.strip_prefix(SCHEME.as_bytes()).is_some_and(|code| self.shows(End::Caller, code))
     }
 
-    /// By which the host proves itself.
+    /// Authenticates the host.
     pub fn proof(&self) -> String {
         hex(&self.code(End::Host).finalize().into_bytes())
     }

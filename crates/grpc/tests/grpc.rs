@@ -1,4 +1,4 @@
-//! The channel over gRPC, and those who call without being a rank, or are one and send invalid fragments.
+//! The gRPC channel, callers that are not ranks, and ranks that send invalid fragments.
 mod calling;
 #[path = "grpc/channels.rs"]
 mod channels;

@@ -1,5 +1,6 @@
-//! One clock for all ranks: the first rank's. A rank of its host has the same one; another asks it for the time, several
-//! times, and believes the answer that was quickest (D. Mills, RFC 5905, section 10: the clock filter).
+//! Aligns the clocks of all ranks with the first rank's. Ranks on its host already share that clock. The others ask it
+//! for the time several times and use the answer with the shortest round trip (D. Mills, RFC 5905, section 10: the
+//! clock filter).
 #![allow(unsafe_code, reason = "numbers on the stack are handed to operations that are waited for")]
 use crate::communicator::{CollectiveRequest, Communicator};
 use paceline_engine::Submission;
@@ -9,13 +10,13 @@ use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
 
 const ASKED: usize = 16;
-/// Tag of these messages; other sends and receives between the same ranks have ended or not begun.
+/// Tag of these messages. No other send or receive between the same ranks is in flight meanwhile.
 const TAG: u32 = u32::MAX;
 
-/// All ranks call this together.
+/// Collective over all ranks.
 ///
 /// # Errors
-/// Ranks that do not answer.
+/// A rank does not answer.
 pub(crate) fn align(world: &Communicator) -> Result<()> {
     let shared = &world.shared;
     let away = |&rank: &u32| shared.hosts[rank as usize] != shared.hosts[0];
@@ -59,7 +60,7 @@ fn one(world: &Communicator, request: &CollectiveRequest<'_>, numbers: &mut [u64
     let arrives = request.collective == Collective::SendRecv && !request.sends;
     let (inputs, outputs): (&[_], &[_]) = if arrives { (&[], &memory) } else { (&memory, &[]) };
     let request = CollectiveRequest { inputs, outputs, ..*request };
-    // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.
+    // SAFETY: borrowed exclusively until the wait below returns, and it returns only after the operation has completed.
     let handle = unsafe { world.submit(&request, None, Submission::default())? };
     world.wait(&handle, None).map(drop)
 }

@@ -1,19 +1,20 @@
-//! Operations on named tensors, which ranks ask for in any order: the driver of `paceline-coordinator`.
+//! Operations on named tensors, which ranks may submit in any order: the driver of `paceline-coordinator`.
 //!
-//! A coordinator has two communicators: one for what ranks tell each other, one for the tensors. Whoever waits for an
-//! operation drives the coordinator itself, so that a small one costs no change of threads; a thread of its own answers
-//! when other ranks have something new, and sleeps otherwise. Another rank's cycle is announced by its monitor.
+//! A coordinator has two communicators, one for coordination messages and one for tensors. The thread that waits for an
+//! operation drives the coordinator itself, so that a small operation costs no thread switch. A thread of the
+//! coordinator's own answers when other ranks have something new, and sleeps otherwise. Another rank's cycle is
+//! announced by the failure detector's connection.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `named` | an operation on a named tensor, and how one waits for it |
-//! | `thread` | what has come, and the thread that looks at it if nobody else does |
-//! | `machine` | the policy, and what is done for its actions |
-//! | `exchange` | what its actions mean between ranks |
-//! | `begin` | from tensors that were agreed on to an operation of the runtime |
-//! | `planned`, `steps` | the policy `graph`: tensors that are planned, and not agreed on |
-//! | `status_words` | words that travel with planned tensors: what was not as planned |
-//! | `output` | memory for results whose size is known late |
+//! | `named` | an operation on a named tensor, and how to wait for it |
+//! | `thread` | the inbox of new events, and the thread that handles them if no caller does |
+//! | `machine` | the policy, and how its actions are carried out |
+//! | `exchange` | how its actions are carried out between ranks |
+//! | `begin` | turns agreed tensors into an operation of the runtime |
+//! | `planned`, `steps` | the policy `graph`: tensors that follow a plan and need no negotiation |
+//! | `status_words` | words that travel with planned tensors and report deviations from the plan |
+//! | `output` | memory for results whose size is not known in advance |
 mod begin;
 mod exchange;
 mod machine;
@@ -43,21 +44,21 @@ use paceline_transport::error::{Result, RunError};
 use steps::Planner;
 use thread::{Arrival, CoordinatorShared, When};
 
-/// Where no limit is set.
+/// Stands for no time limit.
 const FOREVER: Duration = Duration::from_secs(30 * 86_400);
-/// From so many names on those that are in use no more are forgotten.
+/// Above this many names, those that are not in use are forgotten.
 const MANY_NAMES: usize = 1 << 16;
 
-/// Agrees with the other ranks of a group on what is ready.
+/// Agrees with the other ranks of a group on which tensors are ready.
 pub struct Coordinator {
     shared: Arc<CoordinatorShared>,
     data: Arc<Communicator>,
     control: Arc<Communicator>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Under the policy `graph`.
+    /// `Some` under the policy `graph`.
     planner: Option<Arc<Planner>>,
     counts: Arc<Counts>,
-    /// By name what was asked for last, while it may be in flight.
+    /// The last operation submitted under each name, while it may be in flight.
     flying: Mutex<HashMap<String, Weak<Named>>>,
 }
 
@@ -66,22 +67,22 @@ pub struct Coordinator {
 pub struct CoordinatorOptions {
     /// Its policy.
     pub kind: PolicyKind,
-    /// Of what is negotiated.
+    /// Limits of negotiated buckets.
     pub settings: Settings,
-    /// Of planned buckets.
+    /// Limits of planned buckets.
     pub limits: Limits,
-    /// Where its thread and the progress thread run.
+    /// Core of its thread and of the progress thread.
     pub core: Option<usize>,
-    /// The parameter server of tensors by name; others are placed in turn.
+    /// The parameter server of tensors, by name; others are assigned in turn.
     pub placement: BTreeMap<String, u32>,
 }
 
 impl Job {
-    /// A coordinator of these ranks, in this order. Each of them calls this with the same name and options, and waits for the
-    /// others.
+    /// Creates a coordinator for these ranks, in this order. Collective: each of them calls this with the same name and
+    /// options, and waits for the others.
     ///
     /// # Errors
-    /// As for [`Job::group`]; a core that is not there.
+    /// As for [`Job::group`]; a core that does not exist.
     pub fn coordinator(&self, ranks: &[u32], name: &str, options: CoordinatorOptions) -> Result<Coordinator> {
         let CoordinatorOptions { kind, settings, limits, core, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
@@ -126,39 +127,39 @@ impl Job {
 }
 
 impl Coordinator {
-    /// This process's place in the group.
+    /// This process's rank in the group.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.data.rank()
     }
 
-    /// Ranks.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.data.size()
     }
 
-    /// Ranks of the job, in order.
+    /// Global ranks of the members, in order.
     #[must_use]
     pub fn ranks(&self) -> &[u32] {
         self.data.ranks()
     }
 
-    /// Asks for operations, which begin together or not at all. `waits`: the caller waits for them at once.
+    /// Submits operations, which begin together or not at all. `waits`: the caller will wait for them immediately.
     ///
     /// # Errors
-    /// The coordinator has failed or was closed, or an operation was asked for before.
+    /// The coordinator has failed or was closed, or an operation was submitted before.
     ///
     /// # Safety
-    /// The memory of the operations is valid, and nobody else touches it until they are over (or what was to be kept has
-    /// been handed back).
+    /// The memory of the operations stays valid, and nothing else accesses it, until they have completed (or `keep` has
+    /// been returned).
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
         let operations = self.asks(operations)?;
         self.post(&operations, waits)
     }
 
-    /// Those that can be asked for; of the others a name is in flight, and they fail.
+    /// The operations that can be submitted. The others fail because their name is already in flight.
     fn asks(&self, operations: &[Arc<Named>]) -> Result<Vec<Arc<Named>>> {
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
@@ -197,7 +198,7 @@ impl Coordinator {
         self.shared.closed().map_or(Ok(()), Err)
     }
 
-    /// From now on this rank takes part with zeros, until all have joined: then the operation that is given is over.
+    /// From now on this rank contributes zeros, until all ranks have joined; then the given operation completes.
     ///
     /// # Errors
     /// The coordinator has failed or was closed.
@@ -237,7 +238,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the thread; what is in flight fails.
+    /// Stops the thread; operations in flight fail.
     pub fn close(&self) {
         let error = RunError::Failed(
             "the coordinator was closed by hvd.shutdown() or with its process set; create optimizers and process sets again \

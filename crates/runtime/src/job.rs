@@ -1,4 +1,4 @@
-//! What a process does in a job: its engine, and the communicators made over it.
+//! A process's membership in a job: its engine, and the communicators built on it.
 use paceline_engine::settings::Settings;
 use paceline_engine::{Engine, Exchange};
 use paceline_transport::error::Result;
@@ -7,28 +7,28 @@ use crate::clock_sync;
 use crate::communicator::Communicator;
 use crate::tuning::{Tuned, tune};
 
-/// A process's part of a job; closed when dropped.
+/// A process's membership in a job; closed when dropped.
 pub struct Job {
     pub(crate) engine: Engine,
     tuned: Tuned,
 }
 
 impl Job {
-    /// Meets the other ranks, connects to all of them and starts the threads.
+    /// Finds the other ranks, connects to all of them and starts the threads.
     ///
     /// # Errors
-    /// A setting that cannot be, or ranks that do not come; the message names them.
+    /// An invalid setting, or ranks that do not show up; the message names them.
     pub fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Job> {
         Ok(Job { engine: Engine::start(rank, size, settings, exchange)?, tuned: Tuned::default() })
     }
 
-    /// The engine: threads, failures, closing.
+    /// The engine, which owns the threads and handles failures and closing.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The communicator of all ranks that train. All of them call this together: what is fastest is measured.
+    /// The communicator of all training ranks. Collective: it tunes the algorithms.
     ///
     /// # Errors
     /// The engine is closed.
@@ -38,11 +38,11 @@ impl Job {
         Ok(world)
     }
 
-    /// A communicator of these ranks, in this order. Each of them calls this with the same name, and waits for the
-    /// others.
+    /// A communicator of these ranks, in this order. Collective: each of them calls this with the same name, and waits
+    /// for the others.
     ///
     /// # Errors
-    /// Ranks that do not exist or come twice, or without this one; a name that is taken.
+    /// Ranks that do not exist, appear twice or do not include this one; a name that is taken.
     pub fn group(&self, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
         let communicator = Communicator::new(&self.engine.shared, ranks, name)?;
         tune(&communicator, &self.tuned)?;

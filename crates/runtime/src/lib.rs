@@ -2,17 +2,17 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`job`] | a process's part of a job: the groups made over an engine |
+//! | [`job`] | a process's membership in a job: the groups built on an engine |
 //! | [`communicator`] | a group of ranks and the operations between them |
-//! | [`selection`] | which strategy an all-reduce takes |
-//! | `tuning` | what is fastest for each size, measured |
+//! | [`selection`] | which algorithm an all-reduce uses |
+//! | `tuning` | measures which algorithm is fastest for each size |
 //! | `clock_sync` | one clock for the timelines of all ranks |
-//! | [`server`] | a process that is a parameter server and nothing else |
-//! | [`coordination`] | operations on named tensors, which ranks ask for in any order |
-//! | `digest` | what ranks compare |
+//! | [`server`] | a process that is only a parameter server |
+//! | [`coordination`] | operations on named tensors, which ranks may submit in any order |
+//! | `digest` | digests for values that ranks compare |
 //!
-//! Below, each importing only what stands left of it: `kernels`, `transport`, {`rendezvous`, `mpi`}, {`executor`, `grpc`},
-//! `engine`.
+//! Crates below, each importing only those to its left: `kernels`, `transport`, {`rendezvous`, `mpi`}, {`executor`,
+//! `grpc`}, `engine`.
 mod clock_sync;
 pub mod communicator;
 pub mod coordination;

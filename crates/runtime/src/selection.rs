@@ -1,4 +1,4 @@
-//! Which strategy an all-reduce takes: the one that was named, else one for each size.
+//! Selects the algorithm of an all-reduce: the strategy that the user named, otherwise one by message size.
 use std::net::SocketAddrV4;
 use std::sync::{Arc, OnceLock};
 
@@ -10,26 +10,26 @@ use crate::digest::digest;
 use paceline_engine::settings::Settings;
 use paceline_transport::error::{Result, RunError};
 
-/// A strategy and how it cuts, in bytes.
+/// A strategy, and its piece size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// As users type it.
+    /// Its name, as users type it.
     pub strategy: String,
-    /// None: the strategy's own.
+    /// `None`: the strategy's default.
     pub cut: Option<ChunkBytes>,
     pub(crate) inside: Inside,
     pub(crate) placement: Placement,
     pub(crate) distribution: Distribution,
-    /// Whether large pieces are sent without a copy. Ranks need not agree on it.
+    /// Whether large pieces are sent zero-copy. May differ between ranks.
     pub zero_copy: bool,
-    /// How the strategy's multicasts go out, if it has any.
+    /// How the strategy's multicasts are sent, if it has any.
     pub(crate) multicast: Option<Copied>,
 }
 
-/// By whom a message to many is copied.
+/// Where a multicast is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied {
-    /// By the network.
+    /// In the network.
     Network(SocketAddrV4),
     /// By the sender.
     Sender,
@@ -48,10 +48,10 @@ impl Algorithm {
         }
     }
 
-    /// The strategy of this name, cut as the job's settings say.
+    /// The strategy with this name, with the piece size of the job's settings.
     ///
     /// # Errors
-    /// An unknown name, or one of a library that is not here.
+    /// An unknown name, or the strategy of a library that is not available.
     pub fn named(name: &str, settings: &Settings) -> Result<Algorithm> {
         let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
@@ -74,21 +74,21 @@ impl Algorithm {
     }
 
     fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
-        // A piece has at least an element.
+        // A piece has at least one element.
         let chunk = self.cut.map(|cut| cut.in_elements(element).unwrap_or(Chunk::Elements(1)));
         let (inside, placement, distribution) = (self.inside, self.placement.clone(), self.distribution);
         let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
         build(&self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
     }
 
-    /// What ranks compare.
+    /// The digest that ranks compare.
     fn digest(&self) -> u32 {
         let Algorithm { strategy, cut, inside, placement, distribution, .. } = self;
         let text = format!("{strategy} {cut:?} {inside:?} {placement:?} {distribution:?}");
         digest(text.bytes())
     }
 
-    /// Whether parameter servers add up.
+    /// Whether parameter servers do the summation.
     pub(crate) fn has_servers(&self) -> bool {
         look_up(&self.strategy).is_ok_and(|entry| entry.uses(Knob::Servers))
     }
@@ -119,10 +119,10 @@ pub(crate) fn is_offloaded(name: &str) -> bool {
     look_up(name).is_ok_and(|entry| entry.uses(Knob::Rates))
 }
 
-/// An algorithm and the schedules built from it, by the size of an element: 1, 2, 4, 8 bytes.
+/// An algorithm and the schedules built from it, by element size: 1, 2, 4 and 8 bytes.
 pub(crate) struct BuiltAlgorithm {
     pub algorithm: Algorithm,
-    /// What ranks compare.
+    /// The digest that ranks compare.
     pub digest: u32,
     schedules: [OnceLock<Arc<dyn Schedule>>; 4],
 }
@@ -134,7 +134,7 @@ impl BuiltAlgorithm {
         Ok(Arc::new(BuiltAlgorithm { digest: algorithm.digest(), algorithm, schedules: Default::default() }))
     }
 
-    /// The schedule for elements of so many bytes.
+    /// The schedule for elements of this many bytes.
     pub fn schedule(&self, topology: &Topology, element: usize) -> Result<Arc<dyn Schedule>> {
         let cell = &self.schedules[element.trailing_zeros() as usize];
         if let Some(schedule) = cell.get() {
@@ -145,7 +145,7 @@ impl BuiltAlgorithm {
     }
 }
 
-/// An algorithm for each size: up to so many bytes, in rising order; the last has no bound.
+/// An algorithm per size: each applies up to a number of bytes, in ascending order; the last has no bound.
 pub(crate) type Table = Vec<(u64, Arc<BuiltAlgorithm>)>;
 
 /// Which algorithm an all-reduce of each size uses.
@@ -159,7 +159,7 @@ pub struct AlgorithmSelection {
 pub(crate) const KIB: u64 = 1 << 10;
 
 impl AlgorithmSelection {
-    /// Before anything was measured: recursive doubling while latency counts, then pieces that stay in the cache.
+    /// Before tuning: recursive doubling while latency dominates, then pieces that fit in the cache.
     pub(crate) fn new(settings: &Settings, topology: &Topology) -> Result<AlgorithmSelection> {
         if let Some(name) = &settings.strategy {
             let algorithm = Algorithm::named(name, settings)?;
@@ -191,7 +191,7 @@ impl AlgorithmSelection {
         self.table[index.min(self.table.len() - 1)].1.clone()
     }
 
-    /// Whether operations without an algorithm send large pieces without a copy.
+    /// Whether operations without an algorithm send large pieces zero-copy.
     pub(crate) fn zero_copy(&self) -> bool {
         self.table.last().is_none_or(|(_, built)| built.algorithm.zero_copy)
     }

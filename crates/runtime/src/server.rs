@@ -1,7 +1,7 @@
-//! A process that is a parameter server and nothing else: it takes part in what the workers begin.
+//! A process that is only a parameter server: it takes part in the all-reduces that the workers begin.
 //!
-//! The first worker of a group tells the servers of each all-reduce that they add up. What arrives before the order waits,
-//! as fragments do that come before their operation.
+//! The first worker of a group announces to the servers each all-reduce that they sum. Fragments that arrive before the
+//! announcement wait in the unexpected-message queue.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use crate::job::Job;
 pub struct Groups(HashMap<(String, Vec<u32>), Arc<Communicator>>);
 
 impl Job {
-    /// Serves for a while; whether the workers have all left.
+    /// Serves for a while. Returns whether all workers have left.
     ///
     /// # Errors
-    /// This process is no server, or was told what makes no sense. What fails because of a worker is told by the workers.
+    /// This process is not a server, or it received an invalid order. Failures caused by a worker are reported by the
+    /// workers.
     pub fn serve(&self, groups: &mut Groups, timeout: Duration) -> Result<bool> {
         let shared = &self.engine.shared;
         if shared.rank < shared.workers() {
@@ -35,7 +36,7 @@ impl Job {
                 let group = Communicator::served(shared, &order.workers, &order.group)?;
                 groups.0.insert(key.clone(), Arc::new(group));
             }
-            // A group that has failed has told all its ranks so.
+            // A group that has failed has notified all its ranks.
             let _ = groups.0[&key].serve(&order);
         }
         Ok(false)

@@ -1,4 +1,4 @@
-//! What is fastest for each size of message, measured when a communicator is made.
+//! Tunes the algorithm for each message size, by measurement when a communicator is created.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::communicator::{CollectiveRequest, Communicator};
 use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, KIB};
 
-/// A size, the size up to which its winner is taken, and what is tried.
+/// A measured size, the size up to which its winner is used, and the candidates.
 type Trial = (u64, u64, Vec<Algorithm>);
 
 /// Sizes at which candidates are measured.
@@ -29,7 +29,7 @@ fn trials(ranks: u32, zero_copy: bool) -> [Trial; TRIALS] {
     let mut large = vec![copied(halving(parts(64))), copied(halving(parts(128))), copied(ring(parts(64)))];
     let mut huge = vec![copied(halving(parts(128))), copied(ring(parts(128)))];
     if ranks == 2 {
-        // Whole vectors are exchanged: of two ranks that moves no more than halves do.
+        // Whole vectors are exchanged, which between two ranks moves no more data than halves.
         large.push(copied(doubling(parts(64))));
     }
     if zero_copy {
@@ -47,12 +47,11 @@ fn trials(ranks: u32, zero_copy: bool) -> [Trial; TRIALS] {
     ]
 }
 
-/// Which candidates were fastest in communicators of a shape.
+/// The fastest candidates in earlier communicators of the same shape.
 #[derive(Default)]
 pub(crate) struct Tuned(Mutex<Vec<(Topology, [usize; TRIALS])>>);
 
-/// Measures the candidates for each size and has the communicator take what was fastest, unless a strategy was named. All
-/// of its ranks call this together.
+/// Measures the candidates for each size and selects the fastest, unless the user named a strategy. Collective.
 pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
     if world.selection().lock().settled || world.size() == 1 {
         return Ok(());
@@ -60,8 +59,8 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
     let simple = BuiltAlgorithm::new(Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole)), world.topology())?;
     let use_only = |built: &Arc<BuiltAlgorithm>| world.selection().lock().table = vec![(u64::MAX, built.clone())];
     use_only(&simple);
-    // Ranks agree on whether any two can send without a copy. The first rank decides whether such a group has been measured
-    // before, because ranks that did so in different groups have different results.
+    // Ranks agree on whether any two of them can send zero-copy. The first rank decides whether such a group has been
+    // measured before, because ranks that were in different groups then have different results.
     let mut told = [if world.rank() == 0 { -1.0 } else { -2.0 }; TRIALS + 1];
     told[TRIALS] = f32::from(u8::from(world.ranks().iter().any(|&rank| world.shared.zero_copy[rank as usize])));
     if world.rank() == 0
@@ -85,7 +84,8 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
         if *winner >= algorithms.len() {
             memory.resize((bytes / 4) as usize, 0f32);
             let times = measure(world, &mut memory, &algorithms, use_only)?;
-            // Zero-copy sends gain more in larger buffers and in huge pages, so they win a near tie.
+            // Zero-copy sends gain more with larger buffers and huge pages than this measurement shows, so they win a
+            // near tie.
             let cost = |index: &usize| {
                 times[*index] * if algorithms[*index].algorithm.zero_copy { ZERO_COPY_BONUS } else { 1.0 }
             };
@@ -100,17 +100,18 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
     Ok(())
 }
 
-/// A candidate is measured for so long, in so many turns: what disturbs the machine for a moment disturbs one of them.
+/// Measuring time per candidate, spread over several rounds so that a brief disturbance of the machine affects only
+/// one.
 const LONG_ENOUGH_S: f32 = 0.010;
 const TURNS: usize = 5;
-/// What takes longer than this has its first time: the network is slow, and so would be the start.
+/// A candidate slower than this is measured only once: on a slow network, tuning would delay the start.
 const SLOW_S: f32 = 0.02;
 /// Factor on the time of an algorithm with zero-copy sends.
 const ZERO_COPY_BONUS: f32 = 0.9;
-/// What took so many times as long as the fastest at first is not tried again.
+/// Candidates that first took this many times as long as the fastest are dropped.
 const HOPELESS: f32 = 3.0;
 
-/// The time of each algorithm on the slowest rank: the median of the turns' medians. All ranks see the same figures.
+/// The time of each algorithm on the slowest rank: the median of the rounds' medians. All ranks get the same figures.
 fn measure(
     world: &Communicator,
     memory: &mut [f32],
@@ -122,7 +123,7 @@ fn measure(
         all_reduce(world, memory, ReduceOp::Sum).map(|()| begin.elapsed().as_secs_f32())
     };
     let agree = |times: &mut [f32]| {
-        // The same for all, whatever the algorithm.
+        // The input does not depend on the algorithm.
         use_only(&algorithms[0]);
         all_reduce(world, times, ReduceOp::Max)
     };
@@ -170,7 +171,7 @@ fn all_reduce(world: &Communicator, memory: &mut [f32], op: ReduceOp) -> Result<
         inputs: &inputs,
         ..CollectiveRequest::default()
     };
-    // SAFETY: exclusively borrowed until the wait below ends, which it does not before the operation is over.
+    // SAFETY: borrowed exclusively until the wait below returns, and it returns only after the operation has completed.
     let handle = unsafe { world.submit(&request, None, Submission::default())? };
     world.wait(&handle, None).map(drop)
 }

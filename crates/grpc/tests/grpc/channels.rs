@@ -1,4 +1,4 @@
-//! Two ranks: order, back pressure, waking, ends.
+//! Two ranks: order, back pressure, wake-ups, ends of streams.
 use std::time::{Duration, Instant};
 
 use paceline_grpc::{Connected, GrpcChannel};
@@ -16,7 +16,7 @@ pub fn header(seq: u32) -> FragmentHeader {
     FragmentHeader { group: 1, seq, lane: 2, slot: 3, from: 0, to: 1, bytes: 0, offset: 5, signature }
 }
 
-/// A fragment whose bytes tell its number.
+/// A fragment whose bytes encode its number.
 fn payload(seq: u32, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(seq) as u8).collect()
 }
@@ -54,7 +54,7 @@ pub fn end(channel: &mut GrpcChannel) -> String {
     }
 }
 
-/// Sends until nothing has been taken for a while; how many were.
+/// Sends until the receiver has accepted nothing for a while; returns how many were accepted.
 fn fill(channel: &mut GrpcChannel, bytes: usize) -> u32 {
     let (mut seq, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(500) {
@@ -81,7 +81,7 @@ fn a_rank_that_takes_nothing_stops_its_peer_and_loses_nothing() {
         let (_ranks, mut a, mut b) = pair(encrypted);
         let bytes = a.fragment();
         let sent = fill(&mut a, bytes);
-        // Both queues (1 MiB each), what HTTP/2 grants (2 MiB) and holds (1 MiB), what is between.
+        // Both queues (1 MiB each), HTTP/2's window (2 MiB) and buffers (1 MiB), and what lies between.
         let held = sent as usize * bytes;
         assert!((1 << 20..8 << 20).contains(&held), "{held} bytes are under way");
         for seq in 0..sent {
@@ -153,7 +153,7 @@ fn what_was_sent_before_the_end_arrives() {
 fn workers_call_servers() {
     use std::io::{Read, Write};
 
-    // Ranks 0 and 1 work, 2 and 3 serve. All pairs are connected, both ways and for both purposes.
+    // Ranks 0 and 1 work, 2 and 3 serve. All pairs are connected, in both directions and for both purposes.
     let mut ranks = calling(4, 2, true);
     for a in 0..4 {
         for b in (0..4).filter(|&b| b != a) {

@@ -1,4 +1,4 @@
-//! A rank that knows the secret, and sends an invalid fragment: its stream ends with the reason, and nothing else does.
+//! A rank that knows the secret and sends an invalid fragment: only its stream ends, and the error gives the reason.
 use std::io::Read;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use crate::channels::{LIMIT, end};
 
 pub const KEY: [u8; 32] = [9; 32];
 
-/// Rank 0 of two, waiting for rank 1; what both offer, and the listener of rank 1.
+/// Rank 0 of two, waiting for rank 1; the addresses of both, and the listener of rank 1.
 pub fn host(seconds: u64) -> (JoinHandle<Result<Connected>>, Vec<Offer>, GrpcListener) {
     let listeners = [GrpcListener::open("127.0.0.1", None).unwrap(), GrpcListener::open("127.0.0.1", None).unwrap()];
     let offers: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();
@@ -31,7 +31,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(LIMIT, future).await.expect("it hangs") })
 }
 
-/// An HTTP/2 connection of somebody who writes his own requests.
+/// An HTTP/2 connection with handwritten requests.
 pub async fn dial(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -66,7 +66,7 @@ fn whole(message: &[u8]) -> Bytes {
     framed(0, message.len() as u32, message)
 }
 
-/// What rank 0 says of rank 1, which has sent this. The control stream stays as it is.
+/// Rank 0's error about rank 1 after it sent this. The control stream is not affected.
 fn said_of(message: Bytes, and_ends: bool) -> String {
     let (host, offers, _door) = host(20);
     block_on(async {
@@ -96,7 +96,7 @@ fn said_of(message: Bytes, and_ends: bool) -> String {
 fn what_is_no_message_is_named() {
     assert!(said_of(whole(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), false).contains("failed to decode"));
     assert!(said_of(framed(1, 4, b"zip!"), false).contains("ompress"));
-    // The header of a message that never comes.
+    // The header of a message that never arrives.
     assert!(said_of(framed(0, 1000, b"short"), true).contains("Unexpected EOF"));
 }
 

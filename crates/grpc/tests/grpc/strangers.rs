@@ -1,4 +1,5 @@
-//! Who does not know the secret: is refused before anything is read, is soon gone, and keeps no rank from coming.
+//! Callers that do not know the secret are refused before anything is read, are soon disconnected, and keep no rank
+//! out.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ fn options(rank: u32, offers: &[Offer], key: [u8; 32], seconds: u64) -> ConnectO
     ConnectOptions { rank, workers: 2, offers: offers.to_vec(), key, tensors: true, deadline }
 }
 
-/// Rank 1 as it should be.
+/// A correct rank 1.
 fn joins(listener: GrpcListener, offers: &[Offer]) -> grpc::Connected {
     grpc::connect(listener, options(1, offers, KEY, 20)).unwrap()
 }
@@ -27,7 +28,7 @@ fn failure(result: Result<grpc::Connected, RunError>) -> String {
     }
 }
 
-/// Status and message of a call with these headers, of which a part was sent without waiting.
+/// Status and message of a call with these headers, part of which was sent without waiting.
 fn status(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (String, String) {
     block_on(async {
         let mut client = dial(address).await;
@@ -65,12 +66,12 @@ fn without_the_token_nobody_is_let_in() {
     assert_eq!(status(address, "Shutdown", &of("1", "Bearer 00")).0, "12");
     let connected = joins(listener, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
-    // All have come: nothing listens any more.
+    // All ranks have connected, so the listener is closed.
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     drop(connected);
 }
 
-/// Reads until the other end closes; how long that took.
+/// Reads until the other end closes; returns how long that took.
 fn closed(mut stream: TcpStream, since: Instant) -> Duration {
     stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
     let mut buffer = [0; 4096];
@@ -94,7 +95,7 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
         b"GET /metrics HTTP/1.1\r\nHost: rank0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         preface,
-        // Frames of lengths that nobody may send, of headers that are none, cut off.
+        // Frames with illegal lengths, invalid headers, and truncated frames.
         &frame([0xff, 0xff, 0xff], 0),
         &frame([0, 0, 40], 1),
         &frame([0, 0, 90], 4),
@@ -105,14 +106,14 @@ fn who_says_nothing_or_nonsense_is_soon_gone_and_holds_up_nobody() {
         let _ = stream.write_all(said[at % said.len()]);
         held.push(stream);
     }
-    // Much, without a token: the last of it is not taken any more.
+    // A lot of data without a token: the last of it is no longer accepted.
     let mut much = TcpStream::connect(address).unwrap();
     much.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let _ = much.write_all(preface);
     let flood =
         (0..4000).try_for_each(|_| much.write_all(&[&[0, 16, 0, 0x10, 0, 0, 0, 0, 0], &[0; 4096][..]].concat()));
     assert!(flood.is_err(), "16 MB of a stranger were taken");
-    // The rank is there before the strangers have been given up.
+    // The rank connects before the strangers have been given up.
     let connected = joins(listener, &offers);
     assert!(host.join().unwrap().unwrap().channels[1].is_some());
     drop(connected);
@@ -149,8 +150,8 @@ fn only_the_certificate_that_was_told_is_believed() {
 
 #[test]
 fn who_changes_what_ranks_are_told_is_seen_by_the_token() {
-    // Somebody between the two tells rank 1 of random numbers, and of a lack of encryption, that suit him, and tells both
-    // of them the same: each goes by what it offers itself.
+    // A man in the middle tells rank 1 forged random numbers and that there is no encryption, and tells both the same:
+    // each end uses what it offers itself.
     for strips_tls in [false, true] {
         let listeners = [strips_tls, false].map(|tls| GrpcListener::open("127.0.0.1", Some(tls)).unwrap());
         let mut told: Vec<Offer> = listeners.iter().map(|listener| listener.offer().clone()).collect();

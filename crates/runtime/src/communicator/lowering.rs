@@ -10,15 +10,15 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 
-/// Bytes of a piece of what goes one way, where one rank copies in while the other copies out: a fragment of shared
-/// memory.
+/// Piece size where data flows one way, so that one rank copies in while the other copies out: a shared-memory
+/// fragment.
 const PASSED_BYTES: u64 = 64 << 10;
-/// Bytes of a piece of what goes both ways, where all ranks are busy anyway: large enough for zero-copy sends.
+/// Piece size where data flows both ways and all ranks are busy anyway: large enough for zero-copy sends.
 const EXCHANGED_BYTES: u64 = 256 << 10;
 
-/// An operation ready to begin.
+/// An operation that is ready to begin.
 pub(crate) struct Prepared {
-    /// `None`: an all-reduce, whose program is its strategy's.
+    /// `None` for an all-reduce, whose program comes from its strategy.
     pub program: Option<Box<dyn Program>>,
     pub space: Space,
     /// Elements that all ranks must agree on, or 0.
@@ -31,7 +31,7 @@ fn elements(memory: &[Memory]) -> u64 {
     memory.iter().map(|m| m.1).sum()
 }
 
-/// Where each rank's elements begin.
+/// The offset of each rank's elements.
 fn pieces(start: u64, counts: &[u64]) -> Vec<Piece> {
     let mut off = start;
     let piece = |&len: &u64| {
@@ -203,7 +203,7 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
 
 fn exchange(me: u32, size: u32, sends: Vec<Piece>, recvs: Vec<Piece>, chunk: u64) -> Option<Box<dyn Program>> {
     if size == 1 {
-        // There is no rank to exchange with: a barrier of one has no lanes.
+        // A single rank has nobody to exchange with, and a barrier of one has no lanes.
         return Some(Box::new(Barrier { size }));
     }
     Some(Box::new(Exchange { me, sends, recvs, chunk }))

@@ -1,4 +1,4 @@
-//! An operation as a caller asks for it.
+//! An operation as the caller requests it.
 use paceline_executor::InStep;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::header::Collective;
@@ -6,17 +6,17 @@ use paceline_transport::header::Collective;
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);
 
-/// An operation as the caller asks for it. Buffers are taken one after the other as if they were one.
+/// An operation as the caller requests it. Several buffers are treated as one, in order.
 pub struct CollectiveRequest<'a> {
     /// The collective.
     pub collective: Collective,
-    /// Of the elements.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// How they are combined.
+    /// How the elements are combined.
     pub op: ReduceOp,
-    /// What goes in; for all-reduce, broadcast and reduce also what comes out.
+    /// Input; for all-reduce, broadcast and reduce also the output.
     pub inputs: &'a [Memory],
-    /// What comes out.
+    /// Output.
     pub outputs: &'a [Memory],
     /// The root; for a send or receive, the other rank.
     pub root: u32,
@@ -34,17 +34,18 @@ pub struct CollectiveRequest<'a> {
     pub prescale: f64,
     /// Multiplies the result.
     pub postscale: f64,
-    /// For an all-reduce; `None`: the job's, or by size.
+    /// Strategy of an all-reduce; `None`: the job's, or the one tuned for the size.
     pub strategy: Option<&'a str>,
-    /// For an all-reduce by parameter servers: the number by which buckets are placed; `None`: they are counted.
+    /// For an all-reduce by parameter servers: the bucket's number, which decides its server; `None`: buckets are
+    /// counted.
     pub bucket: Option<u32>,
-    /// For an all-reduce by parameter servers: its place in a training step; `None`: it is a step of its own.
+    /// For an all-reduce by parameter servers: its position in a training step; `None`: it is a step of its own.
     pub step: Option<InStep>,
-    /// For an all-reduce by parameter servers: there is no gradient, so nothing is sent to them and they return zeros.
+    /// For an all-reduce by parameter servers: there is no gradient, so nothing is sent and the servers return zeros.
     pub pull_only: bool,
     /// The user's name of the tensors, for messages.
     pub label: &'a str,
-    /// The caller wants to be told by [`Engine::next_notice`](paceline_engine::Engine::next_notice).
+    /// The caller wants to be notified through [`Engine::next_notice`](paceline_engine::Engine::next_notice).
     pub notify: Option<u64>,
 }
 

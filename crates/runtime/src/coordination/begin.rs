@@ -1,4 +1,4 @@
-//! From tensors that were agreed on to an operation of the runtime. A rank that has joined puts in zeros.
+//! Turns agreed tensors into an operation of the runtime. A rank that has joined contributes zeros.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,8 @@ use paceline_kernels::names::UnknownName;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
-/// Begins a bucket of at least one tensor. All ranks do so in the same order. `named`: this rank's tensors, zeros in place
-/// of those that it has not. `number`: by which servers share buckets out.
-/// `status` travels behind the tensors.
+/// Begins a bucket of at least one tensor. All ranks begin buckets in the same order. `named`: this rank's tensors;
+/// missing ones are replaced by zeros. `number` assigns the bucket to a server. `status` travels behind the tensors.
 pub(super) fn begin(
     data: &Communicator,
     bucket: &AgreedBucket,
@@ -34,7 +33,7 @@ pub(super) fn begin(
     {
         show(&data.shared.timeline, (bucket, named), agreed, handle.number.load(Ordering::Relaxed));
     }
-    // Others have begun it: if it cannot be here, nothing goes on.
+    // Other ranks have begun it, so if it cannot begin here, nothing can continue.
     for (place, operation) in named.iter().enumerate() {
         let Some(operation) = operation else { continue };
         if let Some(status) = status {
@@ -54,7 +53,7 @@ fn show(timeline: &Timeline, (bucket, named): (&AgreedBucket, &[Option<Arc<Named
         let asked = named.asked_at.load(Ordering::Relaxed);
         timeline.tensor(TensorSpan {
             name: named.name().to_owned(),
-            // It was asked for before the recording began.
+            // It was submitted before the recording began.
             asked: if asked == 0 { agreed } else { asked },
             agreed,
             operation,
@@ -64,8 +63,8 @@ fn show(timeline: &Timeline, (bucket, named): (&AgreedBucket, &[Option<Arc<Named
     }
 }
 
-/// What ranks agreed on by name. What combines nothing has no reduction, and moves elements of types that have no
-/// arithmetic here (`int8`, `bool`, `complex64`) as bytes.
+/// The request that ranks agreed on by name. An operation that combines nothing has no reduction, and moves elements of
+/// types without arithmetic here (`int8`, `bool`, `complex64`) as bytes.
 fn understand(terms: &Terms) -> Result<(Collective, ReduceOp, Dtype)> {
     let unknown = |error: UnknownName| {
         RunError::Failed(format!(
@@ -97,7 +96,7 @@ fn submit(
             inputs.extend(&operation.inputs);
             keeps.extend(operation.take_keep());
         } else {
-            // What is gathered or exchanged is nothing.
+            // A joined rank contributes nothing to a gather or an exchange.
             let whole = matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::ReduceScatter);
             let elements = if whole { tensor.request.terms.shape.iter().product() } else { 0 };
             let zeros = Output::new(bytes(elements, dtype)?);
@@ -155,7 +154,7 @@ fn submit(
         bucket: Some(number),
         ..CollectiveRequest::default()
     };
-    // SAFETY: promised by whoever asked for the operations; the rest belongs to `keeps`.
+    // SAFETY: promised by the caller that submitted the operations; `keeps` owns the rest.
     unsafe { data.submit(&request, Some(Box::new(keeps)), how) }
 }
 
@@ -164,7 +163,7 @@ fn bytes(elements: u64, dtype: Dtype) -> Result<usize> {
     bytes.ok_or_else(|| RunError::Failed(format!("{elements} elements of {} do not fit into memory", dtype.name())))
 }
 
-/// Elements of each rank: rows as equal as can be, the first ranks have one more.
+/// Elements of each rank: rows are divided as equally as possible, and the first ranks get one more.
 fn shares(terms: &Terms, size: usize) -> Vec<u64> {
     let rows = terms.shape.first().copied().unwrap_or(0);
     let row: u64 = terms.shape.iter().skip(1).product();

@@ -1,4 +1,4 @@
-//! What ranks tell each other: a vote is an all-reduce, a report a gather, a decision a broadcast.
+//! Coordination messages between ranks: a vote is an all-reduce, a report a gather, a decision a broadcast.
 #![allow(unsafe_code, reason = "the machine's own memory is handed to operations, which hold it")]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,17 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
-/// A wait for other ranks is cut into such pieces, between which it is looked whether the coordinator was closed.
+/// Waits for other ranks are cut into slices of this length; between them the thread checks whether the coordinator was
+/// closed.
 const SLICE: Duration = Duration::from_millis(200);
-/// Others that have something new vote by themselves; the rest are invited after this. An invitation wakes two threads of
-/// each of them: a small all-reduce that all ranks wait for takes a third of the time without.
+/// Ranks that have something new vote on their own; the rest are invited after this delay. An invitation wakes two
+/// threads on each of them: without it, a small all-reduce that all ranks wait for takes a third of the time.
 const UNINVITED: Duration = Duration::from_micros(40);
-/// Longest report or decision.
+/// Longest report or decision in bytes.
 const LONGEST: u64 = 256 << 20;
 
 impl Machine {
-    /// None: the votes are being counted.
+    /// `None`: the votes are still being counted.
     pub(super) fn vote(&mut self, cycle: u64, ballot: &Ballot, closed: Closed<'_>) -> Result<Option<Tally>> {
         self.cycle = cycle;
         let numbers: Vec<u8> = ballot.encode().into_iter().flat_map(i32::to_ne_bytes).collect();
@@ -59,7 +60,7 @@ impl Machine {
         Tally::decode(&numbers).ok_or_else(|| RunError::Failed("invalid vote in the coordinator".into()))
     }
 
-    /// All ranks' reports, on the first.
+    /// Gathers all ranks' reports on the first rank.
     pub(super) fn gather(&self, report: &Report, closed: Closed<'_>) -> Result<Option<Vec<Report>>> {
         let text = encode(report)?;
         let lengths = self.lengths(text.len() as u64, closed)?;
@@ -92,7 +93,7 @@ impl Machine {
         Ok(Some(reports))
     }
 
-    /// The first rank's decision, to all.
+    /// Broadcasts the first rank's decision.
     pub(super) fn decision(&self, decided: Option<&Decision>, closed: Closed<'_>) -> Result<Decision> {
         let text = decided.map(encode).transpose()?.unwrap_or_default();
         let length = self.lengths(text.len() as u64, closed)?[0];
@@ -109,7 +110,7 @@ impl Machine {
         decode(&memory.copy())
     }
 
-    /// A number of every rank. Sizes are looked at before memory is taken.
+    /// Gathers a number from every rank. Sizes are checked before memory is allocated.
     fn lengths(&self, own: u64, closed: Closed<'_>) -> Result<Vec<u64>> {
         let size = self.control.size() as usize;
         let memory = Arc::new((Output::with(&own.to_ne_bytes()), Output::new(8 * size)));
@@ -138,13 +139,13 @@ impl Machine {
         background: bool,
     ) -> Result<Arc<Handle>> {
         let keep = Box::new(memory.clone());
-        // Silence was waited for already before all were asked to vote.
+        // A third of the time limit has already passed in silence before all ranks were asked to vote.
         let how = Submission { timeout: Some(self.control.shared.settings.timeout() * 2 / 3), background };
-        // SAFETY: the memory belongs to `keep`, and is read only after the operation is over.
+        // SAFETY: `keep` owns the memory, and it is read only after the operation has completed.
         unsafe { self.control.submit(request, Some(keep), how) }
     }
 
-    /// An operation between coordinators, to its end.
+    /// Runs an operation between coordinators to completion.
     fn exchange<T: Send + Sync + 'static>(
         &self,
         request: &CollectiveRequest<'_>,

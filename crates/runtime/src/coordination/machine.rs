@@ -1,4 +1,4 @@
-//! The policy `negotiate` and its kin, and what is done for its actions.
+//! Runs the policy `negotiate` and those derived from it, and carries out their actions.
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use paceline_executor::handle::Handle;
 use paceline_executor::timeline;
 use paceline_transport::error::{Result, RunError};
 
-/// Tells whether the coordinator was closed meanwhile, and why.
+/// Returns why the coordinator was closed meanwhile, if it was.
 pub(super) type Closed<'a> = &'a dyn Fn() -> Option<RunError>;
 
 pub(super) struct Machine {
     policy: Negotiate,
     pub(super) control: Arc<Communicator>,
     data: Arc<Communicator>,
-    /// What the user asked for and has not begun.
+    /// Submitted by the user and not begun yet.
     pending: BTreeMap<String, Arc<Named>>,
     joins: Vec<Arc<Named>>,
     start: Instant,
@@ -35,30 +35,30 @@ pub(super) struct Machine {
     /// When the ranks last exchanged something.
     pub(super) last_contact: Instant,
     failure: Option<RunError>,
-    /// What the thread that drives this is going to wait for: it moves that itself.
+    /// The operation that the driving thread is about to wait for: it advances that one itself.
     pub waited: Option<String>,
-    /// Numbers of tensors, by which parameter servers share them out; the same at all ranks.
+    /// Numbers of tensors, which assign them to parameter servers; the same on all ranks.
     numbers: BTreeMap<String, u32>,
-    /// The server of tensors that the user has placed.
+    /// Servers of the tensors that the user has assigned.
     placement: BTreeMap<String, u32>,
-    /// A vote is waited for without keeping anybody else from the machine.
+    /// Waiting for a vote does not block other users of the machine.
     pub(super) nonblocking: bool,
-    /// The votes that are being counted then.
+    /// The vote being counted in that case.
     pub(super) counting: Option<Counting>,
     planner: Option<Arc<Planner>>,
-    /// Planned buckets that were under way when this was last looked at.
+    /// Planned buckets that were in flight at the last check.
     under_way: Option<u64>,
     counts: Arc<Counts>,
 }
 
-/// A vote on its way.
+/// A vote in flight.
 pub(super) struct Counting {
     pub handle: Arc<Handle>,
     pub memory: Arc<Output>,
     pub since: u64,
 }
 
-/// What ranks have told each other besides tensors, and how many buckets have begun for it.
+/// Counts of coordination messages and of the buckets that began as a result.
 #[derive(Default)]
 pub(super) struct Counts {
     pub votes: AtomicU64,
@@ -103,12 +103,12 @@ impl Machine {
         self.counts.clone()
     }
 
-    /// Votes that are being counted, for somebody to wait for them, and the communicator by which.
+    /// The vote being counted, to wait for without holding the machine, and its communicator.
     pub fn counting(&self) -> Option<(Arc<Communicator>, Arc<Handle>)> {
         self.counting.as_ref().map(|counting| (self.control.clone(), counting.handle.clone()))
     }
 
-    /// When it is to be looked at although nothing has come.
+    /// When to run next even if no event arrives.
     pub fn due(&self) -> Option<Instant> {
         self.due.into_iter().chain(self.silent_at()).min()
     }
@@ -117,24 +117,24 @@ impl Machine {
         self.failure.as_ref()
     }
 
-    /// While something waits for others, all vote now and then: a rank that is stopped does not. Of planned buckets nothing
-    /// is heard here: those that are under way are looked for as often.
+    /// While anything waits for other ranks, all ranks vote now and then, because a stopped rank does not answer.
+    /// Planned buckets cause no coordination messages, so while any are in flight the ranks vote as often.
     fn silent_at(&self) -> Option<Instant> {
         let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
         (waits && self.failure.is_none()).then(|| self.last_contact + self.control.shared.settings.timeout() / 3)
     }
 
-    /// Somebody waits, and has for a while.
+    /// Whether an operation has been waiting for a while.
     fn waits(&mut self) -> bool {
         let under_way = self.planner.as_ref().and_then(|planner| planner.under_way());
         let same = under_way.is_some() && self.under_way == under_way;
         self.under_way = under_way;
-        // Proposals are waited for by nobody.
+        // Nothing waits for proposals.
         let pending = self.pending.values().any(|operation| !operation.request.patient);
         pending || !self.joins.is_empty() || same
     }
 
-    /// All this has come.
+    /// Handles these arrivals.
     pub fn take_all(&mut self, arrivals: Vec<Arrival>, closed: Closed<'_>) {
         let events: Vec<Event> = arrivals.into_iter().filter_map(|arrival| self.take(arrival)).collect();
         if !events.is_empty() && self.failure.is_none() {
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Something has come: what the policy is to hear of it.
+    /// Handles an arrival and returns the event for the policy.
     fn take(&mut self, arrival: Arrival) -> Option<Event> {
         if let Some(error) = self.failure.clone() {
             match arrival {
@@ -169,7 +169,7 @@ impl Machine {
             }
             Arrival::Left(how) => {
                 let error = RunError::Failed(how);
-                // What all have agreed on has begun; of the rest nothing can.
+                // Operations that all ranks agreed on have begun; the rest cannot.
                 self.fail(&error);
                 None
             }
@@ -196,7 +196,7 @@ impl Machine {
         Some(Event::Submitted(requests))
     }
 
-    /// The time may have come for something.
+    /// Handles deadlines that have passed.
     pub fn look_at_the_clock(&mut self, closed: Closed<'_>) {
         if let Some(Counting { memory, since, .. }) = self.counting.take_if(|counting| counting.handle.done()) {
             self.control.shared.timeline.agreement("votes under way", since);
@@ -218,7 +218,7 @@ impl Machine {
         }
     }
 
-    /// Nothing goes on.
+    /// Fails everything that is pending.
     pub fn fail(&mut self, error: &RunError) {
         self.failure.get_or_insert_with(|| error.clone());
         for (name, operation) in std::mem::take(&mut self.pending) {
@@ -278,7 +278,7 @@ impl Machine {
                 let background = !self.waited.as_ref().is_some_and(waited);
                 let next = self.numbers.len() as u32;
                 let number = bucket.tensors.first().map(|tensor| &tensor.request.name);
-                // Bucket i is on server i modulo their number.
+                // Bucket i belongs to server i modulo the number of servers.
                 let placed = number.and_then(|name| self.placement.get(name)).copied();
                 let counted = |name: &String| *self.numbers.entry(name.clone()).or_insert(next);
                 let number = placed.or_else(|| number.map(counted)).unwrap_or(0);
@@ -303,7 +303,7 @@ impl Machine {
         Ok(None)
     }
 
-    /// Now, if it is recorded.
+    /// The current time if the timeline is being recorded.
     pub(super) fn since(&self) -> u64 {
         if self.control.shared.timeline.on() { timeline::now() } else { 0 }
     }

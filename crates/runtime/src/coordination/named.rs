@@ -1,4 +1,4 @@
-//! An operation on a named tensor, and how one waits for it.
+//! An operation on a named tensor, and how to wait for it.
 use std::any::Any;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -15,30 +15,30 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
-/// Owner of memory, to be held until the operation on it is over.
+/// Owner of memory, held until the operation on it has completed.
 pub(super) type Keep = Box<dyn Any + Send>;
-/// The longest sleep of somebody who waits: a change ends it earlier.
+/// Longest sleep of a waiting thread; a change of state ends it earlier.
 const NAP: Duration = Duration::from_millis(500);
 
-/// What the caller asks for.
+/// An operation as the caller requests it.
 pub struct Wanted<'a> {
     /// All-reduce, broadcast, all-gather, reduce-scatter, all-to-all or barrier.
     pub collective: Collective,
-    /// Of the tensor.
+    /// Name of the tensor.
     pub name: &'a str,
-    /// Taken one after the other; of a tensor that is not reduced, perhaps bytes.
+    /// Buffers, treated as one in order; bytes, possibly, if the tensor is not reduced.
     pub inputs: &'a [Memory],
-    /// Of the elements, as users call it; one that the runtime does not know is moved as bytes.
+    /// The user's name of the element type. A type that the runtime does not know is moved as bytes.
     pub dtype: &'a str,
-    /// Of the tensor; of a row where rows are gathered or exchanged.
+    /// Shape of the tensor, or of a row where rows are gathered or exchanged.
     pub shape: &'a [u64],
-    /// Where the tensor is.
+    /// Device of the tensor.
     pub device: &'a str,
     /// How elements are combined.
     pub op: Option<ReduceOp>,
     /// Rows of this rank, or rows for each rank.
     pub own: &'a [u64],
-    /// Of a broadcast.
+    /// Root of a broadcast.
     pub root: Option<u32>,
     /// Multiplies every contribution.
     pub prescale: f64,
@@ -51,7 +51,7 @@ enum State {
     /// Waits for other ranks.
     Asked,
     Begun(Arc<Handle>),
-    /// All have joined, this one last.
+    /// All ranks have joined; this is the last one to do so.
     Joined(u32),
     Failed(RunError),
 }
@@ -63,23 +63,23 @@ pub struct Named {
     keep: Mutex<Option<Keep>>,
     state: Mutex<State>,
     changed: Condvar,
-    /// When it was asked for, for the timeline.
+    /// When it was submitted, for the timeline.
     pub(super) asked_at: AtomicU64,
-    /// What came out, where the caller could not know its size.
+    /// The result, where the caller could not know its size in advance.
     pub(super) output: OnceLock<Arc<Output>>,
-    /// What each rank gave as its own.
+    /// The rank-specific part of each rank's request.
     pub(super) own: OnceLock<Vec<Vec<u64>>>,
-    /// Its number among all that was negotiated, and whether some rank had no more data then.
+    /// Its number among all negotiated operations, and whether some rank had joined by then.
     order: OnceLock<(u64, bool)>,
-    /// What travelled with it, and its place there, if it was planned.
+    /// The status words that travelled with it and its index in them, if it was planned.
     pub(super) status: OnceLock<(Arc<StatusWords>, usize)>,
 }
 
 impl Named {
-    /// An operation that nobody has asked for yet, among `size` ranks.
+    /// An operation among `size` ranks that has not been submitted yet.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Arguments that contradict each other.
     pub fn new(wanted: &Wanted<'_>, size: u32, keep: Option<Keep>) -> Result<Named> {
         let Wanted { collective, name, inputs, dtype, shape, device, op, own, root, prescale, postscale } = *wanted;
         let wrong = |what: String| Err(RunError::Usage(format!("{} of '{name}': {what}", collective.name())));
@@ -167,13 +167,13 @@ impl Named {
         }
     }
 
-    /// Nobody waits for it.
+    /// No caller waits for it.
     pub(super) fn patient(mut self) -> Named {
         self.request.patient = true;
         self
     }
 
-    /// Once it has been negotiated and has begun: its number, and whether some rank had no more data then.
+    /// Once it has been negotiated and has begun: its number, and whether some rank had joined by then.
     pub(super) fn order(&self) -> Option<(u64, bool)> {
         self.order.get().copied()
     }
@@ -182,13 +182,13 @@ impl Named {
         let _ = self.order.set((number, some_joined));
     }
 
-    /// Of the tensor.
+    /// Name of the tensor.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.request.name
     }
 
-    /// Whether it is over, well or not.
+    /// Whether it has completed or failed.
     #[must_use]
     pub fn done(&self) -> bool {
         match &*self.state.lock() {
@@ -198,19 +198,19 @@ impl Named {
         }
     }
 
-    /// What came out, once it is over, where the caller could not know its size.
+    /// The result after completion, where the caller could not know its size in advance.
     #[must_use]
     pub fn output(&self) -> Option<Arc<Output>> {
         self.output.get().filter(|_| self.done()).cloned()
     }
 
-    /// What each rank gave as its own; of a rank that has joined nothing.
+    /// The rank-specific part of each rank's request; empty for a rank that has joined.
     #[must_use]
     pub fn own(&self) -> &[Vec<u64>] {
         self.own.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Of a join that is over: the rank that joined last.
+    /// For a completed join: the rank that joined last.
     #[must_use]
     pub fn last_joined(&self) -> Option<u32> {
         match &*self.state.lock() {
@@ -237,7 +237,7 @@ impl Named {
         }
     }
 
-    /// Once it is over, and if it was planned: every rank had this tensor.
+    /// After completion of a planned operation: whether every rank had this tensor.
     pub(super) fn complete(&self) -> Result<()> {
         match self.status.get() {
             Some((status, place)) if status.absent(*place) => Err(RunError::Failed(format!(
@@ -253,7 +253,7 @@ impl Named {
         matches!(*self.state.lock(), State::Joined(_))
     }
 
-    /// Sleeps until other ranks are ready, or for a while.
+    /// Sleeps until other ranks are ready, or for a short while.
     pub(super) fn wait_for_a_change(&self, until: Option<Instant>) {
         let mut state = self.state.lock();
         if matches!(*state, State::New | State::Asked) {

@@ -1,4 +1,4 @@
-//! Steps of optimizers, as a coordinator offers them.
+//! The coordinator's interface for optimizer steps.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
 
 impl Coordinator {
-    /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not computed, but
-    /// stand for what was missing at the end of the backward pass.
+    /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not
+    /// computed, but stand in for gradients that were missing at the end of the backward pass.
     ///
     /// # Errors
     /// As for `submit`.
@@ -36,17 +36,18 @@ impl Coordinator {
         }
     }
 
-    /// No more tensors come in this step of optimizer `of`.
+    /// Ends the submissions of this step of optimizer `of`.
     ///
     /// # Errors
-    /// Something is left to begin, and cannot: a rank that has all it needs of this one may have left by now.
+    /// Something is left to begin, but cannot, because a rank that needs nothing more from this one may already have
+    /// left.
     pub fn flush(&self, of: &str) -> Result<()> {
         self.planner.as_ref().map_or(Ok(()), |planner| planner.flush(of))
     }
 
-    /// A step of optimizer `of` is over, and its tensors have been waited for; `false` if by then something is not over
-    /// yet: it is to be called again. Waits for no rank that has not come as far; with a rank that has left nothing is
-    /// compared any more.
+    /// Ends a step of optimizer `of` whose tensors have been waited for. Returns `false` if something has not completed
+    /// yet; call it again then. It does not wait for ranks that have not reached this point, and compares nothing with
+    /// a rank that has left.
     ///
     /// # Errors
     /// A planned bucket has failed.
@@ -74,7 +75,7 @@ impl Coordinator {
         }
     }
 
-    /// What ranks have told each other besides tensors, and what has begun; for people and tests.
+    /// Counts of coordination messages and of buckets that have begun, for diagnostics and tests.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let planner = self.planner.as_deref();
@@ -88,7 +89,7 @@ impl Coordinator {
         ])
     }
 
-    /// Asks for what all ranks propose, and goes on.
+    /// Gathers the proposals of all ranks, and continues.
     fn gather_of(&self, of: &str, proposal: &Proposal) -> Result<Arc<Named>> {
         let text = encode(proposal)?;
         let memory = Arc::new(Output::with(&text));
@@ -120,7 +121,7 @@ fn proposals(gather: &Named) -> Result<Vec<Option<Proposal>>> {
     for own in gather.own() {
         let (one, more) = rest.split_at(own.first().map_or(0, |&length| length as usize));
         rest = more;
-        // Of a rank that has joined there is nothing.
+        // A rank that has joined contributes nothing.
         proposals.push(if one.is_empty() { None } else { Some(decode(one)?) });
     }
     Ok(proposals)

@@ -1,9 +1,10 @@
-//! Status words that travel with a planned bucket: all ranks learn at once what was not as planned on any of them.
+//! Status words that travel with a planned bucket, so that all ranks learn at once what deviated from the plan on any
+//! rank.
 use super::output::Output;
 use paceline_kernels::dtype::Dtype;
 
-/// The status words of a bucket: one that says whether something was out of order, then one per tensor that says whether a
-/// rank had no such tensor. They are summed with the tensors, so 0 means that this was so on no rank.
+/// The status words of a bucket: one that says whether anything was out of order, then one per tensor that says whether
+/// a rank lacked it. They are summed with the tensors, so 0 means that it happened on no rank.
 pub(super) struct StatusWords {
     memory: Output,
     width: usize,
@@ -11,7 +12,7 @@ pub(super) struct StatusWords {
 }
 
 impl StatusWords {
-    /// `absent`: indices of tensors in the bucket.
+    /// `absent`: indices of the missing tensors in the bucket.
     pub fn new(dtype: Dtype, tensors: usize, irregular: bool, absent: impl Iterator<Item = usize>) -> StatusWords {
         let (width, elements) = (dtype.size(), tensors + 1);
         let mut bytes = vec![0; width * elements];
@@ -23,17 +24,17 @@ impl StatusWords {
         StatusWords { memory: Output::with(&bytes), width, elements: elements as u64 }
     }
 
-    /// Their address and number.
+    /// Address and number of words.
     pub fn memory(&self) -> (usize, u64) {
         (self.memory.address(), self.elements)
     }
 
-    /// Once the bucket is done: whether something was out of order on some rank.
+    /// Whether anything was out of order on some rank; valid once the bucket has completed.
     pub fn irregular(&self) -> bool {
         self.is_set(0)
     }
 
-    /// Once the bucket is done: whether some rank had no such tensor.
+    /// Whether some rank lacked this tensor; valid once the bucket has completed.
     pub fn absent(&self, place: usize) -> bool {
         self.is_set(place + 1)
     }
@@ -43,7 +44,7 @@ impl StatusWords {
     }
 }
 
-/// The number 1; little-endian, like every machine that this runs on.
+/// The number 1 in this type; little-endian, like all supported machines.
 fn one(dtype: Dtype) -> &'static [u8] {
     match dtype {
         Dtype::Float32 => &[0, 0, 0x80, 0x3f],

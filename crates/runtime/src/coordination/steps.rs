@@ -1,5 +1,5 @@
-//! The steps of optimizers under the policy `graph`: tensors go into the slots of a plan, and buckets begin as they are
-//! complete, on the thread that brings the last tensor. No thread is woken and no rank is asked.
+//! Optimizer steps under the policy `graph`: tensors fill the slots of a plan, and a bucket begins when it is complete,
+//! on the thread that submits the last tensor. No thread is woken, and no rank is asked.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,49 +20,49 @@ use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::Dtype;
 use paceline_transport::error::{Result, RunError};
 
-/// One optimizer's.
+/// The state of one optimizer.
 struct Steps {
     policy: Graph,
-    /// All planned buckets of this optimizer, and nothing else, so that their order needs no agreement.
+    /// Carries the planned buckets of this optimizer and nothing else, so that their order needs no agreement.
     tensors: Option<Arc<Communicator>>,
-    /// Of the last plan.
+    /// Slots of the current plan.
     slots: Vec<Seen>,
-    /// Its buckets, by the slots they begin with.
+    /// Its buckets, by their first slot.
     buckets: BTreeMap<usize, AgreedBucket>,
-    /// In slots, not begun.
+    /// Tensors in slots whose bucket has not begun.
     waiting: Vec<Option<Arc<Named>>>,
-    /// Of this step.
+    /// Buckets that have begun in this step.
     begun: Vec<(Arc<Handle>, Arc<StatusWords>)>,
-    /// Of this step, negotiated.
+    /// Negotiated operations of this step.
     negotiated: Vec<Arc<Named>>,
-    /// What ranks gather of each other's proposals.
+    /// The gather of the ranks' proposals.
     proposal: Option<Arc<Named>>,
-    /// All had joined so often when this was last looked at.
+    /// The value of `Planner::joined` at the last access.
     joined: u64,
 }
 
-/// What is left to do at the end of a step.
+/// What remains to be done at the end of a step.
 pub(super) enum Ended {
     /// Nothing.
     Done,
-    /// Something is not over yet.
+    /// Something has not completed yet.
     NotYet,
-    /// This rank proposes an order; the gather of all proposals is to be handed back by `proposed`.
+    /// This rank proposes an order. Pass the gather of all proposals to `proposed`.
     Propose(Proposal),
-    /// Here are all ranks' proposals, for `agree`.
+    /// All ranks' proposals have been gathered. Pass them to `agree`.
     Compare(Arc<Named>),
 }
 
-/// Those of all optimizers of a coordinator.
+/// The optimizers of a coordinator.
 pub(super) struct Planner {
     limits: Limits,
     name: String,
-    /// A planned bucket waits so long for a rank that answers.
+    /// Time limit of a planned bucket for a rank that does not answer.
     patience: Duration,
     all: Mutex<BTreeMap<String, Arc<Mutex<Steps>>>>,
-    /// How often all ranks have joined: afterwards all begin anew.
+    /// How often all ranks have joined. Plans start afresh after that.
     joined: AtomicU64,
-    /// Buckets that began by a plan, those of them that have been waited for, and plans.
+    /// Counts of planned buckets that have begun, of those that have been waited for, and of plans.
     pub planned: AtomicU64,
     waited: AtomicU64,
     pub plans: AtomicU64,
@@ -109,18 +109,18 @@ impl Planner {
         steps
     }
 
-    /// All ranks have joined.
+    /// Called when all ranks have joined.
     pub fn all_joined(&self) {
         self.joined.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Planned buckets that nobody has seen the end of: how many have begun so far; none if there are none.
+    /// The number of planned buckets begun so far, if some of them have not been waited for.
     pub fn under_way(&self) -> Option<u64> {
         let planned = self.planned.load(Ordering::Relaxed);
         (self.waited.load(Ordering::Relaxed) < planned).then_some(planned)
     }
 
-    /// Takes what is planned; gives back what is to be negotiated.
+    /// Takes the planned operations; returns those to be negotiated.
     pub fn ask(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<Vec<Arc<Named>>> {
         let steps = self.steps(of);
         let mut steps = steps.lock();
@@ -140,7 +140,7 @@ impl Planner {
         Ok(others)
     }
 
-    /// Nothing more comes in this step.
+    /// Ends the submissions of this step.
     pub fn flush(&self, of: &str) -> Result<()> {
         let steps = self.steps(of);
         let mut steps = steps.lock();
@@ -162,7 +162,7 @@ impl Planner {
         Ok(())
     }
 
-    /// A step is over, and its tensors have been waited for; until then at most.
+    /// Ends a step whose tensors have been waited for. Waits no longer than `until`.
     pub fn ended(&self, of: &str, until: Instant) -> Result<Ended> {
         let steps = self.steps(of);
         let mut steps = steps.lock();
@@ -176,7 +176,7 @@ impl Planner {
         let begun = std::mem::take(&mut steps.begun);
         self.waited.fetch_add(begun.len() as u64, Ordering::Relaxed);
         let irregular = begun.iter().any(|(_, status)| status.irregular());
-        // What was negotiated began in the same order on all ranks, and so did the gather of their proposals.
+        // Negotiated operations began in the same order on all ranks, and so did the gather of the proposals.
         let negotiated = std::mem::take(&mut steps.negotiated);
         let orders: Vec<(u64, bool)> = negotiated.iter().filter_map(|operation| operation.order()).collect();
         let last = orders.iter().map(|(number, _)| *number).max();
@@ -189,12 +189,12 @@ impl Planner {
         Ok(steps.policy.ended(irregular).map_or(Ended::Done, Ended::Propose))
     }
 
-    /// All ranks' proposals are being gathered.
+    /// Keeps the gather of all ranks' proposals.
     pub fn proposed(&self, of: &str, gather: Arc<Named>) {
         self.steps(of).lock().proposal = Some(gather);
     }
 
-    /// What all ranks propose. The plan has a communicator of its own.
+    /// Compares the proposals of all ranks and adopts a plan if they agree. The plan has its own communicator.
     pub fn agree(&self, of: &str, proposals: &[Option<Proposal>], ranks: &Communicator) -> Result<()> {
         let steps = self.steps(of);
         let mut steps = steps.lock();
@@ -207,14 +207,15 @@ impl Planner {
         steps.waiting = vec![None; steps.slots.len()];
         steps.buckets.clear();
         if steps.tensors.is_none() {
-            // A rank that joined may have begun what nobody else will: what follows is apart from it.
+            // A rank that joined may have begun buckets that no other rank will begin, so later ones get a new
+            // communicator.
             let name = format!("{}, plan of {of} after {} joins", self.name, steps.joined);
             steps.tensors = Some(Arc::new(ranks.like(&name)?));
         }
         Ok(())
     }
 
-    /// Nothing goes on.
+    /// Fails the tensors that wait in slots.
     pub fn fail(&self, error: &RunError) {
         for steps in self.all.lock().values() {
             for operation in steps.lock().waiting.iter_mut().filter_map(Option::take) {

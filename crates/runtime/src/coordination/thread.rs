@@ -1,4 +1,4 @@
-//! What has come and was not looked at yet, and the thread that looks if nobody else does.
+//! The inbox of new events, and the thread that handles them if no caller does.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,27 +11,27 @@ use paceline_engine::{Listener, News};
 use paceline_executor::timeline::{self, Timeline};
 use paceline_transport::error::{Result, RunError};
 
-/// Votes are waited for in such pieces, between which the thread looks at what else there is.
+/// Waits for a vote are cut into slices of this length; between them the thread handles other events.
 const COUNTING: Duration = Duration::from_millis(50);
 
-/// What has come and was not looked at yet.
+/// Events that have not been handled yet.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub events: Vec<Arrival>,
-    /// When the machine is to be looked at although nothing comes.
+    /// When to run the machine even if no event arrives.
     due: Option<Instant>,
-    /// The thread is to look now.
+    /// The thread must run the machine now.
     wanted: bool,
     closed: Option<RunError>,
 }
 
-/// When something that has come is to be looked at, if nobody does so by himself.
+/// When to handle a new event, unless a caller does so earlier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     Now,
-    /// Not later than a cycle from now.
+    /// Within a cycle time.
     Soon,
-    /// Whoever posts it will look.
+    /// The thread that posts the event handles it.
     ByMe,
 }
 
@@ -74,7 +74,7 @@ impl CoordinatorShared {
         self.inbox.lock().closed.clone()
     }
 
-    /// Looks at what has come, unless another thread does so; it will then look at this, too.
+    /// Handles new events, unless another thread is doing so; that one then handles these too.
     pub fn drive(&self, waited: &str) {
         loop {
             match self.machine.try_lock() {
@@ -114,7 +114,7 @@ impl CoordinatorShared {
         }
     }
 
-    /// The thread.
+    /// The coordinator's thread.
     pub fn run_thread(&self) {
         loop {
             {
@@ -136,7 +136,7 @@ impl CoordinatorShared {
                     drop(inbox);
                     let mut machine = self.machine.lock();
                     machine.fail(&error);
-                    // What was posted just before.
+                    // Events posted just before.
                     let rest = std::mem::take(&mut self.inbox.lock().events);
                     machine.take_all(rest, &|| None);
                     return;
@@ -144,7 +144,7 @@ impl CoordinatorShared {
             }
             let counting = self.machine.lock().counting();
             if let Some((control, handle)) = counting {
-                // How it ended is looked at with the machine.
+                // The machine checks the result.
                 let _ = control.wait_quietly(&handle, Some(Instant::now() + COUNTING));
             }
             self.look(&mut self.machine.lock());
@@ -155,7 +155,7 @@ impl CoordinatorShared {
 }
 
 impl CoordinatorShared {
-    /// The thread slept for the cycle time: until when it wanted to, and how much longer the system let it.
+    /// Records that the thread slept for the cycle time: until its deadline, and how much later it woke up.
     fn show_sleep(&self, since: u64, due: Option<Instant>) {
         let late = due.map_or(Duration::ZERO, |due| due.elapsed()).as_nanos() as u64;
         let now = timeline::now();
