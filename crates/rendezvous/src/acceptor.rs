@@ -1,4 +1,4 @@
-//! Those who connect to us: many handshakes at once, none of which can hold up another.
+//! Accepts connections: many handshakes at once, none of which can block another.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,25 +15,26 @@ use super::wait::prepare;
 use super::wire::{Hello, Stranger, Verdict};
 use paceline_transport::error::{Result, RunError};
 
-/// Longest handshake.
+/// Time limit for a handshake.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Most handshakes at a time. The oldest gives way to the next to come.
+/// Most handshakes at a time. Beyond this, the oldest gives way to the next.
 const MOST: usize = 64;
-/// For so long a guest is kept even so, the next wait in the kernel's queue: all ranks may call at once, and must not push
-/// each other out. A rank's hello comes with the connection itself, so who is silent for longer than a scheduler's delay
-/// is none.
+/// Even so, a silent connection is kept at least this long, while new ones wait in the kernel's queue: all ranks may
+/// call at once, and must not push each other out. A rank sends its hello with the connection, so a caller that is
+/// silent for longer than a scheduling delay is not a rank.
 const KEPT_SILENT: Duration = Duration::from_millis(20);
-/// The same for those who said hello: some round trips within a data centre, or one round the world. It halves with each
-/// houseful that had to go, down to an eighth, until a rank comes: then most who say hello are none.
+/// The same for callers that have sent a hello: a few round trips within a data centre, or one around the world. It is
+/// halved with each full set of callers pushed out, down to an eighth, until a rank arrives: by then most callers are
+/// not ranks.
 const KEPT: Duration = Duration::from_millis(150);
 
-/// A listener and the handshakes that are under way on it.
+/// A listener and its handshakes in progress.
 pub struct Acceptor {
     listener: TcpListener,
     secret: Secret,
-    /// The oldest first.
+    /// Oldest first.
     guests: Vec<Guest>,
-    /// Guests that gave way after their hello since a rank came.
+    /// Callers pushed out after their hello since the last rank arrived.
     pushed_out: usize,
     /// What strangers did.
     pub strangers: StrangerLog,
@@ -46,13 +47,13 @@ struct Guest {
     host: Host,
 }
 
-/// A rank that proved that it is one.
+/// An authenticated rank.
 pub struct Arrival {
     pub stream: TcpStream,
     pub address: SocketAddr,
     pub hello: Hello,
     pub session: Session,
-    /// What it was told. Its connection is of use only if that is `Welcome`.
+    /// The verdict it was sent. Its connection is usable only after `Welcome`.
     pub verdict: Verdict,
 }
 
@@ -64,12 +65,12 @@ enum Progress {
 }
 
 impl Acceptor {
-    /// Of a listener that does not block.
+    /// Takes a non-blocking listener.
     pub fn new(listener: TcpListener, rank: u32, secret: Secret) -> Acceptor {
         Acceptor { listener, secret, guests: Vec::new(), pushed_out: 0, strangers: StrangerLog::new(rank) }
     }
 
-    /// What to wait for.
+    /// Adds what to poll.
     pub fn fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, now: Instant) {
         if self.guests.len() < MOST || self.victim(now).is_some() {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
@@ -77,7 +78,7 @@ impl Acceptor {
         fds.extend(self.guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN)));
     }
 
-    /// When there is something to do even if nothing comes.
+    /// The next time limit.
     pub fn next_event(&self, now: Instant) -> Option<Instant> {
         let late = self.guests.first().map(|guest| guest.since + LIMIT);
         if self.guests.len() < MOST || self.victim(now).is_some() {
@@ -86,10 +87,10 @@ impl Acceptor {
         self.guests.iter().map(|guest| guest.since + self.kept(guest)).min()
     }
 
-    /// Does what can be done without waiting. `judge` says what is thought of a caller that knows the secret.
+    /// Makes progress without waiting. `judge` returns the verdict on a caller that knows the secret.
     pub fn work(&mut self, judge: impl Fn(&Hello) -> Verdict) -> Result<Vec<Arrival>> {
         let mut arrivals = Vec::new();
-        // Those whose bytes are here are served before others may push them out.
+        // Callers whose bytes have arrived are served before others may push them out.
         self.serve(&judge, &mut arrivals);
         if self.accept()? {
             self.serve(&judge, &mut arrivals);
@@ -130,7 +131,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes those who wait, at most as many as there is room for; the rest at the next round, after ours are served.
+    /// Accepts waiting connections, at most as many as there is room for. The rest follow in the next round, after
+    /// these have been served.
     fn accept(&mut self) -> Result<bool> {
         let mut any = false;
         for _ in 0..MOST {
@@ -142,7 +144,7 @@ impl Acceptor {
             }
             match self.listener.accept() {
                 Ok((stream, address)) => {
-                    // A connection that is reset already cannot be set up: as good as not come.
+                    // A connection that was already reset cannot be set up; ignore it.
                     if prepare(&stream).is_ok() {
                         let host = Host::new(self.secret.clone(), random_bytes()?);
                         self.guests.push(Guest { stream, address, since: now, host });
@@ -159,7 +161,7 @@ impl Acceptor {
                     Some(Errno::NOMEM | Errno::NOBUFS) => {
                         return Err(RunError::Failed(format!("cannot accept the other ranks: {error}")));
                     }
-                    // accept(2): what went wrong with the connection that was to come is as if it had not come.
+                    // accept(2): an error of the pending connection itself; ignore it.
                     _ => {}
                 },
             }
@@ -167,7 +169,7 @@ impl Acceptor {
         Ok(any)
     }
 
-    /// Who gives way if somebody comes now and there is no room.
+    /// The handshake that gives way to the next connection if there is no room.
     fn victim(&self, now: Instant) -> Option<usize> {
         let may_go = |guest: &Guest| now >= guest.since + self.kept(guest);
         let silent = self.guests.iter().position(|guest| !guest.host.is_greeted() && may_go(guest));
@@ -199,13 +201,13 @@ impl Guest {
         }
     }
 
-    /// A message of a handshake goes into the empty buffer of a new socket as a whole, or the connection is broken.
+    /// A handshake message fits the empty buffer of a new socket as a whole; otherwise the connection is broken.
     fn send(&mut self, message: &[u8]) -> bool {
         self.stream.write(message).is_ok_and(|count| count == message.len())
     }
 
-    /// Says this and nothing more. What is unread is read, as a socket that is closed with unread bytes takes back what
-    /// it said.
+    /// Sends this as the last message. Unread bytes are read first, because closing a socket with unread bytes discards
+    /// what it sent.
     fn part(&mut self, message: &[u8]) {
         if self.send(message) && self.stream.shutdown(Shutdown::Write).is_ok() {
             let _ = self.stream.read(&mut [0; 1024]);

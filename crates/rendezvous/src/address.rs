@@ -1,4 +1,4 @@
-//! Addresses as users write them, and whether to listen on them.
+//! Addresses as users write them, and whether it is safe to listen on them.
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::listener::ips_of;
 use paceline_transport::error::{Result, RunError};
 
-/// Splits `host:port`, `[v6]:port`. The host may be a name; port 0 is refused, as nobody could be told of it.
+/// Splits `host:port` or `[v6]:port`. The host may be a name. Port 0 is refused, because the other ranks could not
+/// learn the actual port.
 pub(super) fn split(address: &str) -> Result<(&str, u16)> {
     let wrong = |what: &str| {
         RunError::Usage(format!(
@@ -31,13 +32,13 @@ pub(super) fn split(address: &str) -> Result<(&str, u16)> {
     }
 }
 
-/// Until when a name that is looked up once, with nothing else to wait for, may take.
+/// Deadline for a name lookup that nothing else waits for.
 pub(super) fn longest_look_up() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
-/// The addresses of a host. The system's resolver waits as long as it likes, so it runs in a thread that is left behind
-/// if it takes longer than until `deadline`.
+/// The addresses of a host. The system's resolver has no time limit, so it runs in a thread, which is abandoned if it
+/// takes longer than `deadline`.
 pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -46,7 +47,7 @@ pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Ve
     let name = host.to_owned();
     thread::Builder::new().name("paceline-resolver".into()).spawn(move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // Nobody listens any more if it took too long.
+        // The receiver is gone after the deadline.
         let _ = sender.send(found);
     })?;
     let nothing = |why: String| io::Error::other(format!("cannot resolve host {host:?}: {why}"));
@@ -58,7 +59,7 @@ pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Ve
     }
 }
 
-/// Why `address` cannot be listened on, in the user's words, with the remedy.
+/// Why `address` cannot be listened on, and what to do.
 pub(super) fn cannot_listen(address: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -74,23 +75,22 @@ pub(super) fn cannot_listen(address: &str, error: &io::Error) -> String {
     }
 }
 
-/// An address as it is told to people: IPv4 that came through an IPv6 socket is IPv4.
+/// An address for messages: an IPv4 address that came through an IPv6 socket is shown as IPv4.
 #[must_use]
 pub fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Refuses to listen where other machines can connect if no secret was given by the user: the ranks would have none in
-/// common, or one that anybody could guess. `address` is an IP address, an interface, a host, or one of these with a
-/// port.
+/// Refuses to listen where other machines can connect if the user gave no secret: the ranks would have none in common,
+/// or one that is easy to guess. `address` is an IP address, an interface or a host, possibly with a port.
 ///
 /// # Errors
-/// If it is not a loopback address and `has_secret` is false, or if there is no such interface or host.
+/// It is not a loopback address and `has_secret` is false, or the interface or host does not exist.
 pub fn check_exposure(address: &str, has_secret: bool) -> Result<()> {
     if has_secret {
         return Ok(());
     }
-    // `::1` has colons and no port: what is an address as a whole is one.
+    // `::1` has colons and no port, so try the whole text as an address first.
     let host =
         if address.parse::<IpAddr>().is_ok() { address } else { split(address).map_or(address, |(host, _)| host) };
     if ips_of(host)?.iter().all(|ip| ip.to_canonical().is_loopback()) {

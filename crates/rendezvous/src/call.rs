@@ -1,4 +1,4 @@
-//! A connection that we make, without blocking, until both sides are proven.
+//! Makes a connection, without blocking, until both sides are authenticated.
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use super::text;
 use super::wait::prepare;
 use super::wire::{Hello, Stranger, Verdict};
 
-/// Longest attempt. Longer than a host's for a handshake, as the call may first wait in the host's queue; and the kernel
-/// sends a lost SYN again after 1 s and 3 s.
+/// Time limit for an attempt. Longer than a host's for a handshake, because the call may first wait in the host's
+/// queue; and the kernel retransmits a lost SYN after 1 s and 3 s.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// A call under way.
+/// A call in progress.
 pub struct Call {
     stream: TcpStream,
     address: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Call {
     connected: bool,
 }
 
-/// A proven connection.
+/// An authenticated connection.
 pub struct Answered {
     pub stream: TcpStream,
     pub session: Session,
@@ -36,11 +36,11 @@ pub struct Answered {
 /// Why a call failed.
 #[derive(Debug)]
 pub enum Missed {
-    /// The network, or nobody there: in words.
+    /// A network error, or nothing listens there: the error text.
     Network(String),
-    /// Somebody else is there.
+    /// A stranger answered.
     Stranger(Stranger),
-    /// The host is of the job and does not want us.
+    /// The host belongs to the job and refuses this rank.
     Refused(Verdict),
 }
 
@@ -49,7 +49,7 @@ impl Missed {
         Missed::Network(text::plain(error))
     }
 
-    /// A sentence for people, about rank `host` at `address`.
+    /// An error message about rank `host` at `address`.
     pub fn describe(&self, host: u32, address: &str) -> String {
         let who = format!("rank {host} ({address})");
         match self {
@@ -83,17 +83,17 @@ impl Call {
         Ok(Call { stream, address, since: Instant::now(), calling, connected: false })
     }
 
-    /// What to wait for.
+    /// What to poll.
     pub fn fd(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, if self.connected { PollFlags::IN } else { PollFlags::OUT })
     }
 
-    /// When it is given up.
+    /// When it times out.
     pub fn until(&self) -> Instant {
         self.since + LIMIT
     }
 
-    /// Does what can be done without waiting. `None` if that is not all.
+    /// Makes progress without waiting. `None` if it is not complete.
     pub fn work(&mut self) -> Result<Option<Session>, Missed> {
         if !self.connected && !self.connect()? {
             return self.waits();
@@ -114,12 +114,12 @@ impl Call {
         }
     }
 
-    /// The connection, once [`work`](Call::work) gave its session.
+    /// The connection, once [`work`](Call::work) has returned its session.
     pub fn answered(self, session: Session) -> Answered {
         Answered { stream: self.stream, session }
     }
 
-    /// Whether we are connected now; then the hello is sent.
+    /// Whether the socket is connected; if so, sends the hello.
     fn connect(&mut self) -> Result<bool, Missed> {
         if let Some(error) = self.stream.take_error().map_err(|error| Missed::network(&error))? {
             return Err(Missed::network(&error));
@@ -129,8 +129,8 @@ impl Call {
             Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
             Err(error) => return Err(Missed::network(&error)),
         }
-        // Connecting to a port of this machine on which nobody listens, from that very port by chance, connects a socket
-        // to itself (simultaneous open, RFC 9293 3.5), and keeps the port from him who is to listen on it.
+        // Connecting to a local port on which nothing listens, by chance from that very port, connects a socket to
+        // itself (simultaneous open, RFC 9293 3.5), and blocks the port for its listener.
         if self.stream.local_addr().is_ok_and(|own| own == self.address) {
             return Err(Missed::network(&ErrorKind::ConnectionRefused.into()));
         }

@@ -6,23 +6,23 @@ use super::secret::Secret;
 use super::{member, root};
 use paceline_transport::error::{Result, RunError};
 
-/// Longest blob: enough for any description of a rank, little enough for rank 0 to hold those of thousands.
+/// Longest blob: enough to describe a rank, and small enough that rank 0 can hold thousands.
 pub const MAX_BLOB: usize = 64 << 10;
-/// Largest world: ports, files and memory end before.
+/// Largest world: ports, files and memory run out earlier.
 const MAX_WORLD: u32 = 1 << 16;
 
-/// All-gather of small blobs among `size` ranks: every rank gets those of all, by rank.
+/// All-gather of small blobs among `size` ranks: every rank gets all of them, in rank order.
 ///
-/// Rank 0 listens at `address` ("host:port") while this runs, the others connect and try again until the deadline. Blobs
-/// travel between proven ranks alone, and are authenticated. If rank 0 fails, it tells the others, and all return the same
-/// error.
+/// Rank 0 listens at `address` ("host:port") while this runs; the others connect, and retry until the deadline. Blobs
+/// are exchanged only between authenticated ranks, and are authenticated. If rank 0 fails, it tells the others, and all
+/// return the same error.
 ///
-/// Returns by the deadline, or up to a second later: so long a rank waits to hear from rank 0 who is missing.
+/// Returns by the deadline or up to a second later, because a rank waits that long for rank 0 to say who is missing.
 ///
 /// # Errors
-/// [`RunError::Usage`] if `address` is none or cannot be listened on, `rank` is not of the world, or the blob is longer
-/// than [`MAX_BLOB`]. [`RunError::Failed`] if ranks are missing at the deadline, if one comes twice or was given another
-/// world size, if one leaves and does not return, or if rank 0 or this rank has another secret.
+/// [`RunError::Usage`] if `address` is malformed or cannot be listened on, `rank` is not in the world, or the blob is
+/// longer than [`MAX_BLOB`]. [`RunError::Failed`] if ranks are missing at the deadline, a rank connects twice or with
+/// another world size, a rank leaves and does not return, or rank 0 or this rank has another secret.
 pub fn exchange(
     rank: u32,
     size: u32,
@@ -50,12 +50,12 @@ pub fn exchange(
     }
 }
 
-/// Most bytes of [`bytes_of`] for a world of this size.
+/// Longest output of [`bytes_of`] for a world of this size.
 pub(super) fn longest(size: u32) -> usize {
     size as usize * (4 + MAX_BLOB)
 }
 
-/// All blobs as rank 0 sends them: each after its length in 4 bytes.
+/// All blobs as rank 0 sends them: each is prefixed with its length in 4 bytes.
 pub(super) fn bytes_of(blobs: &[Vec<u8>]) -> Arc<[u8]> {
     let mut bytes = Vec::with_capacity(blobs.iter().map(|blob| 4 + blob.len()).sum());
     for blob in blobs {
@@ -65,7 +65,7 @@ pub(super) fn bytes_of(blobs: &[Vec<u8>]) -> Arc<[u8]> {
     bytes.into()
 }
 
-/// The blobs of so many ranks, if these bytes are just that.
+/// Decodes the blobs of this many ranks; `None` if malformed.
 pub(super) fn blobs_of(mut bytes: &[u8], size: u32) -> Option<Vec<Vec<u8>>> {
     let mut blobs = Vec::new();
     for _ in 0..size {

@@ -1,7 +1,7 @@
-//! Authenticated messages on a proven connection, without blocking.
+//! Authenticated messages on an authenticated connection, without blocking.
 //!
-//! A frame is kind (1 byte), length (8, big-endian), payload, MAC (32). The MAC can be checked only when all is there,
-//! so the length is checked against what the receiver expects, and memory is taken as bytes come.
+//! A frame is kind (1 byte), length (8, big-endian), payload, MAC (32). The MAC can be checked only when the frame is
+//! complete, so the length is checked against what the receiver expects, and memory is allocated as bytes arrive.
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::wire::PROOF;
 const HEADER: usize = 9;
 /// Longest reason of an abort.
 const MAX_REASON: usize = 4096;
-/// Memory that is taken ahead of the bytes.
+/// Most memory allocated ahead of the bytes.
 const STEP: usize = 64 << 10;
 
 /// A message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A blob, or all of them: what the reader was made for.
+    /// One blob or all blobs, depending on what the reader was created for.
     Wanted(Vec<u8>),
-    /// The sender gives up, for this reason.
+    /// The sender gives up for this reason.
     Abort(String),
 }
 
@@ -28,18 +28,18 @@ impl Frame {
     pub const BLOB: u8 = 1;
     /// Kind of all ranks' blobs.
     pub const GATHERED: u8 = 2;
-    /// Kind of a reason to give up.
+    /// Kind of an abort.
     pub const ABORT: u8 = 3;
 }
 
-/// Why there will be no frame.
+/// Why no frame can be read.
 #[derive(Debug)]
 pub enum Broken {
     /// The connection ended.
     Closed,
-    /// It failed.
+    /// The connection failed.
     Io(io::Error),
-    /// Another kind, too long, or wrongly signed.
+    /// Unexpected kind, too long, or wrong MAC.
     Forged,
 }
 
@@ -52,12 +52,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// For a frame of this kind with at most `limit` bytes, or for an abort.
+    /// Reads a frame of this kind with at most `limit` bytes, or an abort.
     pub fn new(kind: u8, limit: usize) -> Reader {
         Reader { kind, limit, bytes: Vec::new(), filled: 0 }
     }
 
-    /// Reads what is there. `None` if that is not all.
+    /// Reads what has arrived. `None` if the frame is not complete.
     pub fn read(&mut self, stream: &mut impl Read, session: &mut Session) -> Result<Option<Frame>, Broken> {
         loop {
             let length = self.length()?;
@@ -75,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Of the frame, as far as it is known: first of its header alone.
+    /// Length of the frame as far as it is known: at first only of its header.
     fn length(&self) -> Result<usize, Broken> {
         let Some(header) = self.bytes[..self.filled].first_chunk::<HEADER>() else { return Ok(HEADER) };
         let limit = match header[0] {
@@ -105,12 +105,12 @@ impl Reader {
     }
 }
 
-/// A reason comes from a rank, which may be of another mind about what a terminal should do.
+/// A reason comes from another rank, so control characters must not reach the terminal.
 fn one_line(reason: &[u8]) -> String {
     String::from_utf8_lossy(reason).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes one frame. Many may share a payload.
+/// Writes one frame. Several writers may share a payload.
 pub struct Writer {
     header: [u8; HEADER],
     payload: Arc<[u8]>,
@@ -119,7 +119,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Signs it as the next frame of the session.
+    /// Signs the payload as the next frame of the session.
     pub fn new(kind: u8, payload: Arc<[u8]>, session: &mut Session) -> Writer {
         let mut header = [kind; HEADER];
         header[1..].copy_from_slice(&(payload.len() as u64).to_be_bytes());
@@ -127,13 +127,13 @@ impl Writer {
         Writer { header, payload, mac, sent: 0 }
     }
 
-    /// A reason to give up.
+    /// An abort with this reason.
     pub fn abort(reason: &str, session: &mut Session) -> Writer {
         let end = (0..=reason.len().min(MAX_REASON)).rev().find(|&at| reason.is_char_boundary(at));
         Writer::new(Frame::ABORT, reason.as_bytes()[..end.unwrap_or(0)].into(), session)
     }
 
-    /// Writes what there is room for. True if that was the last.
+    /// Writes as much as there is room for. Returns true once all is written.
     pub fn write(&mut self, stream: &mut impl Write) -> io::Result<bool> {
         loop {
             let mut skip = self.sent;
@@ -195,7 +195,7 @@ mod tests {
             let (_, mut host) = sessions();
             let mut changed = own.clone();
             changed[at] ^= 1;
-            // A changed length may also make it wait for more, which does not come.
+            // A changed length may also make the reader wait for bytes that never arrive.
             let outcome = Reader::new(1, 9).read(&mut &changed[..], &mut host);
             assert!(matches!(outcome, Err(Broken::Forged | Broken::Closed)), "byte {at}");
         }

@@ -1,4 +1,4 @@
-//! What the fuzzer calls: any bytes, at every place where a stranger can send some.
+//! Entry points of the fuzzer: arbitrary bytes in every place where a stranger can send some.
 use super::frame::{Frame, Reader};
 use super::handshake::{Answer, Calling, Host, Received};
 use super::proof::{End, Transcript};
@@ -7,10 +7,10 @@ use super::wire::{CHALLENGE, ConnectionKind, HELLO, Hello};
 
 const SECRET: &str = "the secret of the fuzzer";
 
-/// Bytes to either side of a handshake, in pieces of lengths that they name themselves, and as frames.
+/// Feeds bytes to either side of a handshake, in pieces whose lengths they choose themselves, and as frames.
 ///
 /// # Panics
-/// If they prove a secret, which they do not know.
+/// If the bytes pass as a proof of a secret that they do not contain.
 pub fn feed(data: &[u8]) {
     let secret = Secret::from_text(SECRET).expect("long enough");
     let mut host = Host::new(secret.clone(), [2; 32]);

@@ -3,7 +3,7 @@ use super::proof::{End, Session, Transcript};
 use super::secret::Secret;
 use super::wire::{CHALLENGE, Challenge, HELLO, Hello, PROOF, Stranger, VERDICT, Verdict, judge};
 
-/// A message of known length that comes in pieces.
+/// A message of known length that arrives in pieces.
 struct Inbox {
     bytes: [u8; HELLO],
     filled: usize,
@@ -15,7 +15,8 @@ impl Inbox {
         Inbox { bytes: [0; HELLO], filled: 0, length }
     }
 
-    /// Where the next bytes go: no more than the message has, so that what follows it stays in the socket.
+    /// The buffer for the next bytes: no longer than the rest of the message, so that what follows it stays in the
+    /// socket.
     fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..self.length]
     }
@@ -29,7 +30,7 @@ impl Inbox {
     }
 }
 
-/// The side that was called.
+/// The called side.
 pub struct Host {
     secret: Secret,
     challenge: [u8; CHALLENGE],
@@ -37,13 +38,13 @@ pub struct Host {
     greeted: Option<(Hello, Transcript)>,
 }
 
-/// What a host received.
+/// Result of receiving bytes.
 pub enum Received {
     /// Part of a message.
     More,
     /// A hello: send this challenge.
     Hello([u8; CHALLENGE]),
-    /// The proof is right. What the caller wants is now to be judged.
+    /// The proof is right. The caller's request must now be judged.
     Proven(Box<Caller>),
 }
 
@@ -55,41 +56,41 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The last message of the handshake.
+    /// Creates the last message of the handshake.
     pub fn verdict(&self, verdict: Verdict) -> [u8; VERDICT] {
         let mut bytes = [verdict.to_byte(); VERDICT];
         bytes[1..].copy_from_slice(&self.transcript.of_host(&self.secret, verdict));
         bytes
     }
 
-    /// For the frames to come.
+    /// The session for the frames that follow.
     pub fn session(&self) -> Session {
         self.transcript.session(&self.secret, End::Host)
     }
 }
 
 impl Host {
-    /// The nonce must be drawn anew for each.
+    /// The nonce must be new for each handshake.
     pub fn new(secret: Secret, nonce: [u8; 32]) -> Host {
         Host { secret, challenge: Challenge { nonce }.to_bytes(), inbox: Inbox::of(HELLO), greeted: None }
     }
 
-    /// Where the next bytes go; never empty.
+    /// The buffer for the next bytes; never empty.
     pub fn space(&mut self) -> &mut [u8] {
         self.inbox.space()
     }
 
-    /// Whether the caller said hello.
+    /// Whether the caller has sent a hello.
     pub fn is_greeted(&self) -> bool {
         self.greeted.is_some()
     }
 
-    /// Whether the caller said anything.
+    /// Whether the caller has sent anything.
     pub fn is_spoken_to(&self) -> bool {
         self.is_greeted() || self.inbox.filled > 0
     }
 
-    /// So many bytes went into [`space`](Host::space).
+    /// Handles this many bytes written to [`space`](Host::space).
     pub fn receive(&mut self, count: usize) -> Result<Received, Stranger> {
         self.inbox.filled += count;
         let Some((hello, transcript)) = &self.greeted else {
@@ -108,7 +109,7 @@ impl Host {
         Ok(Received::Proven(Box::new(Caller { hello, transcript, secret: self.secret.clone() })))
     }
 
-    /// What a stranger is told before the connection is closed: the version, or that its proof is wrong. Nothing is
+    /// The message to a stranger before the connection is closed: the version, or that its proof is wrong. It is not
     /// signed.
     pub fn farewell(&self, stranger: Stranger) -> Vec<u8> {
         match stranger {
@@ -119,7 +120,7 @@ impl Host {
     }
 }
 
-/// The side that calls. Its hello is sent by whoever made it.
+/// The calling side. Its creator sends the hello.
 pub struct Calling {
     secret: Secret,
     hello: [u8; HELLO],
@@ -128,33 +129,33 @@ pub struct Calling {
     transcript: Option<Transcript>,
 }
 
-/// What a caller received.
+/// Result of receiving bytes.
 pub enum Answer {
     /// Part of a message.
     More,
     /// A challenge: send this proof.
     Challenge([u8; PROOF]),
-    /// The host knows the secret too, and this is what it thinks of us.
+    /// The host knows the secret too, and this is its verdict.
     Verdict(Verdict, Session),
 }
 
 impl Calling {
-    /// The nonce of the hello must be drawn anew for each.
+    /// The nonce of the hello must be new for each handshake.
     pub fn new(secret: Secret, hello: &Hello) -> Calling {
         Calling { secret, hello: hello.to_bytes(), host: hello.to, inbox: Inbox::of(CHALLENGE), transcript: None }
     }
 
-    /// To be sent first.
+    /// The hello, to send first.
     pub fn hello(&self) -> [u8; HELLO] {
         self.hello
     }
 
-    /// Where the next bytes go; never empty.
+    /// The buffer for the next bytes; never empty.
     pub fn space(&mut self) -> &mut [u8] {
         self.inbox.space()
     }
 
-    /// So many bytes went into [`space`](Calling::space).
+    /// Handles this many bytes written to [`space`](Calling::space).
     pub fn receive(&mut self, count: usize) -> Result<Answer, Stranger> {
         self.inbox.filled += count;
         let Some(transcript) = &self.transcript else {
@@ -169,7 +170,7 @@ impl Calling {
         };
         let Some([verdict, proof @ ..]) = self.inbox.message::<VERDICT>() else { return Ok(Answer::More) };
         let verdict = Verdict::from_byte(*verdict)?;
-        // `Unproven` is never signed: whoever says it has another secret, or is a stranger.
+        // `Unproven` is never signed: its sender has another secret, or is a stranger.
         if verdict == Verdict::Unproven || !transcript.is_of_host(&self.secret, verdict, proof) {
             return Err(Stranger::WrongSecret(self.host));
         }
@@ -202,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Everything in pieces of one byte. What the caller ends with, and the two messages that it sent.
+    /// Runs a handshake in pieces of one byte. Returns the caller's result and the two messages that it sent.
     fn run(caller: &str, host: &str, verdict: Verdict) -> (Result<Verdict, Stranger>, [u8; HELLO], Vec<u8>) {
         let mut host = Host::new(secret(host), [1; 32]);
         let mut calling = Calling::new(secret(caller), &hello());

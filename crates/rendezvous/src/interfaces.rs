@@ -1,7 +1,7 @@
 //! The network interfaces of this machine and their addresses.
 //!
-//! `getifaddrs` is a C function, and the crate has no unsafe code here: this asks the kernel as that function does, with
-//! an `RTM_GETADDR` dump over rtnetlink (rtnetlink(7), netlink(7)).
+//! `getifaddrs` is a C function, and this crate has no unsafe code here. So this asks the kernel as that function does,
+//! with an `RTM_GETADDR` dump over rtnetlink (rtnetlink(7), netlink(7)).
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,12 +19,12 @@ const RTM_GETADDR: u16 = 22;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// Bytes of `struct nlmsghdr`, and of `struct ifaddrmsg` behind it.
+/// Sizes of `struct nlmsghdr` and of the `struct ifaddrmsg` that follows it.
 const HEADER: usize = 16;
 const IFADDRMSG: usize = 8;
 
-/// Every interface with the addresses by which others can reach it: IPv4 first, no link-local IPv6, which means nothing
-/// without the number that the interface has on the other machine.
+/// Every interface with the addresses by which others can reach it: IPv4 first. Link-local IPv6 is left out, because it
+/// needs a scope id that is only valid on the other machine.
 pub(super) fn list() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     let mut names = BTreeMap::new();
     for entry in fs::read_dir("/sys/class/net")? {
@@ -72,7 +72,7 @@ fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     request.resize(HEADER + IFADDRMSG, 0);
     socket.write_all(&request)?;
     let mut found = Vec::new();
-    // More than the kernel puts into one datagram of a dump.
+    // More than the kernel puts in one datagram of a dump.
     let mut datagram = vec![0; 1 << 16];
     loop {
         let length = socket.read(&mut datagram)?;
@@ -82,7 +82,7 @@ fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     }
 }
 
-/// Takes what one datagram says. False if it was the last.
+/// Handles one datagram. Returns false if it was the last.
 fn collect(mut rest: &[u8], found: &mut Vec<(u32, IpAddr)>) -> io::Result<bool> {
     while rest.len() >= HEADER {
         let length = u32_at(rest, 0) as usize;

@@ -1,25 +1,25 @@
-//! How ranks find and prove each other, once, when a job starts.
+//! Rendezvous: how ranks find and authenticate each other when a job starts.
 //!
-//! First [`exchange`]: rank 0 listens at an address that everyone was given, the others connect, and each learns the
-//! blob of each (where it can be reached, what memory it shares). Then [`connect_mesh`]: every rank connects to every
-//! other, one control stream and so many data streams.
+//! First [`exchange`]: rank 0 listens at an address that all ranks were given, the others connect, and each gets the
+//! blobs of all (where they can be reached, what memory they share). Then [`connect_mesh`]: every rank connects to
+//! every other, with one control stream and a number of data streams.
 //!
 //! Every connection begins with a handshake in which both sides prove that they know the job's [`Secret`], without
-//! sending it. It keeps strangers out; it does not hide what is sent afterwards, nor does it protect a stream against
-//! somebody who can change packets on their way: that is the network's part.
+//! sending it. This keeps strangers out. It does not encrypt later data, and it does not protect a stream against an
+//! attacker who can change packets in transit: that is left to the network.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `secret` | the job's secret |
-//! | `wire` | messages of the handshake, as bytes: what is read from strangers |
+//! | `wire` | the bytes of handshake messages, which strangers may send too |
 //! | `proof` | what is signed, and with which key |
 //! | `handshake` | the two sides of a handshake, without sockets |
-//! | `call`, `acceptor` | the same with sockets: outgoing and incoming connections |
+//! | `call`, `acceptor` | handshakes over sockets: outgoing and incoming connections |
 //! | `frame` | authenticated messages on a proven connection |
 //! | `exchange`, `root`, `member` | the all-gather of blobs through rank 0 |
-//! | `mesh`, `slots` | the connections of the job, and their places |
-//! | `address`, `interfaces`, `listener` | where to listen, and whether that is wise |
-//! | `stranger_log`, `text`, `wait` | what strangers did; texts; sleeping until a socket is ready |
+//! | `mesh`, `slots` | the connections of the job, and their slots |
+//! | `address`, `interfaces`, `listener` | where to listen, and whether that is safe |
+//! | `stranger_log`, `text`, `wait` | what strangers did; texts for messages; waiting for sockets |
 mod acceptor;
 mod address;
 mod call;

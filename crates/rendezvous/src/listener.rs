@@ -1,4 +1,4 @@
-//! Where a rank can be reached.
+//! Where a rank listens for other ranks.
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -6,12 +6,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::{address, interfaces};
 use paceline_transport::error::{Result, RunError};
 
-/// Connections that may wait for us to accept them. All ranks may call at once, and so may strangers; the kernel cuts it
-/// to `net.core.somaxconn`.
+/// Backlog of the listening socket. All ranks may call at once, and so may strangers; the kernel limits it to
+/// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A socket that the ranks connect to, on a port of the system's choice. [`connect_mesh`](super::connect_mesh) takes it
-/// and closes it when all have come.
+/// A socket that the ranks connect to, on a port that the system chooses. [`connect_mesh`](super::connect_mesh) takes
+/// it and closes it once all have connected.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: TcpListener,
@@ -19,11 +19,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an IP address, on that of an interface (`eth0`), or on that which a host name of this machine has.
+    /// Listens on an IP address, on the address of an interface (`eth0`), or on that of a host name of this machine.
     ///
     /// # Errors
-    /// If there is no such interface or host, if it is not of this machine, or if it is no address that others could be
-    /// told (`0.0.0.0`).
+    /// The interface or host does not exist, it does not belong to this machine, or others cannot connect to the
+    /// address (`0.0.0.0`).
     pub fn bind(interface: &str) -> Result<Listener> {
         let ips = ips_of(interface)?;
         let mut refused = String::new();
@@ -42,19 +42,19 @@ impl Listener {
         Err(RunError::Usage(format!("{refused}; this machine has {}", interfaces::describe())))
     }
 
-    /// Where others reach it.
+    /// The address for other ranks.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The socket, which does not block, and its address.
+    /// The non-blocking socket and its address.
     pub fn into_socket(self) -> (TcpListener, SocketAddr) {
         (self.socket, self.address)
     }
 }
 
-/// A name is an interface's before it is a host's: interfaces are few, and `eth0` is nobody's host.
+/// A name is tried as an interface before it is tried as a host: interfaces are few, and no host is called `eth0`.
 pub(super) fn ips_of(interface: &str) -> Result<Vec<IpAddr>> {
     if let Ok(ip) = interface.parse() {
         return Ok(vec![ip]);
@@ -77,10 +77,10 @@ pub(super) fn ips_of(interface: &str) -> Result<Vec<IpAddr>> {
     }
 }
 
-/// A listening socket that does not block, and the address that it got.
+/// A non-blocking listening socket and its actual address.
 pub(super) fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), None)?;
-    // A job that starts again meets connections of its predecessor in TIME_WAIT. A live listener still refuses us.
+    // A restarted job may find connections of its predecessor in TIME_WAIT. A live listener still makes this fail.
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
@@ -112,7 +112,7 @@ mod tests {
     fn what_cannot_be_is_said() {
         let unknown = message("no-such-interface0");
         assert!(unknown.contains("\"no-such-interface0\"") && unknown.contains("lo (127.0.0.1"), "{unknown}");
-        // TEST-NET-1 of RFC 5737: nobody's.
+        // TEST-NET-1 of RFC 5737, which no machine has.
         let foreign = message("192.0.2.1");
         assert!(foreign.contains("this machine does not have that address"), "{foreign}");
         assert!(message("0.0.0.0").contains("no address at which other ranks"));

@@ -1,4 +1,4 @@
-//! The other ranks' side of the exchange: find rank 0, give it the blob, hear the others'.
+//! The exchange on all ranks but 0: connect to rank 0, send the blob, receive all blobs.
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -13,26 +13,26 @@ use super::wire::{ConnectionKind, Hello, Stranger};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
-/// A rank 0 with another secret or version may be that of the last run, which is about to end. After so long it is ours,
-/// and will not change.
+/// A rank 0 with another secret or version may belong to the previous run, which is about to end. After this time it
+/// counts as ours, and its secret will not change.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Rank 0 has the same deadline, and can say better than we what is missing.
+/// Rank 0 has the same deadline, and knows better which rank is missing.
 const TO_HEAR_WHY: Duration = Duration::from_secs(1);
-/// Between attempts; the longest is short for a person and long for a thousand ranks that call one acceptor.
+/// Pauses between attempts. The longest is short for a person, and long enough when a thousand ranks call one acceptor.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why an attempt did not succeed.
+/// Why an attempt failed.
 enum Failure {
-    /// For good.
+    /// A retry cannot help.
     Final(RunError),
     /// Rank 0 was not reached.
     Missed(Missed),
     /// Its host was not found.
     Unknown(String),
-    /// Rank 0 was there, and then was not.
+    /// The connection to rank 0 was lost.
     Lost(String),
-    /// The deadline came first, so nothing is known of it.
+    /// The deadline passed first, so the outcome is unknown.
     Cut,
 }
 
@@ -45,7 +45,7 @@ struct Member<'a> {
     deadline: Instant,
 }
 
-/// The exchange as another rank.
+/// Runs the exchange on a rank other than 0.
 pub fn run(
     rank: u32,
     size: u32,
@@ -55,13 +55,13 @@ pub fn run(
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>> {
     let began = Instant::now();
-    // A mistake in it will not go away.
+    // A malformed address stays malformed.
     address::split(address)?;
     let member = Member { rank, size, address, secret, blob, deadline };
     let instance = random_bytes()?;
     let mut pause = Pause::new();
     let mut reason = format!("rank 0 ({address}) does not answer");
-    // Since when every attempt failed in the way that has its own patience.
+    // Since when every attempt has failed for a reason with its own time limit.
     let (mut refused, mut lost) = (None, None);
     for attempt in 0.. {
         let attempt_began = Instant::now();
@@ -100,7 +100,7 @@ pub fn run(
     unreachable!("attempts without end")
 }
 
-/// Whether it is a matter of how the ranks were started.
+/// Whether the failure depends on how the ranks were started.
 fn is_lasting(failure: &Failure) -> bool {
     matches!(failure, Failure::Missed(Missed::Stranger(Stranger::WrongSecret(_) | Stranger::OtherVersion(_))))
 }
@@ -108,7 +108,7 @@ fn is_lasting(failure: &Failure) -> bool {
 impl Member<'_> {
     fn attempt(&self, attempt: u32, instance: [u8; 16]) -> std::result::Result<Vec<Vec<u8>>, Failure> {
         let (host, port) = address::split(self.address).map_err(Failure::Final)?;
-        // Anew each time: names of hosts appear while a cluster starts.
+        // Resolved for each attempt: host names may appear while a cluster starts.
         let addresses =
             address::resolve(host, port, self.deadline).map_err(|error| Failure::Unknown(error.to_string()))?;
         let mut last = Failure::Unknown(format!("host {host:?} has no address"));
@@ -127,7 +127,7 @@ impl Member<'_> {
             };
             match self.call(Call::begin(address, self.secret, &hello)) {
                 Ok(answered) => return self.converse(answered),
-                // What concerns the user is worth more than that another address of the host is silent.
+                // An error that concerns the user matters more than an unreachable second address.
                 Err(Failure::Missed(Missed::Network(_)))
                     if matches!(&last, Failure::Missed(Missed::Stranger(_) | Missed::Refused(_))) => {}
                 Err(failure) => last = failure,
@@ -149,10 +149,10 @@ impl Member<'_> {
         }
     }
 
-    /// Gives the blob and waits for those of all.
+    /// Sends the blob and waits for those of all ranks.
     fn converse(&self, answered: Answered) -> std::result::Result<Vec<Vec<u8>>, Failure> {
         let Answered { mut stream, mut session } = answered;
-        // Best effort: without it a host that vanishes is noticed at the deadline.
+        // Best effort: without it, a host that vanishes is noticed at the deadline.
         let _ = keep_alive(&stream);
         let until = self.deadline + TO_HEAR_WHY;
         let mut writer = Some(Writer::new(Frame::BLOB, self.blob.into(), &mut session));
@@ -161,7 +161,7 @@ impl Member<'_> {
             if let Some(writing) = &mut writer {
                 match writing.write(&mut stream) {
                     Ok(false) => {}
-                    // An error too: what rank 0 said before it closed is still to be read.
+                    // After an error too: rank 0 may have sent its reason before it closed.
                     Ok(true) | Err(_) => writer = None,
                 }
             }
@@ -193,8 +193,8 @@ impl Member<'_> {
     }
 }
 
-/// Pauses that double, each by chance between a half and the whole, so that ranks that failed together do not come
-/// together again.
+/// Pauses that double, with random jitter between half and the whole, so that ranks that failed together do not retry
+/// together.
 pub struct Pause(Duration);
 
 impl Pause {
@@ -202,7 +202,7 @@ impl Pause {
         Pause(FIRST_PAUSE)
     }
 
-    /// The next.
+    /// The next pause.
     pub fn next(&mut self) -> Duration {
         let longest = self.0;
         self.0 = (longest * 2).min(LONGEST_PAUSE);

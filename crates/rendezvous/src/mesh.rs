@@ -1,6 +1,6 @@
-//! The connections of a job: a full mesh, in which the lower rank of two accepts and the higher calls.
+//! The connections of a job: a full mesh, in which the lower of two ranks accepts and the higher one calls.
 //!
-//! All calls of a rank and all handshakes of those who call it go on at the same time, in one thread.
+//! All calls of a rank and all incoming handshakes run concurrently, in one thread.
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
@@ -18,24 +18,25 @@ use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
-/// Most data streams to one peer: 64 that share what is sent, and one for multicasts.
+/// Most data streams to one peer: 64 that share the data, and one for multicasts.
 pub const MAX_STREAMS: u32 = 65;
-/// Most calls at a time: enough to hide the way there and back, few enough not to fill the acceptors of the others.
+/// Most concurrent calls: enough to hide the round trip, few enough not to fill the other ranks' acceptors.
 const CALLS: usize = 16;
-/// Peers in a message of whom it says why they were not reached.
+/// Most peers in a message for which it says why they were not reached.
 const SHOWN: usize = 3;
 
-/// The streams of a rank to all others, by rank. They block, `TCP_NODELAY` is set, and `SO_KEEPALIVE` on control streams.
+/// A rank's streams to all others, by rank. They block. All have `TCP_NODELAY`, and control streams also
+/// `SO_KEEPALIVE`.
 #[derive(Debug)]
 pub struct Mesh {
-    /// One to every peer; none to itself.
+    /// One to every peer; `None` to itself.
     pub control: Vec<Option<TcpStream>>,
-    /// As many as were asked for. The i-th of one rank is the i-th of the other.
+    /// As many as requested. The i-th of one rank is connected to the i-th of the other.
     pub data: Vec<Vec<TcpStream>>,
 }
 
 impl Mesh {
-    /// Without a stream, of so many ranks that are connected otherwise.
+    /// No streams, for this many ranks that are connected by other means.
     #[must_use]
     pub fn of_none(size: u32) -> Mesh {
         let (control, data) = (0..size).map(|_| (None, Vec::new())).unzip();
@@ -43,7 +44,7 @@ impl Mesh {
     }
 }
 
-/// A stream that we are to make.
+/// A stream that this rank must connect.
 struct Want {
     kind: ConnectionKind,
     to: u32,
@@ -71,13 +72,13 @@ struct Weaver<'a> {
     deadline: Instant,
 }
 
-/// Connects every rank to every other. All call it with the same `peers`, the listeners' addresses by rank, and the same
-/// `job`, drawn by rank 0; `streams` are the data streams to each peer, of which both sides must have the same idea: 0 to
-/// itself and to peers that are reached otherwise. When it returns nothing listens any more.
+/// Connects every rank to every other. All ranks call it with the same `peers`, the listeners' addresses by rank, and
+/// the same `job`, drawn by rank 0. `streams` is the number of data streams to each peer and must be the same on both
+/// sides: 0 to itself and to peers that are reached by other means. The listener is closed when this returns.
 ///
 /// # Errors
-/// [`RunError::Usage`] if the arguments do not fit each other. [`RunError::Failed`] if peers were not reached by the
-/// deadline, if one was told of another number of streams or ranks, if one comes twice, or if one leaves meanwhile.
+/// [`RunError::Usage`] if the arguments are inconsistent. [`RunError::Failed`] if peers were not reached by the
+/// deadline, or a peer has another number of streams or ranks, connects twice or leaves meanwhile.
 pub fn connect_mesh(
     rank: u32,
     listener: Listener,
@@ -92,7 +93,8 @@ pub fn connect_mesh(
     let own_address = listener.address();
     let acceptor = Acceptor::new(listener.socket, rank, secret.clone());
     let slots = Slots::new(rank, streams);
-    // The next lower first, so that the ranks do not all begin with rank 0; control streams first, which tell of a death.
+    // The next lower rank first, so that not all ranks begin with rank 0; control streams first, because they reveal a
+    // death.
     let wants = |kind: ConnectionKind, count: fn(u32) -> u32| {
         (0..rank).rev().flat_map(move |to| (0..count(streams[to as usize])).map(move |index| (kind, to, index)))
     };
@@ -233,7 +235,7 @@ impl Weaver<'_> {
         Ok(())
     }
 
-    /// Calls again later, unless it would be told the same.
+    /// Schedules another call, unless the verdict would be the same.
     fn again(&mut self, mut want: Want, missed: &Missed) -> Result<()> {
         let why = missed.describe(want.to, &address::plain(self.peers[want.to as usize]).to_string());
         if let Missed::Refused(Verdict::OtherWorld | Verdict::OtherStreams) = missed {

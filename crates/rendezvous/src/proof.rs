@@ -1,4 +1,4 @@
-//! What is signed in a handshake and after it, with HMAC-SHA256 (RFC 2104), and how it is checked: in constant time.
+//! What is signed in a handshake and after it, with HMAC-SHA256 (RFC 2104). Codes are compared in constant time.
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
@@ -7,7 +7,7 @@ use super::wire::{CHALLENGE, HELLO, PROOF, Verdict};
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// Labels keep the uses of the key apart: what one side proves cannot be sent back to it, nor used as a key.
+/// Labels separate the uses of the key: a proof of one side cannot be reflected to it or used as a key.
 const CALLER: &[u8] = b"paceline: the caller knows the secret";
 const HOST: &[u8] = b"paceline: the host knows the secret";
 const SESSION: &[u8] = b"paceline: key of the frames";
@@ -15,7 +15,7 @@ const SESSION: &[u8] = b"paceline: key of the frames";
 const MULTICAST: &[u8] = b"paceline: key of the multicasts";
 const GRPC: &[u8] = b"paceline: key of the tokens of gRPC";
 
-/// The key of a job's multicasts, which all its ranks have.
+/// The key of a job's multicasts, shared by all its ranks.
 #[must_use]
 pub fn multicast_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
     sign(secret.key(), &[MULTICAST, job])
@@ -27,7 +27,7 @@ pub fn grpc_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
     sign(secret.key(), &[GRPC, job])
 }
 
-/// Both sides' first messages as they were on the wire: nonces, ranks, job, kind and index are all in there.
+/// Both sides' first messages as sent. They contain the nonces, ranks, job, kind and index.
 #[derive(Clone, Debug)]
 pub struct Transcript([u8; HELLO + CHALLENGE]);
 
@@ -39,41 +39,41 @@ impl Transcript {
         Transcript(bytes)
     }
 
-    /// By which the caller proves itself.
+    /// The caller's proof.
     pub fn of_caller(&self, secret: &Secret) -> [u8; PROOF] {
         sign(secret.key(), &[CALLER, &self.0])
     }
 
-    /// By which the host proves itself and its verdict.
+    /// The host's proof, which also covers its verdict.
     pub fn of_host(&self, secret: &Secret, verdict: Verdict) -> [u8; PROOF] {
         sign(secret.key(), &[HOST, &[verdict.to_byte()], &self.0])
     }
 
-    /// Whether this is [`of_caller`](Self::of_caller).
+    /// Whether this equals [`of_caller`](Self::of_caller).
     pub fn is_of_caller(&self, secret: &Secret, proof: &[u8]) -> bool {
         verify(secret.key(), &[CALLER, &self.0], proof)
     }
 
-    /// Whether this is [`of_host`](Self::of_host).
+    /// Whether this equals [`of_host`](Self::of_host).
     pub fn is_of_host(&self, secret: &Secret, verdict: Verdict, proof: &[u8]) -> bool {
         verify(secret.key(), &[HOST, &[verdict.to_byte()], &self.0], proof)
     }
 
-    /// The key that both sides now have, for this connection alone.
+    /// The key of this connection, known to both sides.
     pub fn session(&self, secret: &Secret, end: End) -> Session {
         Session { key: sign(secret.key(), &[SESSION, &self.0]), end, sent: 0, received: 0 }
     }
 }
 
-/// Which end of a connection we are.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Caller = 0,
     Host = 1,
 }
 
-/// Signs the frames of one connection. Direction and number are in every MAC, so that none can be repeated, left out, or
-/// sent back.
+/// Signs the frames of one connection. Every MAC covers direction and number, so that frames cannot be repeated,
+/// omitted or reflected.
 pub struct Session {
     key: [u8; 32],
     end: End,
@@ -89,7 +89,7 @@ impl Session {
         sign(&self.key, &[&[self.end as u8], &number, header, payload])
     }
 
-    /// Whether this is the MAC of the next frame that we receive.
+    /// Whether this is the right MAC of the next frame that we receive.
     pub fn verify(&mut self, header: &[u8], payload: &[u8], mac: &[u8]) -> bool {
         let number = self.received.to_be_bytes();
         self.received += 1;
@@ -98,7 +98,7 @@ impl Session {
     }
 }
 
-/// The parts before the last have fixed lengths under each key and label, so that no two lists of parts are the same
+/// All parts but the last have fixed lengths under each key and label, so different lists of parts never give the same
 /// bytes.
 fn mac(key: &[u8; 32], parts: &[&[u8]]) -> HmacSha256 {
     let mut mac = HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length");

@@ -1,4 +1,4 @@
-//! Rank 0's side of the exchange: it waits for all, and then tells all; or it tells those who came why not.
+//! The exchange on rank 0: it waits for all ranks and sends them all blobs, or tells those that came why it failed.
 use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
 use paceline_transport::error::{Result, RunError};
 
-/// So long a rank that left may come back, as after a broken connection.
+/// A rank that left may come back within this time, for example after a broken connection.
 pub const MAY_RETURN: Duration = Duration::from_secs(5);
-/// So long those who came are given to hear why it failed.
+/// Time limit for telling the ranks why the exchange failed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A rank that came.
+/// A rank that has connected.
 struct Member {
     stream: TcpStream,
     address: SocketAddr,
@@ -39,24 +39,25 @@ struct Root<'a> {
     began: Instant,
     deadline: Instant,
     acceptor: Acceptor,
-    /// By rank; none for rank 0.
+    /// By rank; `None` for rank 0.
     members: Vec<Option<Member>>,
 }
 
-/// The exchange as rank 0.
+/// Runs the exchange on rank 0.
 pub fn run(size: u32, address: &str, secret: &Secret, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
     let began = Instant::now();
     let acceptor = Acceptor::new(open(address, deadline)?, 0, secret.clone());
     let members = (0..size).map(|_| None).collect();
     let mut root = Root { address, size, began, deadline, acceptor, members };
-    // Those who came hear why it failed. After this point each is in the midst of the answer, and hears nothing else.
+    // Ranks that have connected are told why it failed. After this point each is receiving the answer and cannot be
+    // told.
     root.gather().inspect_err(|error| root.abort(&error.to_string()))?;
     let others = root.members.iter_mut().flatten().map(|member| member.blob.take().unwrap_or_default());
     let blobs: Vec<Vec<u8>> = std::iter::once(blob.to_vec()).chain(others).collect();
     root.tell(&bytes_of(&blobs)).map(|()| blobs)
 }
 
-/// How long a port may be taken before that is somebody else's.
+/// How long a port may be in use before it counts as taken by another program.
 const PORT_IN_PASSING: Duration = Duration::from_secs(1);
 
 /// A listener at the first of the host's addresses that this machine has.
@@ -71,7 +72,7 @@ fn open(address: &str, deadline: Instant) -> Result<TcpListener> {
             Ok(listener) => return Ok(listener),
             Err(error) => {
                 refused = address::cannot_listen(address, &error);
-                // Others would meet whoever listens there already.
+                // The other ranks would reach that listener instead.
                 if error.kind() == ErrorKind::AddrInUse {
                     break;
                 }
@@ -81,7 +82,8 @@ fn open(address: &str, deadline: Instant) -> Result<TcpListener> {
     Err(RunError::Usage(refused))
 }
 
-/// Whoever else is to come calls until somebody listens, and may have got this very port for a moment to call from.
+/// Retries for a moment: other ranks call until rank 0 listens, and one may have been given this very port to call
+/// from.
 fn listen_soon(address: SocketAddr, deadline: Instant) -> std::io::Result<TcpListener> {
     let until = deadline.min(Instant::now() + PORT_IN_PASSING);
     loop {
@@ -106,7 +108,7 @@ impl Root<'_> {
             }
             self.has_returned(now)?;
             let ready = self.sleep(now)?;
-            // First those who are here: whoever left makes room for a successor.
+            // Members first: one that left makes room for its successor.
             for rank in ready {
                 self.read(rank);
             }
@@ -116,7 +118,7 @@ impl Root<'_> {
         }
     }
 
-    /// Ranks that have something to say.
+    /// Ranks whose sockets are readable.
     fn sleep(&self, now: Instant) -> Result<Vec<usize>> {
         let here: Vec<(usize, &Member)> = (self.members.iter().enumerate())
             .filter_map(|(rank, member)| Some((rank, member.as_ref()?)))
@@ -135,7 +137,7 @@ impl Root<'_> {
         match member.reader.read(&mut member.stream, &mut member.session) {
             Ok(None) => {}
             Ok(Some(Frame::Wanted(blob))) if member.blob.is_none() => member.blob = Some(blob),
-            // Its end, or something that no rank sends: its connection is of no use any more.
+            // The end of the stream, or bytes that no rank sends: the connection is no longer usable.
             Ok(Some(_)) | Err(_) => {
                 member.left = Some(Instant::now());
                 member.blob = None;
@@ -176,7 +178,7 @@ impl Root<'_> {
         let member = Member::new(arrival);
         match fatal {
             None => self.members[rank as usize] = Some(member),
-            // It is told with the others.
+            // It is told together with the others.
             Some(reason) => {
                 self.members.push(Some(member));
                 return Err(RunError::Failed(reason));
@@ -225,8 +227,8 @@ impl Root<'_> {
         )))
     }
 
-    /// Tells all who are here, and for a moment those who still come, who would otherwise knock until their deadline. That
-    /// it fails is known already.
+    /// Tells all connected ranks, and for a moment those that still connect, because they would otherwise retry until
+    /// their deadline. Errors are ignored: the exchange has failed already.
     fn abort(&mut self, reason: &str) {
         let until = Instant::now() + FAREWELL;
         let _ = self.send(until, |member| Writer::abort(reason, &mut member.session));
@@ -252,7 +254,7 @@ impl Root<'_> {
         }
     }
 
-    /// Sends a frame to all who are here. Those who did not take it by then.
+    /// Sends a frame to all connected ranks. Returns those that had not taken it by the deadline.
     fn send(&mut self, until: Instant, frame: impl Fn(&mut Member) -> Writer) -> Result<Vec<u32>> {
         let mut sending: Vec<(&mut Member, Writer)> = (self.members.iter_mut().flatten())
             .filter(|member| member.left.is_none())
@@ -287,15 +289,15 @@ impl Root<'_> {
 impl Member {
     fn new(arrival: Arrival) -> Member {
         let Arrival { stream, address, hello, session, .. } = arrival;
-        // Best effort: without it a host that vanishes is noticed at the deadline.
+        // Best effort: without it, a host that vanishes is noticed at the deadline.
         let _ = keep_alive(&stream);
         let reader = Reader::new(Frame::BLOB, MAX_BLOB);
         Member { stream, address, hello, session, reader, blob: None, left: None }
     }
 }
 
-/// Reads until the other side has closed, which it does when it has heard: closing a socket with unread bytes takes back
-/// what was written to it.
+/// Reads until the other side has closed, which it does after receiving the message: closing a socket with unread bytes
+/// would discard what was written to it.
 fn drain(stream: &mut TcpStream, until: Instant) {
     let _ = stream.shutdown(Shutdown::Write);
     loop {

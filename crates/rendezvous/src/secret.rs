@@ -5,21 +5,20 @@ use sha2::{Digest, Sha256};
 
 use paceline_transport::error::{Result, RunError};
 
-/// A word of 16 characters is the least that is not found by trying: whoever can connect gets one try a handshake, but
-/// whoever takes a rank's place gets a proof to try words against at leisure.
+/// Shorter words can be found by trying. An attacker who connects gets one try per handshake, but one who takes a
+/// rank's place gets a proof against which to try words offline.
 const SHORTEST: usize = 16;
 
-/// What all ranks of a job know and nobody else does. `Debug` shows nothing of it.
+/// What all ranks of a job know and no one else does. `Debug` does not reveal it.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// The secret that this text stands for: its SHA-256, or the secret itself if the text is one of
-    /// [`to_text`](Secret::to_text), 64 hexadecimal digits. White space around it, as at the end of a file, does not
-    /// count.
+    /// The secret for this text: its SHA-256, or the secret itself if the text is 64 hexadecimal digits from
+    /// [`to_text`](Secret::to_text). Surrounding white space, as at the end of a file, is ignored.
     ///
     /// # Errors
-    /// If the text has fewer than 16 characters.
+    /// The text has fewer than 16 characters.
     pub fn from_text(text: &str) -> Result<Secret> {
         let text = text.trim();
         let length = text.chars().count();
@@ -33,15 +32,15 @@ impl Secret {
         Ok(Secret(from_hex(text).unwrap_or_else(|| Sha256::digest(text.as_bytes()).into())))
     }
 
-    /// A new one, from the system's random numbers.
+    /// A new secret, from the system's random numbers.
     ///
     /// # Errors
-    /// If the system has none to give.
+    /// The system has no random numbers.
     pub fn random() -> Result<Secret> {
         random_bytes().map(Secret)
     }
 
-    /// 64 hexadecimal digits, from which [`from_text`](Secret::from_text) makes the same secret.
+    /// 64 hexadecimal digits, which [`from_text`](Secret::from_text) turns into the same secret.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -58,7 +57,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Random bytes that nobody can foresee: secrets, nonces, names of processes.
+/// Unpredictable random bytes: for secrets, nonces and instance ids.
 pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| RunError::Failed(format!("cannot get random numbers: {error}")))?;

@@ -1,4 +1,4 @@
-//! The places of a mesh's streams, and who is in them.
+//! The slots of a mesh's streams, and which are filled.
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use super::wait::keep_alive;
 use super::wire::{ConnectionKind, Hello, Verdict};
 use paceline_transport::error::{Result, RunError};
 
-/// A rank whose control stream ended may call again for so long: its answer may have been lost.
+/// A rank whose control stream ended may call again within this time: the answer to it may have been lost.
 pub const MAY_RETURN: Duration = Duration::from_secs(2);
 
-/// A proven stream.
+/// An authenticated stream.
 pub struct Held {
     pub stream: TcpStream,
     pub address: SocketAddr,
-    /// Of the process that made the connection.
+    /// Identifies the process that made the connection.
     pub instance: [u8; 16],
     pub attempt: u32,
 }
@@ -25,13 +25,13 @@ pub struct Slots {
     control: Vec<Option<Held>>,
     data: Vec<Vec<Option<Held>>>,
     left: Vec<Option<Instant>>,
-    /// Any process of a rank, by whichever of its streams came first.
+    /// The process of each rank, from whichever of its streams came first.
     instances: Vec<Option<([u8; 16], SocketAddr)>>,
     missing: usize,
 }
 
 impl Slots {
-    /// Empty ones for so many data streams to each peer.
+    /// Empty slots for this many data streams to each peer.
     pub fn new(rank: u32, streams: &[u32]) -> Slots {
         let none = |count: &u32| (0..*count).map(|_| None).collect::<Vec<Option<Held>>>();
         let world = streams.len();
@@ -45,7 +45,7 @@ impl Slots {
         }
     }
 
-    /// Streams that are not there yet.
+    /// Number of missing streams.
     pub fn missing(&self) -> usize {
         self.missing
     }
@@ -58,8 +58,8 @@ impl Slots {
         (0..self.control.len()).filter(is_missing).map(|peer| u32::try_from(peer).unwrap_or(u32::MAX)).collect()
     }
 
-    /// Puts a stream into its place, which exists. A later attempt of the same process replaces an earlier one, of which
-    /// it did not hear that it was welcome.
+    /// Puts a stream in its slot, which must exist. A later attempt of the same process replaces an earlier one, whose
+    /// welcome it did not receive.
     pub fn put(&mut self, peer: u32, kind: ConnectionKind, index: u32, held: Held) -> Result<()> {
         let rank = peer as usize;
         let (_, first) = *self.instances[rank].get_or_insert((held.instance, held.address));
@@ -80,7 +80,7 @@ impl Slots {
             None => self.missing -= 1,
         }
         if kind == ConnectionKind::Control {
-            // Best effort: the job's own heartbeats notice a dead host too, later.
+            // Best effort: the job's own heartbeats notice a dead host too, but later.
             let _ = keep_alive(&held.stream);
             self.left[rank] = None;
         }
@@ -88,7 +88,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Control streams whose end would tell that a rank died.
+    /// Control streams to watch: their end means that a rank died.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &TcpStream)> {
         (0..).zip(&self.control).zip(&self.left).filter_map(|((peer, held), left)| match (held, left) {
             (Some(held), None) => Some((peer, &held.stream)),
@@ -108,12 +108,12 @@ impl Slots {
         Some((u32::try_from(peer).ok()?, self.control[peer].as_ref()?.address))
     }
 
-    /// When [`gone`](Slots::gone) has something to say, if nobody comes back.
+    /// When [`gone`](Slots::gone) would next return a rank, if none comes back.
     pub fn next_gone(&self) -> Option<Instant> {
         self.left.iter().flatten().map(|left| *left + MAY_RETURN).min()
     }
 
-    /// The streams, which block again. All are there.
+    /// The streams, blocking again. All must be connected.
     pub fn into_mesh(self) -> Result<Mesh> {
         let stream = |held: Held| {
             held.stream
@@ -127,7 +127,7 @@ impl Slots {
     }
 }
 
-/// What is thought of a caller that knows the secret. It may still be wrong about everything else.
+/// The verdict on a caller that knows the secret, but may still be wrong about everything else.
 pub fn judge(hello: &Hello, rank: u32, streams: &[u32], job: [u8; 16]) -> Verdict {
     let expected = streams.get(hello.from as usize).copied();
     match hello.kind {

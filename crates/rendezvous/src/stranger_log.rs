@@ -1,10 +1,10 @@
-//! What strangers did, for the log and for the message when ranks are missing.
+//! Records what strangers did, for the log and for the message about missing ranks.
 use std::io::Write;
 use std::net::IpAddr;
 
 /// Most distinct entries, so that a stranger with many addresses or ranks fills neither log nor memory.
 const MOST: usize = 16;
-/// Entries in a message.
+/// Most entries in a message.
 const SHOWN: usize = 3;
 
 /// What strangers did at one rank. Each entry is printed to standard error once.
@@ -16,7 +16,7 @@ pub struct StrangerLog {
 struct Entry {
     ip: IpAddr,
     text: String,
-    /// By a process that meant to be part of a job.
+    /// By a process that tried to join a job.
     of_paceline: bool,
     times: u64,
 }

@@ -1,4 +1,4 @@
-//! Ranks, times and errors as words.
+//! Texts for messages: ranks, times and errors.
 use std::io;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub fn seconds(duration: Duration) -> String {
     format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Without the number of the error, which says no more than its text.
+/// Without the error's number, which adds nothing to the text.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

@@ -9,10 +9,10 @@ use socket2::{SockRef, TcpKeepalive};
 
 use paceline_transport::error::{Result, RunError};
 
-/// Sleeps until one of these is ready, until then, or until a signal.
+/// Sleeps until one of these is ready, the time has come, or a signal arrives.
 pub fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<()> {
     let left = until.saturating_duration_since(Instant::now());
-    // A remote deadline is one day: callers come round again.
+    // At most a day at a time: callers loop.
     let left = left.min(Duration::from_secs(86_400));
     let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
     let timeout = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
@@ -22,14 +22,14 @@ pub fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<()> {
     }
 }
 
-/// How all connections are set: small messages go at once, and nothing blocks.
+/// Options of all connections: small messages are sent at once, and nothing blocks.
 pub fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)
 }
 
-/// For connections that may be silent for long: a host that is gone is noticed within a minute, by about 30 s of silence
-/// and three probes without an answer.
+/// For connections that may be silent for long: a host that vanished is noticed within a minute, after about 30 s of
+/// silence and three unanswered probes.
 pub fn keep_alive(stream: &impl AsFd) -> std::io::Result<()> {
     let times = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
     SockRef::from(stream).set_tcp_keepalive(&times.with_retries(3))

@@ -1,5 +1,5 @@
-//! The messages of a handshake as bytes. Everything here is read from strangers: fixed sizes, no allocation, and every
-//! sequence of bytes has an answer.
+//! Handshake messages as bytes. Strangers can send anything here, so sizes are fixed, nothing is allocated, and every
+//! sequence of bytes has a defined result.
 //!
 //! | from | bytes | message |
 //! | --- | --- | --- |
@@ -8,13 +8,13 @@
 //! | caller | 32 | proof: a MAC over both |
 //! | host | 33 | verdict, and a MAC over all three |
 //!
-//! The caller proves itself first: a stranger that connects gets nothing to try secrets against. Magic and version stay
-//! where they are in all versions to come, so that each can name the other. Numbers are big-endian.
+//! The caller proves itself first, so a stranger that connects gets nothing against which to try secrets. Magic and
+//! version stay in place in all future versions, so that each version can recognise the other. Numbers are big-endian.
 
 const MAGIC: [u8; 8] = *b"PACELINE";
-/// Of the handshake, the frames and the meaning of the streams: ranks of different versions must not work together.
+/// Version of the handshake, the frames and the use of the streams: ranks of different versions must not work together.
 pub const VERSION: u16 = 1;
-/// Fewest bytes by which a caller is judged; HTTP needs as many to be told from other strangers.
+/// Fewest bytes for judging a caller; HTTP needs this many to be recognised.
 const JUDGED_FROM: usize = 4;
 /// Bytes of magic and version.
 const PREFIX: usize = 10;
@@ -27,7 +27,7 @@ pub const PROOF: usize = 32;
 /// Bytes of a [`Verdict`] with its MAC.
 pub const VERDICT: usize = 1 + PROOF;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionKind {
     /// The exchange of blobs.
@@ -38,7 +38,7 @@ pub enum ConnectionKind {
     Data,
 }
 
-/// What a caller says first. Nothing of it is true before the proof.
+/// The caller's first message. Nothing in it is trusted before the proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub kind: ConnectionKind,
@@ -46,68 +46,68 @@ pub struct Hello {
     pub from: u32,
     /// Rank of the host.
     pub to: u32,
-    /// Which of several streams of this kind.
+    /// Index among several streams of this kind.
     pub index: u32,
-    /// World size that the caller was given.
+    /// World size on the caller.
     pub world: u32,
-    /// Data streams between the two, as the caller was told.
+    /// Data streams between the two, according to the caller.
     pub streams: u32,
-    /// Grows with every call for the same stream: the host keeps the latest.
+    /// Increases with every call for the same stream: the host keeps the latest.
     pub attempt: u32,
-    /// Of the mesh; zero in an exchange, where nobody knows it yet.
+    /// Id of the job; zero in an exchange, where it is not known yet.
     pub job: [u8; 16],
-    /// Drawn by every process anew: tells a rank that calls again from a second one of the same number.
+    /// Random per process: distinguishes a rank that calls again from a second process with the same rank.
     pub instance: [u8; 16],
     pub nonce: [u8; 32],
 }
 
-/// What a host answers.
+/// The host's answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     pub nonce: [u8; 32],
 }
 
-/// What a host thinks of a caller.
+/// The host's verdict on a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is well.
+    /// Accepted.
     Welcome,
-    /// The proof is wrong; not signed, as the caller is a stranger.
+    /// The proof is wrong; not signed, because the caller is a stranger.
     Unproven,
-    /// Knows the secret, and belongs to another run of the job.
+    /// It knows the secret, but belongs to another run of the job.
     OtherJob,
-    /// Was given another world size.
+    /// It has another world size.
     OtherWorld,
-    /// Was told of another number of data streams.
+    /// It expects another number of data streams.
     OtherStreams,
-    /// Wanted another rank, or something that is not done here.
+    /// It called for another rank, or for a purpose that is not served here.
     WrongTarget,
 }
 
-/// Who is no rank of this job, and by what one sees it.
+/// A peer that is not a rank of this job, and how it was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
-    /// A web browser, a health check, a scanner; or a web server.
+    /// A web browser, a health check, a scanner, or a web server.
     Http,
-    /// The beginning of TLS.
+    /// The start of TLS.
     Tls,
     /// Anything else.
     NotPaceline,
-    /// Paceline of another version of the handshake.
+    /// Paceline with another version of the handshake.
     OtherVersion(u16),
-    /// Paceline by its magic, and no message of it.
+    /// It sends Paceline's magic, but not a valid message.
     Malformed,
-    /// Calls itself by this rank and has not the job's secret.
+    /// It claims this rank, but does not have the job's secret.
     WrongSecret(u32),
 }
 
 impl Stranger {
-    /// Whether it means to be part of a job, so that a user wants to hear of it.
+    /// Whether it tries to be part of a job, so that the user should know.
     pub fn is_paceline(self) -> bool {
         matches!(self, Stranger::OtherVersion(_) | Stranger::Malformed | Stranger::WrongSecret(_))
     }
 
-    /// A sentence for people. `address` is whence or where it was met.
+    /// An error message. `address` is the peer's address.
     pub fn describe(self, address: &str) -> String {
         match self {
             Stranger::Http => format!("{address} speaks HTTP, not paceline"),
@@ -125,7 +125,7 @@ impl Stranger {
     }
 }
 
-/// Judges a peer by its first bytes, as soon as there are enough. However they are cut, the answer is the same.
+/// Classifies a peer by its first bytes, as soon as there are enough. The result does not depend on how they are cut.
 pub fn judge(bytes: &[u8]) -> Result<(), Stranger> {
     let Some(first) = bytes.first_chunk::<JUDGED_FROM>() else { return Ok(()) };
     match first {
@@ -148,7 +148,7 @@ pub fn judge(bytes: &[u8]) -> Result<(), Stranger> {
 }
 
 impl Hello {
-    /// As it is sent.
+    /// Encodes it.
     pub fn to_bytes(&self) -> [u8; HELLO] {
         let mut writer = Writer { bytes: [0; HELLO], at: 0 };
         writer.put(&MAGIC);
@@ -163,7 +163,7 @@ impl Hello {
         writer.bytes
     }
 
-    /// As it was sent.
+    /// Decodes it.
     pub fn from_bytes(bytes: &[u8; HELLO]) -> Result<Hello, Stranger> {
         judge(bytes)?;
         let kind = match (bytes[10], bytes[11]) {
@@ -189,7 +189,7 @@ impl Hello {
 }
 
 impl Challenge {
-    /// As it is sent.
+    /// Encodes it.
     pub fn to_bytes(&self) -> [u8; CHALLENGE] {
         let mut writer = Writer { bytes: [0; CHALLENGE], at: 0 };
         writer.put(&MAGIC);
@@ -198,7 +198,7 @@ impl Challenge {
         writer.bytes
     }
 
-    /// As it was sent.
+    /// Decodes it.
     pub fn from_bytes(bytes: &[u8; CHALLENGE]) -> Result<Challenge, Stranger> {
         judge(bytes)?;
         Ok(Challenge { nonce: part(bytes, PREFIX) })
@@ -206,12 +206,12 @@ impl Challenge {
 }
 
 impl Verdict {
-    /// As it is sent, before its MAC.
+    /// Encodes it, without its MAC.
     pub fn to_byte(self) -> u8 {
         self as u8
     }
 
-    /// As it was sent.
+    /// Decodes it.
     pub fn from_byte(byte: u8) -> Result<Verdict, Stranger> {
         use Verdict::{OtherJob, OtherStreams, OtherWorld, Unproven, Welcome, WrongTarget};
         [Welcome, Unproven, OtherJob, OtherWorld, OtherStreams, WrongTarget]
@@ -233,7 +233,7 @@ impl<const N: usize> Writer<N> {
     }
 }
 
-/// `N` bytes at a place that is within any message of this length by its definition.
+/// `N` bytes at an offset that is within any message of this length by definition.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

@@ -1,4 +1,4 @@
-//! Ranks find and prove each other, whoever else is about; and when they cannot, everyone hears why.
+//! Ranks find and authenticate each other despite strangers; when they cannot, all are told why.
 #[path = "rendezvous/common.rs"]
 mod common;
 #[path = "rendezvous/failures.rs"]

@@ -1,13 +1,13 @@
-//! What can go wrong, for the user.
+//! Errors shown to the user.
 use thiserror::Error;
 
 /// Why an operation or a job failed. The messages name ranks, hosts and tensors.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RunError {
-    /// The caller's mistake, or something this machine cannot do; the message names the remedy.
+    /// The caller's mistake, or something this machine cannot do; the message says what to do.
     #[error("{0}")]
     Usage(String),
-    /// A rank died, is silent, left, or called something else.
+    /// A rank died, does not answer, left, or called a different operation.
     #[error("{0}")]
     Failed(String),
 }
@@ -16,8 +16,8 @@ pub enum RunError {
 pub type Result<T> = std::result::Result<T, RunError>;
 
 impl RunError {
-    /// Two ranks called different things as operation `seq` of a communicator: who (`rank 3`, `server 1 (rank 5)`) and
-    /// description of each.
+    /// Ranks called different operations as operation `seq` of a communicator: for each, who (`rank 3`, `server 1 (rank
+    /// 5)`) and a description.
     #[must_use]
     pub fn mismatch(seq: u32, label: &str, (them, theirs): (&str, &str), (me, mine): (&str, &str)) -> RunError {
         let number = seq.wrapping_add(1);

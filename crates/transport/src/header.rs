@@ -1,5 +1,5 @@
-//! The header of every fragment: which operation, lane and slot it is for, and what its sender believes the
-//! operation to be, so that a mismatch is found by whoever receives the first message.
+//! The header of every fragment: its operation, lane and slot, and the sender's description of the operation, so that
+//! the receiver of the first message detects a mismatch.
 use std::str::FromStr;
 
 use paceline_kernels::dtype::{Dtype, ReduceOp};
@@ -9,30 +9,30 @@ use paceline_kernels::names::{UnknownName, find};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Collective {
-    /// Every rank ends with the combination of all.
+    /// Every rank gets the combination of all inputs.
     AllReduce,
-    /// Every rank ends with the root's elements.
+    /// Every rank gets the root's elements.
     Broadcast,
-    /// The root ends with the combination.
+    /// The root gets the combination of all inputs.
     Reduce,
-    /// Every rank ends with the elements of all.
+    /// Every rank gets the elements of all.
     AllGather,
-    /// The root ends with the elements of all.
+    /// The root gets the elements of all.
     Gather,
-    /// Every rank ends with its part of the root's elements.
+    /// Every rank gets its part of the root's elements.
     Scatter,
-    /// Every rank ends with its part of the combination.
+    /// Every rank gets its part of the combination.
     ReduceScatter,
-    /// Every rank ends with its part of everybody's elements.
+    /// Every rank gets its part of every other rank's elements.
     AllToAll,
-    /// Nobody goes on before all have come.
+    /// No rank continues before all ranks have called it.
     Barrier,
-    /// From one rank to another. Send and receive are one call: they match each other.
+    /// From one rank to another. Send and receive are one collective, so that they match each other.
     SendRecv,
 }
 
 impl Collective {
-    /// All of them, in the order of their numbers.
+    /// All collectives, in the order of their numbers.
     pub const ALL: [Collective; 10] = [
         Collective::AllReduce,
         Collective::Broadcast,
@@ -46,7 +46,7 @@ impl Collective {
         Collective::SendRecv,
     ];
 
-    /// As users write it.
+    /// The name that users write.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Collective {
         }
     }
 
-    /// Whether elements are combined, so that the operation matters.
+    /// Whether elements are combined, so that the reduction matters.
     #[must_use]
     pub fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter)
@@ -87,22 +87,22 @@ impl FromStr for Collective {
 /// What all ranks of an operation must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Which operation.
+    /// The collective.
     pub collective: Collective,
-    /// Of the elements.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// How they are combined.
+    /// How the elements are combined.
     pub op: ReduceOp,
     /// The root, or 0.
     pub root: u16,
-    /// Elements, where all ranks must have as many, else 0.
+    /// Number of elements if it must be equal on all ranks, else 0.
     pub count: u64,
-    /// A digest of strategy and cutting.
+    /// A digest of strategy and piece size.
     pub plan: u32,
 }
 
 impl Signature {
-    /// For people: `all_reduce(float32, 1000 elements, sum)`.
+    /// For messages: `all_reduce(float32, 1000 elements, sum)`.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut parts = Vec::new();
@@ -122,7 +122,7 @@ impl Signature {
     }
 }
 
-/// The receiver of a multicast: whoever gets it.
+/// The receiver of a multicast: every rank that gets it.
 pub const EVERYBODY: u16 = u16::MAX;
 
 /// Identifies the message that a fragment belongs to.
@@ -130,11 +130,12 @@ pub const EVERYBODY: u16 = u16::MAX;
 pub struct FragmentHeader {
     /// The communicator.
     pub group: u32,
-    /// Number of the operation in it; of a send or receive, its number between the two ranks under its tag.
+    /// Number of the operation in the communicator; of a send or receive, its number between the two ranks under its
+    /// tag.
     pub seq: u32,
-    /// Of the program; of a send or receive, the user's tag.
+    /// Lane of the program; for a send or receive, the user's tag.
     pub lane: u32,
-    /// Of the lane.
+    /// Slot of the lane.
     pub slot: u16,
     /// Role of the sender.
     pub from: u16,
@@ -144,7 +145,7 @@ pub struct FragmentHeader {
     pub bytes: u32,
     /// First element of the fragment in its message.
     pub offset: u64,
-    /// What the sender takes the operation for.
+    /// The sender's description of the operation.
     pub signature: Signature,
 }
 
@@ -152,7 +153,7 @@ pub struct FragmentHeader {
 pub const HEADER_BYTES: usize = 48;
 
 impl FragmentHeader {
-    /// On the wire: little endian, fields in the order below.
+    /// The wire format: little-endian, fields in the order below.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -174,7 +175,7 @@ impl FragmentHeader {
         out
     }
 
-    /// The header in these bytes; `None` if they are malformed.
+    /// Decodes a header; `None` if malformed.
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<FragmentHeader> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);

@@ -1,10 +1,10 @@
-//! What carries fragments of tensors between ranks.
+//! Transports that carry fragments of tensors between ranks.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`header`] | the header of every fragment |
 //! | [`space`] | the memory of an operation |
-//! | [`channel`] | what a transport offers; [`shm`], [`tcp`] and [`loopback`] are transports |
+//! | [`channel`] | the interface of a transport; [`shm`], [`tcp`] and [`loopback`] implement it |
 //! | [`readiness`] | which sockets can be read or written, in one system call |
 //! | [`multicast`] | one message to many ranks, copied by the network |
 //! | [`offload`] | collectives that a communication library runs itself |

@@ -1,8 +1,8 @@
-//! From a process to itself: a worker that is also a server or a switch talks to its own roles.
+//! Sends from a process to itself: a worker that is also a server or a switch exchanges messages between its own roles.
 //!
-//! Each pair of roles has a bounded queue of its own, as processes apart would have a channel each. In one queue for all,
-//! what a role sends would wait behind what another one may not take yet: a worker that fills the queue for a switch would
-//! keep the switch from passing on its sum, without which it takes nothing more.
+//! Each pair of roles has its own bounded queue, just as separate processes would have a channel each. In a shared
+//! queue, messages of one role would wait behind those that another role cannot take yet. A worker that fills the queue
+//! for a switch would keep the switch from passing on its sum, and until it does, the switch takes nothing more.
 use std::collections::VecDeque;
 
 use crate::channel::Sink;
@@ -10,13 +10,13 @@ use crate::header::FragmentHeader;
 
 /// Bounded queues of copies.
 pub struct Loopback {
-    /// Most payload bytes of a fragment.
+    /// Largest payload of a fragment, bytes.
     fragment: usize,
-    /// Most fragments of a queue.
+    /// Most fragments in a queue.
     fragments: usize,
-    /// A process plays a handful of roles: looking through the few queues is faster than hashing.
+    /// A process has a handful of roles: searching the few queues is faster than hashing.
     queues: Vec<Queue>,
-    /// Fragments of all queues.
+    /// Fragments in all queues.
     held: usize,
     spare: Vec<Vec<u8>>,
 }
@@ -26,13 +26,13 @@ type Roles = (u32, u16, u16);
 
 #[derive(Default)]
 struct Queue {
-    /// None after the communicator is gone: the next pair of roles takes the queue over.
+    /// `None` after the communicator has been freed: the next pair of roles reuses the queue.
     roles: Option<Roles>,
     fragments: VecDeque<(FragmentHeader, Vec<u8>)>,
 }
 
 impl Loopback {
-    /// No queues yet; `fragments` of at most `fragment` bytes from one role to another.
+    /// No queues yet; each will hold `fragments` fragments of at most `fragment` bytes.
     #[must_use]
     pub fn new(fragment: usize, fragments: usize) -> Loopback {
         Loopback { fragment, fragments, queues: Vec::new(), held: 0, spare: Vec::new() }
@@ -50,7 +50,7 @@ impl Loopback {
         &mut queue.fragments
     }
 
-    /// Takes a copy of the fragment, or refuses it because its queue is full (`false`).
+    /// Queues a copy of the fragment; `false` if its queue is full.
     pub fn send(&mut self, header: &FragmentHeader, payload: &[u8]) -> bool {
         let (most, spare) = (self.fragments, self.spare.pop());
         let queue = self.queue((header.group, header.from, header.to));
@@ -66,7 +66,7 @@ impl Loopback {
         true
     }
 
-    /// Queues that may hold something are numbered below this.
+    /// Upper bound on the indices of queues in use.
     #[must_use]
     pub fn queues(&self) -> usize {
         if self.held == 0 { 0 } else { self.queues.len() }
@@ -78,7 +78,7 @@ impl Loopback {
         self.queues.get(queue)?.fragments.front().map(|(header, _)| *header)
     }
 
-    /// Takes it.
+    /// Takes the next fragment of a queue.
     pub fn take(&mut self, queue: usize, sink: Sink<'_>) -> bool {
         let Some((_, payload)) = self.queues.get_mut(queue).and_then(|queue| queue.fragments.pop_front()) else {
             return false;
@@ -89,12 +89,12 @@ impl Loopback {
             Sink::Show(show) => show(0, &payload),
             Sink::Drop => {}
         }
-        // As many as were ever held at once, and no more are ever made.
+        // At most as many as were ever queued at once.
         self.spare.push(payload);
         true
     }
 
-    /// A communicator is gone, and what was sent in it.
+    /// Frees the queues of a communicator and drops their contents.
     pub fn forget(&mut self, group: u32) {
         for queue in self.queues.iter_mut().filter(|queue| queue.roles.is_some_and(|(of, ..)| of == group)) {
             self.held -= queue.fragments.len();
@@ -102,7 +102,7 @@ impl Loopback {
         }
     }
 
-    /// Payload bytes of a fragment.
+    /// Largest payload of a fragment, bytes.
     #[must_use]
     pub fn fragment(&self) -> usize {
         self.fragment

@@ -1,24 +1,24 @@
-//! Multicasts: one datagram over UDP that the network copies, and what makes it a reliable, ordered, bounded stream.
+//! Multicast: the network copies one UDP datagram, and this module makes a reliable, ordered, bounded stream of it.
 //!
-//! A rank has a stream for each group that it multicasts to; all streams of a job share one group address. Only those who
-//! receive join it. The sender keeps a copy of each datagram until all receivers have *taken* it, which is when the
-//! executor did: a receiver that is slow slows the sender, and nobody needs more memory than the window. A receiver asks
-//! for what is missing over a TCP connection that serves for nothing else, so that neither the question nor the repair can
-//! stand behind a fragment that nobody wants yet. That connection is reliable: nothing is asked, told or repaired twice,
-//! and there are only two timers: a receiver's for datagrams that come in another order, and the sender's for the end of
-//! what it sends, after which no later datagram shows that something is missing.
+//! A rank has one stream for each group that it multicasts to; all streams of a job share one group address. Only
+//! receivers join it. The sender keeps a copy of each datagram until all receivers have *taken* it, that is, until
+//! their executors have. So a slow receiver slows the sender down, and no rank needs more memory than the window. A
+//! receiver requests missing datagrams over a separate TCP connection, so that neither request nor repair can queue
+//! behind a fragment that the executor does not take yet. That connection is reliable, so no request or repair is sent
+//! twice. Only two timers are needed: the receiver's, which allows for reordering, and the sender's for the end of its
+//! data, because no later datagram then reveals a loss.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `datagram` | the format, and the code that only ranks of the job can make |
+//! | `datagram` | the format, and the code that only ranks of the job can compute |
 //! | `port` | the sockets |
 //! | `control` | control messages between the two ends, over TCP |
-//! | `outgoing` | a stream that is sent: the window, repairs, how much may be under way |
-//! | `incoming` | a stream that is received: order, gaps |
-//! | `receive` | datagrams from the group, and from anybody else |
+//! | `outgoing` | a stream that is sent: window, repairs, congestion control |
+//! | `incoming` | a stream that is received: reordering, gaps |
+//! | `receive` | receives datagrams, from ranks and from strangers |
 //! | `dispatch` | what other ranks report about their streams and ours |
-//! | `sizes` | what ranks agree on; what is counted |
-//! | `disturb` | loss, repetition and another order, for tests |
+//! | `sizes` | sizes that ranks agree on, and counters |
+//! | `disturb` | loss, duplication and reordering, for tests |
 mod control;
 mod datagram;
 mod dispatch;
@@ -50,9 +50,9 @@ use outgoing::Outgoing;
 pub use port::Port;
 pub use sizes::{Counters, Sizes};
 
-/// Taken datagrams after which a sender is told.
+/// The sender is notified after this many datagrams were taken.
 const EVERY: u64 = 8;
-/// Of the group's socket among what is watched; control connections have the numbers of their ranks.
+/// Epoll id of the group's socket; control connections use the numbers of their ranks.
 const RECEIVER: u64 = u64::MAX;
 
 /// All streams of this rank.
@@ -60,35 +60,35 @@ pub struct Multicast {
     me: u32,
     key: Key,
     port: Port,
-    /// Payload of a datagram, and datagrams of a window.
+    /// Payload of a datagram, and datagrams in a window.
     payload: usize,
     window: usize,
     first: usize,
-    /// By rank.
+    /// Control connections, by rank.
     controls: Vec<Option<ControlConnection>>,
     outgoing: Vec<Option<Outgoing>>,
     sends_to: HashMap<u32, usize>,
     incoming: Vec<Option<Incoming>>,
     /// By rank and group.
     comes_from: HashMap<(u32, u32), usize>,
-    /// Groups that are gone, and what was begun in them since: by rank and group.
+    /// Groups that were freed, and streams begun in them since, by rank and group.
     gone: HashSet<u32>,
     refused: Vec<(u32, u32)>,
-    /// Receive datagrams.
+    /// Receives datagrams.
     buffers: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    /// What is readable.
+    /// The epoll set.
     ready: OwnedFd,
-    /// The system takes no datagram now.
+    /// The system accepts no datagrams at the moment.
     full: bool,
     disturber: Option<Disturber>,
     counters: Counters,
-    /// Connections that were lost since the caller last looked, and why.
+    /// Connections lost since the caller's last check, and why.
     pub lost: Vec<(u32, io::Error)>,
 }
 
 impl Multicast {
-    /// Of this rank. The sizes are the same at all ranks; `controls` are connections by rank.
+    /// Streams of this rank. The sizes are the same at all ranks; `controls` are connections by rank.
     ///
     /// # Errors
     /// Too many open files.
@@ -137,20 +137,20 @@ impl Multicast {
         })
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Bytes that are kept: sent and not taken by all, received and not taken.
+    /// Bytes in memory: sent and not taken by all receivers, or received and not taken.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let sent = self.outgoing.iter().flatten().map(Outgoing::held).sum();
         (sent, self.incoming.iter().flatten().map(Incoming::held).sum())
     }
 
-    /// For people and tests, as JSON.
+    /// A description for diagnostics and tests, as JSON.
     pub fn status(&self) -> serde_json::Value {
         let (kept, waiting) = self.held();
         serde_json::json!({
@@ -163,13 +163,13 @@ impl Multicast {
         })
     }
 
-    /// Payload of a fragment.
+    /// Largest payload of a fragment, bytes.
     pub fn fragment(&self) -> usize {
         self.payload
     }
 
-    /// The stream to these roles of a group, of which `host` says who plays them, and that of them which this process
-    /// plays itself; none if nobody else does, or if the group's stream goes to others.
+    /// The stream to these roles of a group (`host` gives the rank of each role), and which of the roles this process
+    /// plays itself. `None` if no other process has one of them, or if the group's stream has other receivers.
     pub fn to(&mut self, group: u32, peers: Peers, host: impl Fn(u32) -> u32) -> Option<(u32, Option<u32>)> {
         let me = self.me;
         if let Some(&index) = self.sends_to.get(&group) {
@@ -196,26 +196,26 @@ impl Multicast {
         Some((index as u32, own))
     }
 
-    /// Whether the stream takes a fragment over.
+    /// Whether the stream has room for a fragment.
     pub fn has_room(&self, stream: u32) -> bool {
         self.outgoing[stream as usize].as_ref().is_some_and(Outgoing::has_room)
     }
 
-    /// Takes the fragment over, or refuses it because the window is full; `last`: the message ends with it.
+    /// Accepts a fragment, or refuses it because the window is full; `last`: it ends the message.
     pub fn send(&mut self, stream: u32, header: &FragmentHeader, payload: &[u8], last: bool) -> bool {
         let Some(stream) = &mut self.outgoing[stream as usize] else { return false };
         if !stream.has_room() {
             return false;
         }
         stream.put(Head { sender: self.me, number: 0, last, header: *header }, payload, &self.key);
-        // Fewer wait for the end of this turn: many go out as one.
+        // A few can wait for the end of this turn, so that many are sent in one call.
         if stream.unsent() >= self.port.at_once(self.payload + OVERHEAD) && !self.full {
             self.push_out();
         }
         true
     }
 
-    /// Streams that are received are numbered below this.
+    /// Upper bound on the indices of incoming streams.
     pub fn streams(&self) -> u32 {
         self.incoming.len() as u32
     }
@@ -225,7 +225,7 @@ impl Multicast {
         self.incoming[stream as usize].as_ref()?.front()
     }
 
-    /// Takes it.
+    /// Takes the next fragment of a stream.
     pub fn take(&mut self, stream: u32, sink: Sink<'_>) -> bool {
         let Some(payload) = self.incoming[stream as usize].as_mut().and_then(Incoming::take) else { return false };
         match sink {
@@ -243,12 +243,13 @@ impl Multicast {
         }
     }
 
-    /// One look at everything; whether anything came.
+    /// Handles everything that is ready; returns whether anything was.
     pub fn look(&mut self) -> bool {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 32];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ready = epoll::wait(&self.ready, &mut events, Some(&now)).unwrap_or(0);
-        // What is said of a stream before what came of it: its beginning, and how much was sent.
+        // Control messages first: they announce a stream, and how much of it was sent, before its datagrams are
+        // handled.
         for rank in events[..ready].iter().map(|event| event.data.u64()).filter(|&number| number != RECEIVER) {
             self.read_control(rank as u32);
         }
@@ -261,7 +262,7 @@ impl Multicast {
         ready > 0
     }
 
-    /// Sends what is due: datagrams, questions, repairs, how much was sent.
+    /// Sends what is due: datagrams, requests, repairs, progress reports.
     fn go_on(&mut self) {
         let now = Instant::now();
         let (controls, lost) = (&mut self.controls, &mut self.lost);
@@ -285,7 +286,7 @@ impl Multicast {
         self.bury();
     }
 
-    /// Gives the system what it takes.
+    /// Gives the system as many datagrams as it accepts.
     fn push_out(&mut self) {
         self.full = false;
         let (now, longest) = (Instant::now(), self.payload + OVERHEAD);
@@ -299,12 +300,12 @@ impl Multicast {
                         self.full = true;
                         return;
                     }
-                    // The card cannot cut them.
+                    // The network card cannot segment them.
                     Err(_) if count > 1 => {
                         most = 1;
                         continue;
                     }
-                    // As if the network had lost it: a queue that is full, an interface that is down, a filter.
+                    // Treated as a loss in the network: a full queue, an interface that is down, a firewall.
                     Err(_) => self.counters.refused += 1,
                 }
                 stream.were_sent(count, now);
@@ -312,7 +313,7 @@ impl Multicast {
         }
     }
 
-    /// Tells senders what was taken, and sends what waits; whether all is out.
+    /// Reports taken datagrams to their senders, and sends queued bytes; returns whether all are sent.
     pub fn flush(&mut self) -> bool {
         if !self.full {
             self.push_out();
@@ -338,13 +339,13 @@ impl Multicast {
         !self.pending()
     }
 
-    /// Whether somebody has to go on looking: receivers may lack something.
+    /// Whether receivers may still lack something, so that the caller must keep polling.
     fn pending(&self) -> bool {
         self.outgoing.iter().flatten().any(Outgoing::pending)
             || self.controls.iter().flatten().any(ControlConnection::full)
     }
 
-    /// Drops connections that were lost; nobody is there any more to whom anything would have to be sent.
+    /// Drops lost connections; their ranks need no more data.
     fn bury(&mut self) {
         for (rank, _) in &self.lost {
             if self.controls[*rank as usize].take().is_some() {
@@ -358,7 +359,7 @@ impl Multicast {
         }
     }
 
-    /// A communicator is gone. `failed`: what was sent in it matters to nobody; else it is still brought to its receivers.
+    /// Frees a communicator. Unless it has `failed`, data sent in it is still delivered.
     pub fn forget(&mut self, group: u32, failed: bool) {
         self.gone.insert(group);
         if let Some(&index) = self.sends_to.get(&group) {
@@ -375,14 +376,14 @@ impl Multicast {
         self.flush();
     }
 
-    /// The longest sleep after which something is due.
+    /// Time until the next timer.
     pub fn nap(&self) -> Option<Duration> {
         let incoming = self.incoming.iter().flatten().filter_map(Incoming::due);
         let due = incoming.chain(self.outgoing.iter().flatten().filter_map(Outgoing::due)).min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
-    /// Adds what to watch while sleeping.
+    /// Adds what to poll before sleeping.
     pub fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(PollFd::from_borrowed_fd(self.ready.as_fd(), PollFlags::IN));
         if self.full {
@@ -392,7 +393,7 @@ impl Multicast {
     }
 }
 
-/// Says something to a rank that is there.
+/// Sends a control message to a rank, if it is connected.
 fn write(
     controls: &mut [Option<ControlConnection>],
     lost: &mut Vec<(u32, io::Error)>,

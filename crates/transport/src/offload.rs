@@ -9,12 +9,12 @@ use crate::space::Space;
 #[derive(Debug, PartialEq, Eq)]
 pub struct OffloadTicket(pub u64);
 
-/// A library that makes progress only when called, and has collectives of its own. Errors are the library's text.
+/// A library with collectives of its own that makes progress only when called. Errors are the library's text.
 pub trait Offload: Send {
     /// Lets the library progress; returns whether anything moved.
     fn progress(&mut self) -> bool;
 
-    /// How long to sleep when nothing can be done: the library does not wake sleepers.
+    /// How long to sleep when there is nothing to do: the library does not wake sleepers.
     fn nap(&self) -> Duration;
 
     /// Creates a communicator for a group, and `duplicates` more for later groups of the same ranks. Collective: it waits
@@ -27,7 +27,7 @@ pub trait Offload: Send {
     /// Hands one of the duplicates made for `from` to `to`. All ranks must do so in the same order.
     fn inherit(&mut self, from: u32, to: u32);
 
-    /// Frees what belongs to a group. All its ranks call this, each in its own time.
+    /// Frees what belongs to a group. All its ranks call this, at any time.
     fn part(&mut self, group: u32);
 
     /// Begins an all-reduce of all elements of a space. The memory must not be touched until the all-reduce is done or

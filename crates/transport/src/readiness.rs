@@ -1,4 +1,4 @@
-//! Which sockets can be read or written, asked once a turn for all of them instead of once for each peer.
+//! The set of sockets to watch: one system call a turn says which can be read or written, instead of one for each peer.
 //!
 //! Edge-triggered, epoll(7): each change is reported once. A stream reads until a read returns less than it asked for,
 //! and is not asked again until the set reports it.
@@ -8,21 +8,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
 
-/// Reported at once; others follow with the next look.
+/// Events per call; the rest follow with the next.
 const EVENTS: usize = 64;
 
-/// What has changed about a socket.
+/// The changed state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// There may be something to read.
     pub read: bool,
     /// There may be room to write.
     pub write: bool,
-    /// The peer has closed, or the connection is lost: reading reaches the end or an error.
+    /// The peer has closed, or the connection is lost: a read returns the end or an error.
     pub ended: bool,
 }
 
-/// The sockets of a process.
+/// The watched sockets of a process.
 pub struct ReadySet {
     epoll: OwnedFd,
 }
@@ -36,7 +36,7 @@ impl ReadySet {
         Ok(ReadySet { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Reports this socket, number `socket` of the peer `rank`, from now on; also what holds already.
+    /// Watches this socket, number `socket` of the peer `rank`. Its current state is reported too.
     ///
     /// # Errors
     /// The limit of /proc/sys/fs/epoll/max_user_watches is reached.
@@ -47,12 +47,12 @@ impl ReadySet {
         Ok(epoll::add(&self.epoll, source, data, flags)?)
     }
 
-    /// Calls `report` with the rank, the number of its socket and what has changed since the last look; never waits.
+    /// Calls `report` with the rank, the socket number and the changes since the last call; never waits.
     pub fn look(&self, mut report: impl FnMut(u32, u32, Ready)) {
         use epoll::EventFlags;
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-        // An error here is an interruption: the events are still there at the next look.
+        // An error is an interruption: the next call returns the events.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else { return };
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
@@ -62,7 +62,7 @@ impl ReadySet {
         }
     }
 
-    /// What becomes readable when there is something to report.
+    /// Becomes readable when there are events.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    /// Two ranks that each look at a set of their own: what is refused is sent when there is room, and what was sent before
-    /// the sender left is received before the end.
+    /// Two ranks, each with a set of its own: a refused fragment is sent once there is room, and data sent before the
+    /// sender left is received before the end.
     #[test]
     fn all_that_was_sent_arrives_and_then_the_end() {
         let (near, far) = connected();
@@ -142,7 +142,7 @@ mod tests {
         let sizes: Vec<usize> = (0..405).map(|n| [0, 1, 48, 4096, 16 << 10, 100_000, 128 << 10][n % 7]).collect();
         let [mut sender, mut receiver] = ends;
         let (mut sent, mut got, mut turns) = (0, 0, 0);
-        // The receiver comes seldom, so that the sender meets a full socket, and not to the last ones.
+        // The receiver reads rarely, so that the sender finds a full socket, but reads the last ones without delay.
         while sent < 400 || !sender.1.flush().unwrap() {
             turn(&mut sender);
             while sent < 400

@@ -1,12 +1,12 @@
 //! Shared memory between the ranks of one host.
 //!
-//! Every rank owns one segment, in which each of its peers has a ring of slots to write into. A segment is an anonymous
-//! file (`memfd_create`), which peers open through `/proc/PID/fd`: nothing has a name in `/dev/shm`, whose size does
-//! not matter, and nothing can be left behind, however a process ends. Its pages are reserved when it is made, so that
-//! a lack of memory is an error then and no signal later.
+//! Every rank owns one segment, in which each of its peers has a ring of slots to write to. A segment is an anonymous
+//! file (`memfd_create`), which peers open through `/proc/PID/fd`. So nothing depends on the size of `/dev/shm`, and no
+//! file is left behind, however a process ends. Its pages are reserved on creation, so that a lack of memory is an
+//! error then and not a signal later.
 //!
-//! A small fragment is copied into a slot and out of it. A large one can be sent without that copy: the slot holds its
-//! address in the sender, and the receiver copies it from there (`process_vm_readv`), if the system permits.
+//! A small fragment is copied into a slot and out of it. A large one can be sent zero-copy: the slot holds its address
+//! in the sender, and the receiver copies it from there (`process_vm_readv`), if the system permits.
 mod mapping;
 mod peer;
 mod ring;

@@ -1,7 +1,7 @@
 //! TCP to a rank on another host, over one or more streams.
 //!
-//! Fragments go over the streams in turn and are received in the same turn, so that several streams (each with its own
-//! window and congestion control) are still one ordered channel.
+//! Fragments are spread over the streams in turn and received in the same order, so that several streams (each with its
+//! own window and congestion control) form one ordered channel.
 mod socket;
 mod stream;
 
@@ -15,11 +15,11 @@ use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};
 use stream::Stream;
 
-/// Payload of a fragment: large enough that system calls do not count, small enough that what is received is still in
+/// Payload of a fragment: large enough that system calls are negligible, small enough that received data is still in
 /// the cache when it is combined.
 const FRAGMENT: usize = 128 << 10;
 
-/// What it is called.
+/// Display name.
 pub const NAME: &str = "tcp";
 
 /// A channel over TCP.
@@ -30,7 +30,7 @@ pub struct TcpChannel {
 }
 
 impl TcpChannel {
-    /// Over these connections, in the order both ends agreed on. Panics without any.
+    /// A channel over these connections, in the order both ends agreed on. Panics if there are none.
     ///
     /// # Errors
     /// They cannot be made non-blocking.

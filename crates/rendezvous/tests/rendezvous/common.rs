@@ -1,4 +1,4 @@
-//! Worlds in threads, each at addresses of its own.
+//! Worlds in threads, each at its own addresses.
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ pub fn secret() -> Secret {
     Secret::from_text("the secret of this test's job").unwrap()
 }
 
-/// "host:port" that is free, on a loopback address that no other test and hardly another process has.
+/// A free "host:port", on a loopback address that no other test uses and hardly any other process.
 pub fn free_address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -38,7 +38,7 @@ pub fn misuse<T: std::fmt::Debug>(result: Result<T>) -> String {
     }
 }
 
-/// What each of these threads gives, in their order.
+/// The results of these threads, in their order.
 pub fn all<T: Send>(jobs: Vec<Box<dyn FnOnce() -> T + Send + '_>>) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = jobs.into_iter().map(|job| scope.spawn(job)).collect();
@@ -51,7 +51,7 @@ pub fn streams_between(a: u32, b: u32) -> u32 {
     if a == b { 0 } else { (a + b) % 3 }
 }
 
-/// Everything that a rank does at its start.
+/// Everything that a rank does on startup.
 pub fn start(rank: u32, size: u32, address: &str, deadline: Instant) -> Result<(Mesh, Vec<SocketAddr>)> {
     let listener = Listener::bind("127.0.0.1")?;
     let job = [42; 16];

@@ -1,4 +1,4 @@
-//! What the ranks say when they do not find together.
+//! The errors of ranks that cannot connect.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::proxy::proxy;
 
 type Job<'a, T> = Box<dyn FnOnce() -> T + Send + 'a>;
 
-/// The messages of ranks that were started with these ranks and world sizes, and failed.
+/// The errors of ranks that were started with these ranks and world sizes.
 fn messages(address: &str, ranks: &[(u32, u32)], milliseconds: u64) -> Vec<String> {
     let job = |&(rank, size): &(u32, u32)| -> Job<String> {
         Box::new(move || failure(exchange(rank, size, address, &secret(), b"blob", within(milliseconds))))
@@ -116,7 +116,7 @@ fn the_arguments_are_wrong() {
 
 #[test]
 fn a_line_is_cut_between_handshake_and_blob() {
-    // Hello and proof come through, the blob does not; the second time all does.
+    // Hello and proof get through, but not the blob; the second time, everything does.
     let address = free_address();
     let (through, heard) = proxy(address.clone(), |number| (number == 0).then_some(132));
     let job = |rank, address: String| -> Job<Vec<Vec<u8>>> {
@@ -127,7 +127,7 @@ fn a_line_is_cut_between_handshake_and_blob() {
     }
     assert!(heard.lock().unwrap().iter().any(|sent| sent.len() == 132));
 
-    // Never.
+    // It never gets through.
     let address = free_address();
     let (through, _) = proxy(address.clone(), |_| Some(132));
     let job = |rank, address: String| -> Job<String> {
@@ -136,12 +136,12 @@ fn a_line_is_cut_between_handshake_and_blob() {
     let heard = all(vec![job(0, address.clone()), job(1, through.clone())]);
     let expected = format!("rank 1 of 2 has not come within 1 s to {address}");
     assert!(heard[0].starts_with(&expected), "{heard:#?}");
-    // Rank 1 says whom it waited for, or what rank 0 told it if its last line stood just then.
+    // Rank 1 says what it waited for, or reports what rank 0 told it if its last connection was open at that moment.
     let own = format!("rank 0 at {through}");
     assert!(heard[1].contains(&own) || heard[1].starts_with(&expected), "{heard:#?}");
 }
 
-/// Outcomes of a mesh of two that disagree: by rank, their streams to each other and job.
+/// Results of a mesh of two that disagree: by rank, its streams to the other and its job.
 fn meshes(each: [(u32, [u8; 16], u64); 2]) -> Vec<Result<Mesh>> {
     let listeners: Vec<Listener> = each.iter().map(|_| Listener::bind("127.0.0.1").unwrap()).collect();
     let peers: &Vec<SocketAddr> = &listeners.iter().map(Listener::address).collect();
@@ -169,7 +169,7 @@ fn the_mesh_disagrees() {
 
 #[test]
 fn a_rank_dies_while_the_mesh_is_made() {
-    // Rank 2 is never there; rank 1 gives up early, and rank 0 hears of that.
+    // Rank 2 never connects; rank 1 gives up early, and rank 0 is told.
     let listeners: Vec<Listener> = (0..3).map(|_| Listener::bind("127.0.0.1").unwrap()).collect();
     let peers: &Vec<SocketAddr> = &listeners.iter().map(Listener::address).collect();
     let began = Instant::now();

@@ -1,14 +1,14 @@
-//! Somebody between a rank and rank 0, who listens in or cuts the line.
+//! A man in the middle between a rank and rank 0, who listens in or cuts the connection.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What callers sent, a connection each.
+/// The bytes that callers sent, by connection.
 pub type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Listens, and hands on to `target`. `cut` says of each connection, by number, after how many bytes of the caller it is
-/// cut. The threads end with the connections, or with the process.
+/// Listens and forwards to `target`. `cut` gives for each connection, by number, after how many bytes of the caller it
+/// is cut. The threads end with the connections, or with the process.
 pub fn proxy(target: String, cut: fn(usize) -> Option<usize>) -> (String, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -39,7 +39,7 @@ pub fn proxy(target: String, cut: fn(usize) -> Option<usize>) -> (String, Heard)
                     left -= count;
                 }
                 if left == 0 {
-                    // Until the handshake's last word is through.
+                    // Until the last message of the handshake has been forwarded.
                     thread::sleep(std::time::Duration::from_millis(50));
                 }
                 let _ = (host.shutdown(Shutdown::Both), caller.shutdown(Shutdown::Both));

@@ -13,7 +13,7 @@ use crate::proxy::proxy;
 /// Bytes of the first message of a handshake.
 const HELLO: usize = 100;
 
-/// Connects as soon as somebody listens.
+/// Connects as soon as something listens.
 fn connect(address: &str) -> Option<TcpStream> {
     for _ in 0..200 {
         if let Ok(stream) = TcpStream::connect(address) {
@@ -37,7 +37,7 @@ fn recorded() -> Vec<u8> {
     sent
 }
 
-/// All who have no business here, at once; the connections are held open.
+/// Many kinds of strangers at once; their connections are held open.
 fn besiege(address: &str, genuine: &[u8]) -> Vec<TcpStream> {
     let mut held = Vec::new();
     let huge = [&genuine[..HELLO], &[0xff; 3000]].concat();
@@ -52,7 +52,7 @@ fn besiege(address: &str, genuine: &[u8]) -> Vec<TcpStream> {
     ];
     for round in 0..500 {
         let Ok(mut stream) = TcpStream::connect(address) else { continue };
-        // A tenth of them says something.
+        // A tenth of them sends something.
         if round % 10 == 0 {
             let _ = stream.write_all(messages[round / 10 % messages.len()]);
         }
@@ -103,7 +103,7 @@ fn do_not_disturb_the_mesh() {
     let mut jobs: Vec<Box<dyn FnOnce() -> Duration + Send>> = Vec::new();
     for (rank, listener) in (0..).zip(listeners) {
         jobs.push(Box::new(move || {
-            // The queues of the listeners are full of strangers when it begins.
+            // The listeners' queues are full of strangers from the start.
             thread::sleep(Duration::from_millis(200));
             let began = Instant::now();
             let mut streams = [2; 3];
@@ -124,7 +124,7 @@ fn do_not_disturb_the_mesh() {
     assert!(slowest < Duration::from_secs(4), "{slowest:?}");
 }
 
-/// What a stranger hears, until the end of the connection.
+/// The bytes that a stranger receives until the connection ends.
 fn answer(address: &str, message: &[u8]) -> Vec<u8> {
     let mut stream = connect(address).unwrap();
     stream.write_all(message).unwrap();

@@ -1,4 +1,4 @@
-//! Worlds in which all is well.
+//! Worlds without failures.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -8,7 +8,7 @@ use paceline_rendezvous::{MAX_BLOB, Mesh, exchange};
 
 use crate::common::{all, free_address, secret, start, streams_between, within};
 
-/// Every stream carries who sent it, at both ends.
+/// Every stream carries its sender's rank, at both ends.
 fn talk(rank: u32, mesh: &mut Mesh) {
     let size = u32::try_from(mesh.control.len()).unwrap();
     assert_eq!(mesh.data.len(), mesh.control.len());
@@ -37,7 +37,7 @@ fn world(size: u32) {
     let deadline = within(10_000);
     let job = |rank: u32| {
         move || {
-            // The last come first: nobody listens yet.
+            // The last ranks start first, when nothing listens yet.
             thread::sleep(Duration::from_millis(u64::from(5 * (size - rank))));
             let (mut mesh, peers) = start(rank, size, address, deadline).unwrap();
             talk(rank, &mut mesh);

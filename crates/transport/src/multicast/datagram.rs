@@ -1,8 +1,8 @@
-//! A datagram: who sends it, its number in the stream, a fragment with its header, and a code that only ranks of the job can
-//! make: HMAC-SHA256 (RFC 2104), of which the first 16 bytes are sent.
+//! The datagram format: sender, number in the stream, a fragment with its header, and a code that only ranks of the job
+//! can compute: HMAC-SHA256 (RFC 2104), truncated to 16 bytes.
 //!
-//! Anybody on the network can send one. What is read here is checked before anything else is done with it; nothing is
-//! allocated for it.
+//! Any machine on the network can send a datagram. Everything is checked before it is used, and nothing is allocated
+//! for it.
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
@@ -12,34 +12,34 @@ const MAGIC: [u8; 4] = *b"PLM\x01";
 /// Magic (4), session (8), sender (2), flags (2), number (8).
 const HEAD: usize = 24;
 const CODE: usize = 16;
-/// Where the payload begins.
+/// Offset of the payload.
 pub(super) const BODY: usize = HEAD + HEADER_BYTES;
-/// What a datagram has besides its payload.
+/// Bytes of a datagram besides its payload.
 pub const OVERHEAD: usize = BODY + CODE;
-/// The message ends with it.
+/// Flag: the datagram ends the message.
 const LAST: u16 = 1;
 
-/// With which the ranks of a job sign and recognise their datagrams.
+/// The key with which the ranks of a job sign and recognise their datagrams.
 pub struct Key {
     session: [u8; 8],
     mac: Hmac<Sha256>,
 }
 
-/// What stands in front of the payload.
+/// The fields before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Rank of the sender.
     pub sender: u32,
-    /// Of the datagram in the sender's stream for the header's group.
+    /// Number of the datagram in the sender's stream for the header's group.
     pub number: u64,
-    /// The message ends with it.
+    /// The datagram ends the message.
     pub last: bool,
-    /// Of the fragment.
+    /// Header of the fragment.
     pub header: FragmentHeader,
 }
 
 impl Key {
-    /// Of the job that this key was derived for.
+    /// The key of this job.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Key {
         let mac: Hmac<Sha256> = Mac::new_from_slice(key).expect("HMAC takes keys of any length");
@@ -49,7 +49,7 @@ impl Key {
         Key { session, mac }
     }
 
-    /// Writes a datagram into `out`, which has room for the payload and [`OVERHEAD`]; its length.
+    /// Writes a datagram into `out`, which has room for the payload and [`OVERHEAD`]. Returns its length.
     pub fn write(&self, head: &Head, payload: &[u8], out: &mut [u8]) -> usize {
         out[..4].copy_from_slice(&MAGIC);
         out[4..12].copy_from_slice(&self.session);
@@ -64,7 +64,7 @@ impl Key {
         end + CODE
     }
 
-    /// The head of what may be a datagram of this job, if it has the right form; [`Key::signed`] it need not be.
+    /// Parses the head of a datagram of this job; `None` if malformed. Check [`Key::signed`] before using it.
     #[must_use]
     pub fn read(&self, bytes: &[u8]) -> Option<Head> {
         let fixed = bytes.first_chunk::<BODY>()?;
@@ -81,7 +81,7 @@ impl Key {
         Some(Head { sender, number, last: flags == LAST, header })
     }
 
-    /// Whether a rank of the job has written it.
+    /// Whether a rank of the job wrote it.
     #[must_use]
     pub fn signed(&self, bytes: &[u8]) -> bool {
         let Some((signed, code)) = bytes.split_last_chunk::<CODE>() else { return false };
@@ -94,21 +94,21 @@ pub(super) fn payload(datagram: &[u8]) -> &[u8] {
     &datagram[BODY..datagram.len() - CODE]
 }
 
-/// Whether a message ends with this datagram of ours.
+/// Whether this datagram, written by us, ends a message.
 pub(super) fn is_last(datagram: &[u8]) -> bool {
     datagram[14] & LAST as u8 != 0
 }
 
-/// What the fuzzer calls: no bytes of its are signed.
+/// Entry point of the fuzzer: its bytes must not count as signed.
 ///
 /// # Panics
-/// If they are.
+/// If they do.
 #[doc(hidden)]
 pub fn feed(bytes: &[u8]) {
     let key = Key::new(&[7; 32]);
     let mut framed = bytes.to_vec();
     if framed.len() >= BODY + CODE {
-        // As far as somebody gets who has listened.
+        // The farthest that an eavesdropper gets.
         framed[..4].copy_from_slice(&MAGIC);
         framed[4..12].copy_from_slice(&key.session);
         let length = (framed.len() - OVERHEAD) as u32;

@@ -1,27 +1,27 @@
-//! For tests: loses, repeats and reorders datagrams at a receiver, by a seed.
+//! For tests: loses, duplicates and reorders datagrams at a receiver, with a seeded random generator.
 use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-/// How likely each is, and the seed.
+/// The probability of each disturbance, and the seed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Disturbance {
     /// A datagram is lost.
     pub lose: f64,
-    /// It comes twice.
+    /// It is delivered twice.
     pub repeat: f64,
-    /// It comes after up to four later ones.
+    /// It is delivered after up to four later ones.
     pub reorder: f64,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// A disturbance at work.
+/// The state of the disturbance.
 pub(super) struct Disturber {
     how: Disturbance,
     state: u64,
-    /// Datagrams that come later, and after how many others.
+    /// Delayed datagrams, and how many others must arrive before each.
     held: VecDeque<(u32, Vec<u8>)>,
 }
 
@@ -42,7 +42,7 @@ impl Disturber {
         ((self.next() >> 11) as f64) < rate * (1u64 << 53) as f64
     }
 
-    /// How often a datagram that has come is to be seen now.
+    /// How often to deliver a datagram that has just arrived.
     pub fn times(&mut self, datagram: &[u8]) -> u32 {
         if self.happens(self.how.lose) {
             return 0;
@@ -55,12 +55,12 @@ impl Disturber {
         1 + u32::from(self.happens(self.how.repeat))
     }
 
-    /// Another has come.
+    /// Counts the arrival of another datagram.
     pub fn pass(&mut self) {
         self.held.iter_mut().for_each(|(after, _)| *after = after.saturating_sub(1));
     }
 
-    /// One that was held long enough. `quiet`: no other comes now.
+    /// A delayed datagram whose time has come. `quiet`: no other is arriving.
     pub fn release(&mut self, quiet: bool) -> Option<Vec<u8>> {
         let due = self.held.iter().position(|(after, _)| quiet || *after == 0)?;
         self.held.remove(due).map(|(_, datagram)| datagram)

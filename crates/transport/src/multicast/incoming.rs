@@ -1,14 +1,14 @@
-//! A stream that this rank receives: datagrams in their order, whatever order they come in, and which are missing.
+//! A stream that this rank receives: puts datagrams in order and finds gaps.
 use std::time::{Duration, Instant};
 
 use crate::header::{FragmentHeader, HEADER_BYTES};
 
-/// What is missing is asked for when so many later ones have come, because the network may have changed the order, or
-/// when nothing has come for this time.
+/// A missing datagram is requested after this many later ones, because the network may have reordered them, or after
+/// this time without any.
 const REORDERED: u64 = 8;
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// A fragment that has come.
+/// A fragment that has arrived.
 struct Fragment {
     header: FragmentHeader,
     last: bool,
@@ -18,24 +18,24 @@ struct Fragment {
 pub(super) struct Incoming {
     pub rank: u32,
     pub group: u32,
-    /// What this process is to the sender.
+    /// This process's role for the sender.
     role: u32,
     /// Fragments by number modulo the window.
     ring: Vec<Option<Fragment>>,
-    /// The next to be taken.
+    /// The next fragment to take.
     next: u64,
     /// The sender knows that all below were taken.
     told: u64,
-    /// A message ended with what was taken since.
+    /// A message has ended since the last report to the sender.
     ended: bool,
-    /// All below were sent, as far as is known, and the last that has come is just below `seen`.
+    /// All below `top` were sent, as far as is known; `seen` is one past the highest that has arrived.
     top: u64,
     seen: u64,
-    /// What is missing below was asked for.
+    /// Missing datagrams below this have been requested.
     asked: u64,
-    /// Something has come since the last look.
+    /// A datagram has arrived since the last check.
     fresh: bool,
-    /// Since when nothing comes, while something at or above `asked` is missing.
+    /// Since when no datagram has arrived, while one at or above `asked` is missing.
     quiet: Option<Instant>,
 }
 
@@ -50,13 +50,13 @@ impl Incoming {
         (number % self.ring.len() as u64) as usize
     }
 
-    /// Whether it has not come yet, and can have been sent.
+    /// Whether it is missing, though it may have been sent.
     pub fn lacks(&self, number: u64) -> bool {
         let window = self.ring.len() as u64;
         (self.next..self.next.saturating_add(window)).contains(&number) && self.ring[self.slot(number)].is_none()
     }
 
-    /// Takes a repair in: header and payload; its memory may have been another's.
+    /// Stores a repair: header and payload. Its buffer may be reused.
     pub fn repaired(&mut self, number: u64, last: bool, body: &[u8], memory: Vec<u8>) {
         let Some((header, payload)) = body.split_first_chunk::<HEADER_BYTES>() else { return };
         if let Some(header) = FragmentHeader::decode(header).filter(|header| header.bytes as usize == payload.len()) {
@@ -64,7 +64,7 @@ impl Incoming {
         }
     }
 
-    /// Takes a fragment in; only one that is lacked. Its memory may have been another's.
+    /// Stores a missing fragment. Its buffer may be reused.
     pub fn put(&mut self, number: u64, header: FragmentHeader, last: bool, payload: &[u8], mut memory: Vec<u8>) {
         memory.clear();
         memory.extend_from_slice(payload);
@@ -75,19 +75,19 @@ impl Incoming {
         self.fresh = true;
     }
 
-    /// All below were sent.
+    /// The sender has sent all below.
     pub fn sent(&mut self, below: u64) {
         self.top = self.top.max(below.min(self.next + self.ring.len() as u64));
         self.fresh = true;
     }
 
-    /// The header of the next fragment; its role is this process's.
+    /// The header of the next fragment, with this process's role.
     pub fn front(&self) -> Option<FragmentHeader> {
         let fragment = self.ring[self.slot(self.next)].as_ref()?;
         Some(FragmentHeader { to: self.role as u16, ..fragment.header })
     }
 
-    /// Takes the next fragment: its payload.
+    /// Takes the next fragment and returns its payload.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         let slot = self.slot(self.next);
         let Fragment { last, payload, .. } = self.ring[slot].take()?;
@@ -96,7 +96,7 @@ impl Incoming {
         Some(payload)
     }
 
-    /// How much was taken, if the sender is to be told: after every so many, and where a message has ended.
+    /// What to report to the sender as taken: after every few datagrams, and at the end of a message.
     pub fn news(&mut self, every: u64) -> Option<u64> {
         let count = self.next - self.told;
         if count < every && !(self.ended && count > 0 && self.front().is_none()) {
@@ -106,12 +106,12 @@ impl Incoming {
         Some(self.next)
     }
 
-    /// When what is missing is to be asked for.
+    /// When to request missing datagrams.
     pub fn due(&self) -> Option<Instant> {
         self.quiet.map(|since| since + PATIENCE)
     }
 
-    /// Asks for what is missing, if it is time: runs of it.
+    /// Requests missing datagrams, in runs, if it is time.
     pub fn ask(&mut self, now: Instant, mut ask: impl FnMut(u64, u64)) {
         self.asked = self.asked.max(self.next);
         while self.asked < self.top && self.ring[self.slot(self.asked)].is_some() {
@@ -145,7 +145,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes that wait to be taken.
+    /// Bytes waiting to be taken.
     pub fn held(&self) -> usize {
         self.ring.iter().flatten().map(|fragment| fragment.payload.len()).sum()
     }

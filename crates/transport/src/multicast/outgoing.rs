@@ -1,7 +1,8 @@
-//! A stream that this rank sends to the ranks of a group: what they have not all taken yet, and who lacks what.
+//! A stream that this rank sends to the ranks of a group: the datagrams not taken by all, and which receiver lacks
+//! which.
 //!
-//! What is under way is bounded as TCP bounds it (RFC 5681, and RFC 9438 for how much less it is after a loss): by what the
-//! receivers can hold, and by what the network seems to hold.
+//! The amount in flight is bounded as in TCP (RFC 5681; RFC 9438 for the reduction after a loss): by what the receivers
+//! can hold, and by what the network appears to hold.
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,12 @@ use super::control::ControlMessage;
 use super::datagram::{BODY, Head, Key, OVERHEAD};
 use crate::header::HEADER_BYTES;
 
-/// After a silence of twice the time that datagrams take to be taken, and this at the least, with something not taken,
-/// receivers are told how much was sent: the end may be lost (as RFC 8985, 7.2, probes for the tail). What the system has
-/// may wait in its queue for long: those that told earlier asked for what was under way.
+/// After a silence of twice the round-trip time, and at least this, while datagrams are outstanding, receivers are told
+/// how much was sent, because the last datagrams may be lost (compare the tail loss probe of RFC 8985, 7.2). Not
+/// earlier: datagrams may wait in the system's queue for long, and receivers would then request some that are still in
+/// flight.
 const TAIL: Duration = Duration::from_millis(1);
-/// Until it is known how long they take.
+/// Before the round-trip time is known.
 const FIRST_TAIL: Duration = Duration::from_millis(20);
 
 struct Receiver {
@@ -23,42 +25,42 @@ struct Receiver {
     role: u32,
     /// It has taken all below.
     taken: u64,
-    /// It asked for these.
+    /// Datagrams it has requested.
     lacks: BTreeSet<u64>,
 }
 
 pub(super) struct Outgoing {
     pub group: u32,
-    /// The roles that the program names, and that of them which this process plays itself.
+    /// The roles in the program, and the one that this process has itself.
     peers: Peers,
     pub own: Option<u32>,
     receivers: Vec<Receiver>,
-    /// Datagrams by number modulo the window, one behind the other in slots of the longest's length.
+    /// Datagrams by number modulo the window, contiguous, in slots of the maximum length.
     ring: Vec<u8>,
     slot: usize,
-    /// Of each.
+    /// Length of each.
     lengths: Vec<usize>,
     /// All receivers have taken all below.
     base: u64,
     next: u64,
-    /// The system was given all below.
+    /// All below have been given to the system.
     sent: u64,
     last_sent: Instant,
-    /// How long it takes from sending until all have taken, smoothed; and what it is next measured by: a number that is
-    /// then below `base`, and when it was sent.
+    /// Smoothed round-trip time, from sending until all receivers have taken, and the current measurement: it ends when
+    /// `base` reaches this number.
     round: Option<Duration>,
     probe: Option<(u64, Instant)>,
     /// Receivers were told that all below were sent.
     told: u64,
-    /// Datagrams under way at most: now, and up to where this grows fast.
+    /// Congestion window in datagrams, and the slow-start threshold.
     allowed: u64,
     threshold: u64,
-    /// A loss below belongs to those for which `allowed` was lowered already.
+    /// Losses below this belong to a reduction of `allowed` that has already happened.
     recover: u64,
     least: u64,
-    /// Of what was taken since `allowed` grew by one.
+    /// Datagrams taken since `allowed` last grew by one.
     grown: u64,
-    /// The communicator is gone: it ends when all is taken.
+    /// The communicator has been freed: the stream ends when all datagrams are taken.
     pub ending: bool,
 }
 
@@ -97,7 +99,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether it goes to just these roles, of which `host` says who plays them.
+    /// Whether its receivers are exactly these roles; `host` gives the rank of each.
     pub fn is_for(&mut self, peers: Peers, me: u32, host: impl Fn(u32) -> u32) -> bool {
         if self.peers == peers {
             return true;
@@ -120,22 +122,22 @@ impl Outgoing {
         self.receivers.iter().map(|receiver| (receiver.rank, receiver.role))
     }
 
-    /// Whether a fragment can be taken over.
+    /// Whether there is room for a fragment.
     pub fn has_room(&self) -> bool {
         self.next - self.base < self.allowed
     }
 
-    /// Bytes of it.
+    /// Bytes in the window.
     pub fn held(&self) -> usize {
         (self.base..self.next).map(|number| self.lengths[self.place(number)]).sum()
     }
 
-    /// Whether something was not taken by all.
+    /// Whether some receiver has not taken everything.
     pub fn pending(&self) -> bool {
         self.base < self.next
     }
 
-    /// Takes a fragment over. `head.number` is given here.
+    /// Accepts a fragment and assigns `head.number`.
     pub fn put(&mut self, mut head: Head, payload: &[u8], key: &Key) {
         head.number = self.next;
         let place = self.place(self.next);
@@ -152,13 +154,13 @@ impl Outgoing {
         &self.ring[place * self.slot..][..self.lengths[place]]
     }
 
-    /// How many the system was not given.
+    /// Datagrams not yet given to the system.
     pub fn unsent(&self) -> usize {
         (self.next - self.sent) as usize
     }
 
-    /// The next of them, `most` at most: one behind the other, all as long as the first but the last, which may be
-    /// shorter. How many, and how long the first is.
+    /// The next datagrams to send, `most` at most, contiguous: all have the length of the first, except that the last
+    /// may be shorter. Also returns their number and the length of the first.
     pub fn next(&self, most: usize) -> Option<(&[u8], usize, usize)> {
         let most = self.unsent().min(most);
         let first = self.place(self.sent);
@@ -171,7 +173,7 @@ impl Outgoing {
         Some((&self.ring[first * self.slot..][..bytes], count, length))
     }
 
-    /// It was given so many.
+    /// The system accepted this many.
     pub fn were_sent(&mut self, count: usize, now: Instant) {
         self.sent += count as u64;
         self.last_sent = now;
@@ -186,7 +188,7 @@ impl Outgoing {
         self.advance();
     }
 
-    /// A receiver wants no more, or is gone.
+    /// A receiver has unsubscribed or is gone.
     pub fn without(&mut self, rank: u32) {
         self.receivers.retain(|receiver| receiver.rank != rank);
         self.advance();
@@ -203,12 +205,12 @@ impl Outgoing {
             self.round = Some(self.round.map_or(took, |round| (round * 7 + took) / 8));
             self.probe = None;
         }
-        // Nobody is there to whom the rest would have to be sent.
+        // Without receivers, the rest need not be sent.
         self.sent = self.sent.max(self.base);
         self.grow(moved);
     }
 
-    /// Twice as much each way there and back up to the threshold, then one more.
+    /// Doubles every round trip up to the threshold, then grows by one per round trip.
     fn grow(&mut self, taken: u64) {
         let most = self.lengths.len() as u64;
         if self.allowed < self.threshold {
@@ -222,14 +224,14 @@ impl Outgoing {
         }
     }
 
-    /// A receiver lacks these; how many.
+    /// A receiver lacks these; returns how many.
     pub fn lacks(&mut self, rank: u32, from: u64, below: u64) -> u64 {
         let (base, sent) = (self.base, self.sent);
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.rank == rank) else { return 0 };
         let missing = from.max(receiver.taken).max(base)..below.min(sent);
         let count = missing.end.saturating_sub(missing.start);
         receiver.lacks.extend(missing.clone());
-        // Before anybody has taken anything, they may not have heard of the stream: no sign of a full network.
+        // Before any receiver has taken anything, they may not know of the stream yet: no sign of congestion.
         if count > 0 && base > 0 && missing.end > self.recover {
             self.recover = self.next;
             self.threshold = (self.allowed * 7 / 10).max(self.least);
@@ -238,7 +240,7 @@ impl Outgoing {
         count
     }
 
-    /// Sends what receivers lack as far as their connections have room; what went to whom.
+    /// Sends repairs as long as the connections have room.
     pub fn repair(&mut self, mut send: impl FnMut(u32, &ControlMessage<'_>) -> bool) -> u64 {
         let mut count = 0;
         for index in 0..self.receivers.len() {
@@ -256,13 +258,13 @@ impl Outgoing {
         count
     }
 
-    /// When receivers are to be told how much was sent.
+    /// When to tell receivers how much was sent.
     pub fn due(&self) -> Option<Instant> {
         let silent = self.sent == self.next && self.sent > self.base && self.told < self.sent;
         silent.then(|| self.last_sent + self.round.map_or(FIRST_TAIL, |round| TAIL.max(round * 2)))
     }
 
-    /// Tells them, if it is time.
+    /// Tells receivers how much was sent, if it is time.
     pub fn tell(&mut self, now: Instant, mut send: impl FnMut(u32, &ControlMessage<'_>)) {
         if self.due().is_none_or(|due| now < due) {
             return;

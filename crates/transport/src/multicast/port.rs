@@ -9,22 +9,22 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::datagram::OVERHEAD;
 use crate::error::{Result, RunError};
 
-/// Most payload of a datagram: it fits the 9000 bytes of jumbo frames.
+/// Largest payload of a datagram: it fits the 9000 bytes of jumbo frames.
 const MOST: usize = 8192;
-/// IP and UDP (RFC 791 without options, RFC 768).
+/// Headers of IP and UDP (RFC 791 without options, RFC 768).
 const HEADERS: usize = 28;
-/// Where the system does not say what the interface takes: what Ethernet does.
+/// MTU if the system does not report the interface's: Ethernet's.
 const ETHERNET: usize = 1500;
-/// Asked for; the system grants `net.core.rmem_max`, and more to root.
+/// Requested receive buffer; the system grants `net.core.rmem_max`, and more to root.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// So little that who shapes the traffic of the interface paces us: the socket is full, and the window waits in our memory.
+/// Small, so that a traffic shaper on the interface paces us: the socket fills up, and the window waits in our memory.
 const SEND_BUFFER: usize = 64 << 10;
-/// Most bytes that UDP takes in one call: a length of 16 bits, less the headers.
+/// Most bytes that UDP accepts in one call: the 16-bit length less the headers.
 const AT_ONCE: usize = u16::MAX as usize - HEADERS;
-/// Room for what it gives in one.
+/// Buffer for one receive call.
 pub(super) const COMES_AT_ONCE: usize = 1 << 16;
 
-/// A socket, and what its system can do: cut one call's bytes into datagrams, and hand several over as one.
+/// A socket, and its offloads: segmentation on sending (GSO) and coalescing on receiving (GRO).
 struct Side {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -41,21 +41,21 @@ impl Side {
 pub struct Port {
     /// Connected to the group.
     sender: Side,
-    /// Bound to the group; none where nothing is received.
+    /// Bound to the group; `None` where nothing is received.
     receiver: Option<Side>,
-    /// Of the group.
+    /// Address of the group.
     pub(super) address: SocketAddrV4,
-    /// Payload that a datagram may have on this interface.
+    /// Largest payload of a datagram on this interface.
     pub payload: usize,
-    /// Bytes that the system keeps until they are received.
+    /// Receive buffer of the system, bytes.
     pub buffer: usize,
 }
 
 impl Port {
-    /// Opens them on the interface with this address; `receives`: joins the group.
+    /// Opens the sockets on the interface with this address; `receives`: joins the group.
     ///
     /// # Errors
-    /// An address that is no group's, an interface without IPv4, or a system that does not let us.
+    /// The address is not a multicast address, the interface has no IPv4, or the system does not permit it.
     pub fn open(address: SocketAddrV4, interface: IpAddr, receives: bool) -> Result<Port> {
         let wrong = |what: String| RunError::Usage(format!("multicast {address}: {what}"));
         if !address.ip().is_multicast() || address.port() == 0 {
@@ -76,12 +76,12 @@ impl Port {
         Ok(Port { sender, receiver, address, payload, buffer })
     }
 
-    /// Datagrams of this length that can be given to the system at once, as it is known today.
+    /// Datagrams of this length that fit one send call, as far as is known today.
     pub(super) fn at_once(&self, length: usize) -> usize {
         self.sender.state.max_gso_segments().min(AT_ONCE / length).max(1)
     }
 
-    /// Gives datagrams to the system, one behind the other, all of `length` bytes but the last, which may be shorter.
+    /// Sends contiguous datagrams, all of `length` bytes except that the last may be shorter.
     pub(super) fn send(&self, contents: &[u8], length: usize) -> io::Result<()> {
         let segment_size = (contents.len() > length).then_some(length);
         let (destination, ecn, src_ip) = (self.address.into(), None, None);
@@ -89,24 +89,24 @@ impl Port {
         state.try_send(socket.into(), &Transmit { destination, ecn, contents, segment_size, src_ip })
     }
 
-    /// What becomes writable when the system takes datagrams again.
+    /// Becomes writable when the system accepts datagrams again.
     pub(super) fn sender(&self) -> &UdpSocket {
         &self.sender.socket
     }
 
-    /// What becomes readable when datagrams have come.
+    /// Becomes readable when datagrams have arrived.
     pub(super) fn receiver(&self) -> Option<&UdpSocket> {
         self.receiver.as_ref().map(|side| &side.socket)
     }
 
-    /// Receives into as many buffers as there is something for, in each one or more datagrams of one length, of which the
-    /// last may be shorter; how many buffers.
+    /// Receives into as many buffers as there is data for. Each gets one or more datagrams of one length, except that
+    /// the last may be shorter. Returns the number of buffers.
     pub(super) fn receive(&self, buffers: &mut [IoSliceMut<'_>], found: &mut [RecvMeta]) -> io::Result<usize> {
         let Some(side) = &self.receiver else { return Err(io::ErrorKind::WouldBlock.into()) };
         side.state.recv((&side.socket).into(), buffers, found)
     }
 
-    /// The descriptors.
+    /// The socket descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         use std::os::fd::AsRawFd;
         [Some(self.sender()), self.receiver()].into_iter().flatten().map(AsRawFd::as_raw_fd)
@@ -120,7 +120,7 @@ fn udp() -> io::Result<Socket> {
 fn sender(address: SocketAddrV4, interface: Ipv4Addr) -> io::Result<UdpSocket> {
     let socket = udp()?;
     socket.set_multicast_if_v4(&interface)?;
-    // No router passes it on; other ranks of this host get it, too.
+    // Routers do not forward it; other ranks on this host also receive it.
     socket.set_multicast_ttl_v4(1)?;
     socket.set_multicast_loop_v4(true)?;
     socket.set_send_buffer_size(SEND_BUFFER)?;
@@ -129,19 +129,19 @@ fn sender(address: SocketAddrV4, interface: Ipv4Addr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The socket, and the bytes that it holds.
+/// Opens the receiving socket; also returns the size of its buffer.
 fn receiver(address: SocketAddrV4, interface: Ipv4Addr) -> io::Result<(UdpSocket, usize)> {
     let socket = udp()?;
     // Other ranks of this host receive from the same group.
     socket.set_reuse_address(true)?;
-    // Only what is sent to the group we join, not to those that others join here.
+    // Only datagrams to the group that we joined, not to groups that other processes joined on this host.
     socket.set_multicast_all_v4(false)?;
     if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     }
     socket.bind(&SockAddr::from(address))?;
     socket.join_multicast_v4(address.ip(), &interface)?;
-    // Twice what can be used: the other half is for the system's own (socket(7)).
+    // The kernel reports twice the usable size: the other half is its own overhead (socket(7)).
     let buffer = socket.recv_buffer_size()? / 2;
     Ok((socket.into(), buffer))
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn datagrams_are_as_long_as_the_interface_takes() {
         let port = Port::open("239.77.0.0:47700".parse().unwrap(), "127.0.0.1".parse().unwrap(), false).unwrap();
-        // The loopback takes 64 KiB.
+        // The loopback interface has an MTU of 64 KiB.
         assert_eq!(port.payload, MOST);
         assert!(port.at_once(MOST + OVERHEAD) >= 1);
     }
@@ -170,7 +170,7 @@ mod tests {
         assert!(message("10.0.0.1:47700", "127.0.0.1").contains("is not a multicast address"));
         assert!(message("239.77.0.0:0", "127.0.0.1").contains("is not a multicast address"));
         assert!(message("239.77.0.0:47700", "::1").contains("has IPv6"));
-        // TEST-NET-1 of RFC 5737: nobody's.
+        // TEST-NET-1 of RFC 5737, which no machine has.
         assert!(message("239.77.0.0:47700", "192.0.2.77").contains("cannot be used on 192.0.2.77"));
     }
 }

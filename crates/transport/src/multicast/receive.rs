@@ -1,4 +1,4 @@
-//! Receiving datagrams: those of the job's ranks go into their streams, others are counted.
+//! Receives datagrams: those of the job's ranks go to their streams, others are counted.
 use std::io::{ErrorKind, IoSliceMut};
 
 use quinn_udp::RecvMeta;
@@ -7,11 +7,11 @@ use super::Multicast;
 use super::datagram::payload;
 use super::port::COMES_AT_ONCE;
 
-/// Buffers that are filled in one call, in each of which several datagrams may come, and calls in one look.
+/// Buffers per receive call, each of which may get several datagrams, and calls per turn.
 const BUFFERS: usize = 4;
 const LOOK: u32 = 4;
 
-/// What the system writes datagrams to.
+/// Buffers that the system fills.
 pub(super) fn buffers() -> Vec<Vec<u8>> {
     vec![vec![0; COMES_AT_ONCE]; BUFFERS]
 }
@@ -57,7 +57,7 @@ impl Multicast {
         }
     }
 
-    /// Puts it into its stream, if it belongs to one.
+    /// Passes a datagram to its stream, if it has one.
     fn accept(&mut self, datagram: &[u8]) {
         let Some(head) = self.key.read(datagram).filter(|head| head.header.bytes as usize <= self.payload) else {
             self.counters.strangers += 1;

@@ -1,55 +1,55 @@
-//! What the ranks of a job agree on for their multicasts, and what is counted.
+//! Sizes that the ranks of a job agree on for their multicasts, and counters.
 use serde::Serialize;
 
-/// Most bytes of a stream that not all receivers have taken.
+/// Most bytes of a stream that some receiver has not taken.
 const WINDOW: usize = 4 << 20;
 /// Fewest datagrams of a window.
 const LEAST: usize = 8;
-/// Bytes for which there is room in any network: the least packet buffer of a port of common switches.
+/// Bytes that any network can buffer: the smallest packet buffer per port of common switches.
 const NETWORK: usize = 256 << 10;
 
-/// What all ranks agree on, in bytes.
+/// Sizes that all ranks agree on, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Payload of a datagram.
     pub payload: usize,
-    /// Of a stream, what not all receivers have taken.
+    /// Window of a stream: data that some receiver has not taken.
     pub window: usize,
-    /// Of a stream, what is under way before it is known whether the network holds more.
+    /// Initial congestion window of a stream.
     pub first: usize,
 }
 
 impl Sizes {
-    /// If so many send at a time to receivers whose systems hold `buffer` bytes.
+    /// Sizes if this many ranks send at a time to receivers whose sockets hold `buffer` bytes.
     #[must_use]
     pub fn new(payload: usize, buffer: usize, senders: usize) -> Sizes {
         let window = (buffer / senders.max(1)).min(WINDOW);
         Sizes { payload, window, first: (NETWORK / senders.max(1)).min(window) }
     }
 
-    /// As many as a window of these bytes has.
+    /// Datagrams in a window of this many bytes.
     pub(super) fn datagrams(&self, bytes: usize) -> usize {
         (bytes / self.payload).max(LEAST)
     }
 }
 
-/// What happened to datagrams.
+/// Counters of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Sent to the group.
     pub sent: u64,
-    /// The system refused to send; they were repaired.
+    /// Refused by the system on sending, and repaired.
     pub refused: u64,
-    /// Receivers lacked, one each.
+    /// Reported missing by receivers, each counted once.
     pub lost: u64,
-    /// Sent again, to one receiver each.
+    /// Retransmitted, to one receiver each.
     pub repaired: u64,
-    /// Received from the group, signed and new.
+    /// Received from the group, authenticated and new.
     pub received: u64,
-    /// Came again.
+    /// Duplicates.
     pub repeated: u64,
-    /// For groups of ranks without this one, or before it was told.
+    /// For groups without this rank, or before the stream was announced to it.
     pub others: u64,
-    /// Of no rank of the job, or garbled.
+    /// Not from a rank of the job, or corrupted.
     pub strangers: u64,
 }

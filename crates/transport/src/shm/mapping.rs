@@ -1,4 +1,4 @@
-//! A file mapped into memory that other processes map, too.
+//! A memory-mapped file that other processes map too.
 #![allow(unsafe_code, reason = "mapping memory, and views into memory that several processes share")]
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -12,8 +12,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: it is an address range. Who may touch which part when is the protocol of the ring: a slot belongs to the
-// writer until it is published by a release store, then to the reader until it is given back by one.
+// SAFETY: it is an address range. The protocol of the ring decides who may access which part: a slot belongs to the
+// writer until a release store publishes it, then to the reader until a release store returns it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -34,7 +34,7 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// Where a byte of it is in this process's memory.
+    /// The address of a byte in this process.
     pub fn address(&self, offset: usize) -> u64 {
         self.at(offset, 1) as u64
     }
@@ -46,14 +46,14 @@ impl Mapping {
         unsafe { &*self.at(offset, 4).cast::<AtomicU32>() }
     }
 
-    /// Bytes to read, which the protocol has given to us.
+    /// A view of bytes that the protocol has given to us.
     pub fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         // SAFETY: inside the mapping; the peer does not write a published slot. A peer that breaks the protocol holds
         // the job's secret and could send wrong numbers anyway; bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(self.at(offset, len), len) }
     }
 
-    /// Writes bytes into a part which the protocol has given to us.
+    /// Writes bytes to a part that the protocol has given to us.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         // SAFETY: inside the mapping, and no overlap: `bytes` is the caller's memory or the stack.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) }

@@ -23,7 +23,7 @@ const HEADER_AT: usize = 8;
 const INLINE: u32 = 0;
 const ZERO_COPY: u32 = 1;
 const CANCELLED: u32 = 2;
-/// Largest zero-copy send: what the reader copies in one go, before it looks at other channels.
+/// Largest zero-copy send: the reader copies it in one go, before it serves other channels.
 const LARGEST_ZERO_COPY: usize = crate::channel::LARGEST_FRAGMENT;
 /// Payloads to combine are copied in parts of this size, which stay in the cache in between.
 const PART: usize = 64 << 10;
@@ -41,7 +41,7 @@ pub struct ShmChannel {
     released: u32,
     /// Fragments read.
     read: u32,
-    /// Header of the front fragment, decoded once.
+    /// Header of the fragment at the front, decoded once.
     front: Option<FragmentHeader>,
     /// The peer's memory, if it can be read.
     memory: Option<PeerMemory>,
@@ -50,7 +50,7 @@ pub struct ShmChannel {
 }
 
 impl ShmChannel {
-    /// `mine` and `theirs` are the numbers of the two ranks on the host.
+    /// `mine` and `theirs` are the indices of the two ranks on the host.
     #[must_use]
     pub fn new(own: Arc<Segment>, mine: u32, peer: Arc<Segment>, theirs: u32, peer_waker: PeerWaker) -> ShmChannel {
         let (outgoing_ring, incoming_ring) = (peer.ring(mine), own.ring(theirs));
@@ -98,10 +98,11 @@ impl ShmChannel {
         self.peer.wake();
     }
 
-    /// Releases the front slot to the writer. `waited_for`: the writer may be asleep until then.
+    /// Releases the front slot to the writer. `waited_for`: the writer may be sleeping until then.
     fn release(&mut self, waited_for: bool) {
         self.front = None;
-        // A writer that sleeps for lack of room has filled the last slot; one with a zero-copy send waits for its slot.
+        // A writer that sleeps for lack of room has filled the last slot; one with a zero-copy send waits for its own
+        // slot.
         let last = Self::slot(self.incoming_ring, self.fragment, self.read.wrapping_add(SLOTS - 1));
         let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS);
         self.read = self.read.wrapping_add(1);
@@ -156,7 +157,7 @@ impl ShmChannel {
 }
 
 impl Drop for ShmChannel {
-    /// The peer must not use fragments whose memory may be gone, however the connection ends.
+    /// Cancels pending sends, however the connection ends: the peer must not use fragments whose memory may be freed.
     fn drop(&mut self) {
         self.read_released();
         let out = self.written.wrapping_sub(self.released).min(SLOTS);

@@ -1,4 +1,4 @@
-//! A rank's segment: a header, then a ring for each of the ranks of the host.
+//! A rank's segment: a header, then a ring for each rank of the host.
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -10,42 +10,42 @@ use serde::{Deserialize, Serialize};
 use super::mapping::Mapping;
 use super::peer::PeerMemory;
 
-/// Slots of a ring.
+/// Slots in a ring.
 pub(super) const SLOTS: u32 = 8;
-/// In front of a slot's payload: its state and the header.
+/// Bytes before a slot's payload: its state and the header.
 pub(super) const SLOT_HEAD: usize = 64;
-/// A ring begins with the count of slots that its reader has given back, alone in its cache lines ...
+/// A ring begins with the number of slots that its reader has released, alone in its cache lines ...
 pub(super) const RING_HEAD: usize = 128;
-/// ... and, behind it, 1 if the reader can read the writer's memory.
+/// ... followed by 1 if the reader can read the writer's memory.
 pub(super) const RING_READS: usize = 64;
 const HEAD: usize = 4096;
-/// Where the owner says that it sleeps.
+/// Offset of the owner's sleep flag.
 const SLEEPING: usize = 128;
-/// Where the owner says on which core it waits.
+/// Offset of the core on which the owner waits.
 const WAITS_ON: usize = 192;
-/// Where the token stands by which a peer knows that it has opened the right file.
+/// Offset of the token by which a peer knows that it has opened the right file.
 const TOKEN: usize = 64;
-/// Of all rings of a segment; with many ranks the fragments become smaller.
+/// Bytes of all rings of a segment; with many ranks, fragments become smaller.
 const RINGS_BYTES: usize = 16 << 20;
 const LARGEST_FRAGMENT: usize = 64 << 10;
 const SMALLEST_FRAGMENT: usize = 4 << 10;
 
-/// How peers on the same host find a segment.
+/// Where peers on the same host find a segment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SegmentAddress {
-    /// Of the owner.
+    /// Process id of the owner.
     pub pid: u32,
-    /// The owner's descriptor of the file.
+    /// The owner's file descriptor.
     pub fd: i32,
-    /// Ranks for which it has rings.
+    /// Number of ranks, and so of rings.
     pub ranks: u32,
     /// A random number in the segment's header.
     pub token: [u8; 16],
-    /// Where the owner has it in its memory; 0: the owner's memory is not to be read.
+    /// The token's address in the owner's memory; 0: the owner's memory must not be read.
     pub token_at: u64,
 }
 
-/// A rank's segment, its own or a peer's.
+/// A segment, this rank's own or a peer's.
 pub struct Segment {
     pub(super) map: Mapping,
     ranks: u32,
@@ -54,8 +54,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes this rank's segment, with a ring for each of `ranks` ranks of the host. The file stays open so that peers
-    /// can open it; it may be closed when all have.
+    /// Creates this rank's segment, with a ring for each of `ranks` ranks of the host. The file stays open so that
+    /// peers can open it; it may be closed once all have.
     ///
     /// # Errors
     /// Not enough memory, or a system without `memfd_create`.
@@ -81,7 +81,7 @@ impl Segment {
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = size(address.ranks);
         let foreign = || std::io::Error::other("this is not the segment that the rank announced");
-        // Another process namespace may have another process, with another file, under the same numbers.
+        // In another pid namespace, the same numbers may refer to another process and another file.
         if fstat(&file)?.st_size != bytes as i64 {
             return Err(foreign());
         }
@@ -120,7 +120,7 @@ impl Segment {
         fragment(self.ranks)
     }
 
-    /// Where the ring begins into which this rank of the host writes.
+    /// Offset of the ring that this rank of the host writes to.
     pub(super) fn ring(&self, writer: u32) -> usize {
         assert!(writer < self.ranks);
         HEAD + writer as usize * ring_bytes(self.ranks)

@@ -83,7 +83,7 @@ impl PeerWaker {
         Ok(PeerWaker { segment, pipe: Arc::new(pipe) })
     }
 
-    /// Wakes the peer if it sleeps. The caller has published its work before. A full pipe wakes the peer anyway.
+    /// Wakes the peer if it sleeps. The caller must have published its work before. A full pipe wakes the peer anyway.
     #[inline]
     pub fn wake(&self) {
         fence(Ordering::SeqCst);

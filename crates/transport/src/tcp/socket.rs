@@ -1,4 +1,4 @@
-//! A socket that is asked only when there may be something to read, or room to write.
+//! A socket that is called only when it may be readable or writable.
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 
@@ -6,17 +6,17 @@ use crate::readiness::Ready;
 
 pub(super) struct Socket {
     stream: TcpStream,
-    /// A `ReadySet` reports what changes; without one, every call asks the system.
+    /// A `ReadySet` reports changes; without one, every call asks the system.
     joined: bool,
-    /// A read may find something.
+    /// A read may return data.
     readable: bool,
     /// A write may find room.
     writable: bool,
-    /// The set reports the end of a connection once, perhaps before all of it has been read.
+    /// The set reports the end of a connection once, perhaps before all data has been read.
     ended: bool,
 }
 
-/// Bytes moved; 0 if it would have blocked. A call that was interrupted is made again, because nothing would report it.
+/// Bytes moved; 0 if it would block. An interrupted call is repeated, because nothing would report it.
 fn unblocked(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -42,7 +42,7 @@ impl Socket {
         self.joined
     }
 
-    /// From now on, changes are reported.
+    /// From now on, a `ReadySet` reports changes.
     pub fn join(&mut self) {
         self.joined = true;
     }
@@ -53,7 +53,7 @@ impl Socket {
         self.writable |= ready.write || self.ended;
     }
 
-    /// Bytes read; 0 if none are there.
+    /// Reads bytes; 0 if there are none.
     ///
     /// # Errors
     /// The connection has ended.
@@ -65,12 +65,12 @@ impl Socket {
             Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
             other => other,
         })?;
-        // Less than asked for is all there is: another call would find nothing.
+        // Less than requested is all there is: another call would return nothing.
         self.readable = !self.joined || self.ended || read == into.len();
         Ok(read)
     }
 
-    /// Bytes written of these parts, one after the other; 0 if there is no room.
+    /// Writes these parts, in order. Returns the bytes written, 0 if there is no room.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.writable {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! One connection: whole fragments go in, whole fragments come out, nothing blocks.
+//! One connection that carries whole fragments and never blocks.
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::TcpStream;
 
@@ -7,21 +7,23 @@ use super::socket::Socket;
 use crate::channel::Sink;
 use crate::header::{FragmentHeader, HEADER_BYTES};
 
-/// Read at once with a header: a small message costs one system call; of a large one the rest goes to where it belongs.
+/// Bytes read along with a header, so that a small message costs one system call; the rest of a large one is read
+/// directly to its destination.
 const READ_AHEAD: usize = 16 << 10;
 
 pub(super) struct Stream {
     pub socket: Socket,
-    /// What the system did not take of the last fragment. The fragment's memory is its owner's again at once.
+    /// What the system did not accept of the last fragment. It is copied so that the fragment's memory is released at
+    /// once.
     rest: Vec<u8>,
     written: usize,
-    /// The system took less than it was given.
+    /// The system accepted less than it was given.
     full: bool,
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
     front: Option<FragmentHeader>,
-    /// Payload of the front that has been received, into the sink or into what is collected.
+    /// Bytes received of the front fragment's payload, in the sink or in the buffer.
     received: usize,
     collected: Vec<u8>,
     collects: bool,
@@ -139,7 +141,7 @@ impl Stream {
         Ok(complete)
     }
 
-    /// Goes on filling `to`, which is the same memory at each call for a fragment.
+    /// Continues to fill `to`, which must be the same memory at each call for a fragment.
     fn read_into(&mut self, to: &mut [u8]) -> io::Result<bool> {
         let ready = (self.end - self.start).min(to.len() - self.received);
         to[self.received..self.received + ready].copy_from_slice(&self.ahead[self.start..self.start + ready]);
