@@ -122,5 +122,5 @@ def test_more_servers_than_hosts(cluster):
         cluster.run([])
     with pytest.raises(InvalidArgumentError, match="no host 'worker7' in this cluster; did you mean"):
         cluster.popen("worker7", ["true"])
-    with pytest.raises(InvalidArgumentError, match="no setting 'stratgy'; did you mean strategy"):
+    with pytest.raises(InvalidArgumentError, match="unknown setting 'stratgy'; did you mean strategy"):
         cluster.run(TRAIN, stratgy="ring")

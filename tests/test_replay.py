@@ -321,5 +321,5 @@ def test_what_people_read():
     said = re.search(r"netop-vgg-16, strategies chosen by size, 1 worker\nan iteration: ([\d.]+) ms", ended.stdout)
     assert said, ended.stdout
     assert float(said[1]) >= 19.7  # what it sleeps; on a busy machine it wakes up later
-    assert "on a network 100 times slower than the intended one: times are multiplied by 0.1 and" in ended.stdout
+    assert "for a network 100 times slower than the intended one: times are multiplied by 0.1 and" in ended.stdout
     assert os.linesep + "note" not in ended.stdout
