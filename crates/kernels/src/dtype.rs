@@ -22,16 +22,16 @@ pub enum Dtype {
     Int32,
     /// Two's complement.
     Int64,
-    /// Unsigned; also how other types are moved without arithmetic.
+    /// Unsigned; also used to move other types without arithmetic.
     Uint8,
 }
 
 impl Dtype {
-    /// All of them, in the order of their numbers.
+    /// All types, in the order of their numbers.
     pub const ALL: [Dtype; 7] =
         [Dtype::Float32, Dtype::Float64, Dtype::Float16, Dtype::Bfloat16, Dtype::Int32, Dtype::Int64, Dtype::Uint8];
 
-    /// Bytes of an element.
+    /// Bytes per element.
     #[must_use]
     pub fn size(self) -> usize {
         match self {
@@ -42,7 +42,7 @@ impl Dtype {
         }
     }
 
-    /// As users write it.
+    /// The name that users write.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,13 +56,13 @@ impl Dtype {
         }
     }
 
-    /// The type of this number, as a peer sends it.
+    /// The type with this number, which may come from a peer.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Dtype> {
         Dtype::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether it has fractions.
+    /// Whether it is a floating-point type.
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Dtype::Float32 | Dtype::Float64 | Dtype::Float16 | Dtype::Bfloat16)
@@ -83,19 +83,19 @@ impl FromStr for Dtype {
 pub enum ReduceOp {
     /// a + b; integers wrap.
     Sum,
-    /// The smaller, -0 before +0; a NaN wins.
+    /// The smaller; -0 is less than +0, and a NaN wins.
     Min,
-    /// The larger, +0 after -0; a NaN wins.
+    /// The larger; +0 is greater than -0, and a NaN wins.
     Max,
     /// a * b; integers wrap.
     Product,
 }
 
 impl ReduceOp {
-    /// All of them, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
-    /// As users write it.
+    /// The name that users write.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl ReduceOp {
         }
     }
 
-    /// The operation of this number, as a peer sends it.
+    /// The operation with this number, which may come from a peer.
     #[must_use]
     pub fn from_code(code: u8) -> Option<ReduceOp> {
         ReduceOp::ALL.get(usize::from(code)).copied()

@@ -1,9 +1,9 @@
-//! Element types and the arithmetic on buffers of them.
+//! Element types and arithmetic on buffers of elements.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`dtype`] | element types and reduction operations |
-//! | [`names`] | from a name to what bears it |
+//! | [`names`] | finds a value by its name |
 //! | [`reduce`] | kernels: combine, scale, copy |
 pub mod dtype;
 pub mod names;

@@ -1,7 +1,7 @@
-//! From a name to what bears it, once for all that have names.
+//! Finds a value by its name; shared by all types with names.
 use thiserror::Error;
 
-/// A name that nothing bears.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{given}' is none of {}", .known.join(", "))]
 pub struct UnknownName {
@@ -9,10 +9,10 @@ pub struct UnknownName {
     known: Vec<&'static str>,
 }
 
-/// Which of these bears a name.
+/// The value with this name.
 ///
 /// # Errors
-/// None of them; the message names all.
+/// There is none; the message lists all names.
 pub fn find<T: Copy>(given: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, UnknownName> {
     all.iter()
         .copied()

@@ -1,13 +1,12 @@
 //! Arithmetic on buffers: combine two, scale one, copy one.
 //!
-//! Buffers are bytes, because they come from other processes and other languages, and may lie anywhere: nothing here
-//! asks for more alignment than a byte's. The result of an operation depends on the values alone, never on the
-//! machine's vectors or on where a buffer begins:
+//! Buffers are bytes, because they come from other processes and other languages, and may have any alignment. The
+//! result of an operation depends only on the values, never on the machine's vector width or the address of a buffer:
 //!
 //! - `float16` and `bfloat16` are combined as binary32 and rounded to nearest, ties to even;
 //! - a sum or product is rounded after every operation (nothing is contracted into a fused multiply-add);
-//! - every NaN that comes out is the same one: quiet, positive, no payload. Otherwise a compiler that swaps the
-//!   operands of an addition would choose which payload wins.
+//! - every NaN result is the same: quiet, positive, no payload. Otherwise a compiler that swaps the operands of an
+//!   addition would choose which payload wins.
 mod avx2;
 mod block;
 mod copy;
@@ -38,7 +37,7 @@ pub fn kernel(dtype: Dtype, op: ReduceOp) -> Kernel {
     path::best(dtype, op).combine
 }
 
-/// As [`kernel`], for a rank that reduces and passes on: one pass over memory instead of two.
+/// As [`kernel`], for a rank that reduces and forwards: one pass over memory instead of two.
 #[must_use]
 pub fn kernel_and_copy(dtype: Dtype, op: ReduceOp) -> Kernel3 {
     path::best(dtype, op).combine_and_copy

@@ -1,4 +1,4 @@
-//! Kernels against plain arithmetic, one element at a time.
+//! Tests the kernels against plain arithmetic, one element at a time.
 use std::panic::catch_unwind;
 
 use half::{bf16, f16};
@@ -6,7 +6,7 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_kernels::reduce::{copy, copy_streaming, kernel, kernel_and_copy, scale};
 use proptest::prelude::*;
 
-/// Applies `f32`, ... to elements of a type that is known when the program runs.
+/// Applies a macro with `f32`, ... to elements of a type chosen at run time.
 macro_rules! per_type {
     ($dtype:expr, $float:ident, $integer:ident, $($more:expr),*) => {
         match $dtype {
@@ -21,7 +21,7 @@ macro_rules! per_type {
     };
 }
 
-/// What one element becomes.
+/// The expected result for one element.
 fn combined(dtype: Dtype, op: ReduceOp, a: &[u8], b: &[u8]) -> Vec<u8> {
     macro_rules! float {
         ($element:ty, $wide:ty, $nan:expr, $widen:expr, $narrow:expr, $a:expr, $b:expr) => {{
@@ -79,7 +79,7 @@ fn scaled(dtype: Dtype, a: &[u8], factor: f64) -> Vec<u8> {
     if factor == 1.0 { a.to_vec() } else { per_type!(dtype, float, integer, a) }
 }
 
-/// Values at the edges of a type.
+/// Edge values of a type.
 fn special(dtype: Dtype) -> Vec<Vec<u8>> {
     macro_rules! float {
         ($element:ty, $wide:ty, $nan:expr, $widen:expr, $narrow:expr,) => {{
@@ -91,7 +91,7 @@ fn special(dtype: Dtype) -> Vec<Vec<u8>> {
                 <$element>::from_bits($nan.to_bits() | 1),
                 <$element>::INFINITY,
                 <$element>::NEG_INFINITY,
-                // Signalling.
+                // A signalling NaN.
                 <$element>::from_bits(<$element>::INFINITY.to_bits() | 1),
                 <$element>::MAX,
                 <$element>::MIN,
@@ -135,7 +135,7 @@ fn elements(dtype: Dtype, count: usize, mut seed: u64) -> Vec<u8> {
 /// Bytes around a buffer, which must survive.
 const MARGIN: usize = 64;
 
-/// Runs on a copy of `bytes` that begins somewhere in a page, and checks that nothing beside it was touched.
+/// Runs on a copy of `bytes` at some offset in a page, and checks that nothing outside of it was changed.
 fn at(offset: usize, bytes: &[u8], run: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut memory = vec![0xa5; offset + bytes.len() + MARGIN];
     let inner = offset..offset + bytes.len();
@@ -217,7 +217,7 @@ fn special_values_meet_each_other() {
 #[test]
 fn long_buffers_with_ragged_ends() {
     for dtype in Dtype::ALL {
-        // Around what is combined before it is copied.
+        // Around the number of bytes that are combined before they are copied.
         for len in [4096 - 8, 4096, 4096 + 8, 3 * 4096 + 24] {
             let (a, b) = (elements(dtype, len / dtype.size(), 1), elements(dtype, len / dtype.size(), 2));
             check_kernels(dtype, ReduceOp::Sum, &a, &b, [dtype.size(), 0, 2 * dtype.size()]);
@@ -237,7 +237,7 @@ fn all_values_of_sixteen_bits() {
             kernel(dtype, op)(&mut dst, &all);
             assert_eq!(dst, expected);
         }
-        // And with each some other one.
+        // And combined with some other value.
         for step in [1, 7919, 30011] {
             let others: Vec<u8> =
                 (0..=u16::MAX).flat_map(|bits| bits.wrapping_mul(step).rotate_left(3).to_ne_bytes()).collect();
@@ -274,7 +274,7 @@ fn wrong_lengths_are_refused() {
     catch_unwind(|| copy_streaming(&mut [0; 3], &[0; 2])).unwrap_err();
 }
 
-/// Two ranks that exchange values combine them the other way round.
+/// Two ranks that exchange values combine them in opposite order.
 #[test]
 fn the_order_of_two_values_does_not_matter() {
     let values = [0.0f32, -0.0, 1.0, -1.0, f32::NAN, -f32::NAN, f32::from_bits(0x7fc0_1234), f32::INFINITY];

@@ -1,27 +1,28 @@
-//! The functions that are called, and what the constants of `mpi.h` are in a library.
+//! The MPI functions that are called, and the values of `mpi.h` constants in each library.
 //!
-//! Two binary interfaces are known. The *standard ABI* of MPI 5.0 (chapter 20; `mpi_abi.h`) is the same in all libraries
-//! that have it: MPICH from 5.0 on. Open MPI 5 has its own, in which a handle is the address of a symbol. In both a handle is a
-//! pointer, a count an `int`, and a null pointer stands for a status that nobody wants.
+//! Two binary interfaces are supported. The *standard ABI* of MPI 5.0 (chapter 20; `mpi_abi.h`) is the same in all
+//! libraries that have it: MPICH from 5.0 on. Open MPI 5 has its own, in which a handle is the address of a symbol. In
+//! both, a handle is a pointer, a count is an `int`, and a null pointer means that the status is ignored.
 #![allow(unsafe_code, reason = "symbols of a library that is loaded at run time become functions here")]
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-/// Of a communicator, datatype, operation, request, group or error handler: a number, or an address of the library's.
+/// Handle of a communicator, datatype, operation, request, group or error handler: a number or an address in the
+/// library.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Handle(*mut c_void);
 
-// SAFETY: nothing is read through it here; who may give it to the library is asserted in `calls`.
+// SAFETY: nothing is read through it here; `calls` asserts who may pass it to the library.
 unsafe impl Send for Handle {}
 
 // SAFETY: likewise.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// To be filled in.
+    /// Filled in by the library.
     pub const NOTHING: Handle = Handle(std::ptr::null_mut());
 }
 
@@ -35,7 +36,7 @@ macro_rules! functions {
             /// The library is an MPI with 32-bit counts and pointers as handles.
             unsafe fn load(library: &Library) -> Result<Functions, String> {
                 Ok(Functions { $($name: {
-                    // SAFETY: the signature is that of the standard, which the caller says the library follows.
+                    // SAFETY: the signature is the standard's, and the caller promises that the library follows it.
                     *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
                         .map_err(|_| format!("has no {}", $symbol))?
                 },)* })
@@ -91,9 +92,9 @@ pub(super) struct Handles {
     pub prod: Handle,
 }
 
-/// A library, loaded.
+/// A loaded library.
 pub(super) struct Abi {
-    /// For people: which interface it has.
+    /// The name of its interface, for messages.
     pub name: &'static str,
     pub functions: Functions,
     pub handles: Handles,
@@ -104,26 +105,26 @@ pub(super) struct Abi {
     pub status_words: usize,
 }
 
-/// Room for `MPI_MAX_LIBRARY_VERSION_STRING` and `MPI_MAX_ERROR_STRING` of both.
+/// Buffer size: at least `MPI_MAX_LIBRARY_VERSION_STRING` and `MPI_MAX_ERROR_STRING` of both.
 pub(super) const TEXT_BYTES: usize = 8192;
-/// `MPI_UNDEFINED` of both.
+/// `MPI_UNDEFINED` in both.
 pub(super) const UNDEFINED: c_int = -32766;
-/// `MPI_IN_PLACE` of both.
+/// `MPI_IN_PLACE` in both.
 pub(super) const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
 
 impl Abi {
-    /// Loads the library of this path or name.
+    /// Loads the library with this path or name.
     ///
     /// # Errors
-    /// Why it cannot be, or what it lacks.
+    /// It cannot be loaded, or it lacks something.
     pub fn load(path: &Path) -> Result<Abi, String> {
-        // Open MPI looks for its own symbols in the global name space from the modules that it loads.
-        // SAFETY: what runs when it is loaded is the library's own set-up; the user or the launcher names it.
+        // The modules that Open MPI loads look for its symbols in the global name space.
+        // SAFETY: loading runs only the library's own initialisation; the user or the launcher named it.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| plain(&e))?;
-        // It stays: its threads and exit handlers may run until the process ends.
+        // It stays loaded: its threads and exit handlers may run until the process ends.
         let library: &'static Library = Box::leak(Box::new(library));
         if let Some(handles) = open_mpi(library) {
-            // SAFETY: Open MPI's, whose types are pointers and ints.
+            // SAFETY: Open MPI's types are pointers and ints.
             let functions = unsafe { Functions::load(library)? };
             let name = "Open MPI";
             return Ok(Abi { name, functions, handles, funneled: 1, multiple: 3, status_words: 3 });
@@ -133,14 +134,14 @@ impl Abi {
                         newer, or libmpi.so.40 of Open MPI 5"
                 .into());
         }
-        // SAFETY: it says that it has the standard ABI, whose types are pointers and ints.
+        // SAFETY: it reports the standard ABI, whose types are pointers and ints.
         let functions = unsafe { Functions::load(library)? };
         let (name, handles) = ("standard", standard());
         Ok(Abi { name, functions, handles, funneled: 1024, multiple: 4096, status_words: 4 })
     }
 }
 
-/// The first line of what the loader says.
+/// The first line of the loader's message.
 fn plain(error: &libloading::Error) -> String {
     std::error::Error::source(error)
         .map_or_else(|| error.to_string(), ToString::to_string)
@@ -150,10 +151,10 @@ fn plain(error: &libloading::Error) -> String {
         .into()
 }
 
-/// `MPI_Abi_get_version` answers -1 where handles are not those of the standard (MPI 5.0, 20.2): in MPICH's libmpi.so.12.
+/// `MPI_Abi_get_version` returns -1 where handles are not the standard's (MPI 5.0, 20.2): in MPICH's libmpi.so.12.
 fn has_standard_abi(library: &Library) -> bool {
     type GetVersion = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-    // SAFETY: the signature is that of the standard; it may be called at any time.
+    // SAFETY: the signature is the standard's; it may be called at any time.
     unsafe {
         let Ok(get) = library.get::<GetVersion>(b"MPI_Abi_get_version\0") else { return false };
         let (mut major, mut minor) = (-1, -1);
@@ -181,7 +182,7 @@ fn standard() -> Handles {
     }
 }
 
-/// What `mpi.h` of Open MPI calls `OMPI_PREDEFINED_GLOBAL`: addresses of its variables. None if it is another library.
+/// What Open MPI's `mpi.h` calls `OMPI_PREDEFINED_GLOBAL`: addresses of its variables. `None` if it is another library.
 fn open_mpi(library: &Library) -> Option<Handles> {
     let address = |symbol: &[u8]| {
         // SAFETY: only its address is taken.

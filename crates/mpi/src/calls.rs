@@ -1,4 +1,4 @@
-//! MPI's functions as Rust's: what they return is a result, and only the thread of MPI may call them.
+//! Safe wrappers of MPI functions: they return results, and panic on any thread but MPI's.
 #![allow(unsafe_code, reason = "calls into the library; what each must be given stands beside it")]
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,28 +11,28 @@ thread_local! {
     static IS_THE_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread, and no other, calls MPI.
+/// Makes this thread the only one that may call MPI.
 pub(super) fn claim_thread() {
     IS_THE_THREAD.set(true);
 }
 
-/// What of a process initialised MPI.
+/// Who initialised MPI in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// We; then we end it, too.
+    /// We did, so we also finalise it.
     Us,
-    /// Something else of this process.
+    /// Other code in this process did.
     Others,
 }
 
-/// A library whose functions can be called.
+/// An initialised library.
 pub(super) struct Mpi {
     abi: Abi,
 }
 
 type Called<T> = Result<T, String>;
 
-/// Text that the library wrote.
+/// Converts text written by the library.
 fn text(buffer: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(buffer).map(CStr::to_string_lossy).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -48,7 +48,7 @@ impl Mpi {
         self.abi.name
     }
 
-    /// The functions. Panics on any other thread than MPI's: many libraries would corrupt their memory.
+    /// The functions. Panics on any thread but MPI's, because in many libraries such a call corrupts memory.
     fn functions(&self) -> &Functions {
         assert!(IS_THE_THREAD.get(), "MPI is called on one thread only");
         &self.abi.functions
@@ -71,14 +71,15 @@ impl Mpi {
         version(self.functions())
     }
 
-    /// Initialises MPI, unless something else of this process has; who has.
+    /// Initialises MPI, unless other code in this process already has; returns who did.
     ///
     /// # Errors
-    /// It has been ended, or others initialised it so that a thread of ours may not call it.
+    /// MPI has been finalised, or other code initialised it with a thread level that does not let our thread call it.
     pub fn init(&self) -> Called<Owner> {
         let functions = self.functions();
         let (mut begun, mut ended, mut level) = (0, 0, 0);
-        // SAFETY: pointers to local ints; these may be called before MPI_Init. MPI_Init_thread takes null for argc and argv.
+        // SAFETY: pointers to local ints; these functions may be called before MPI_Init. MPI_Init_thread accepts null
+        // for argc and argv.
         unsafe {
             self.check("MPI_Finalized", (functions.finalized)(&raw mut ended))?;
             if ended != 0 {
@@ -107,7 +108,7 @@ impl Mpi {
         Ok(Owner::Us)
     }
 
-    /// Errors come back to us instead of ending the process.
+    /// Makes MPI return errors instead of ending the process.
     fn return_errors(&self) -> Called<()> {
         let handles = &self.abi.handles;
         for comm in [handles.comm_world, handles.comm_self] {
@@ -118,7 +119,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends MPI; waits for all ranks.
+    /// Finalises MPI; waits for all ranks.
     pub fn finalize(&self) -> Called<()> {
         // SAFETY: the last call.
         self.check("MPI_Finalize", unsafe { (self.functions().finalize)() })
@@ -128,12 +129,12 @@ impl Mpi {
         self.abi.handles.comm_world
     }
 
-    /// A request that is none.
+    /// `MPI_REQUEST_NULL`.
     pub fn none(&self) -> Handle {
         self.abi.handles.request_null
     }
 
-    /// This process's rank, and how many there are.
+    /// This process's rank, and the number of ranks.
     pub fn place(&self) -> Called<(u32, u32)> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: pointers to local ints.
@@ -144,7 +145,7 @@ impl Mpi {
         Ok((rank as u32, size as u32))
     }
 
-    /// A copy of a communicator, whose messages are apart. All its ranks call this.
+    /// Duplicates a communicator, so that its messages are separate. Collective.
     pub fn duplicate(&self, comm: Handle) -> Called<Handle> {
         let mut copy = Handle::NOTHING;
         // SAFETY: a pointer to a local.
@@ -152,12 +153,12 @@ impl Mpi {
         Ok(copy)
     }
 
-    /// A communicator of these ranks of another. All of them call this.
+    /// Creates a communicator of these ranks of another. Collective over these ranks.
     pub fn create(&self, comm: Handle, ranks: &[u32], tag: c_int) -> Called<Handle> {
         let ranks: Vec<c_int> = ranks.iter().map(|&rank| rank as c_int).collect();
         let (mut all, mut group, mut made) = (Handle::NOTHING, Handle::NOTHING, Handle::NOTHING);
         let functions = self.functions();
-        // SAFETY: pointers to locals, and to as many ranks as is said.
+        // SAFETY: pointers to locals, and to as many ranks as stated.
         unsafe {
             self.check("MPI_Comm_group", (functions.comm_group)(comm, &raw mut all))?;
             let code = (functions.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut group);
@@ -170,16 +171,16 @@ impl Mpi {
         Ok(made)
     }
 
-    /// Gives a communicator up.
+    /// Frees a communicator.
     pub fn free(&self, mut comm: Handle) {
-        // SAFETY: one that `duplicate` or `create` made, and that is not used again.
+        // SAFETY: made by `duplicate` or `create`, and not used again.
         unsafe { (self.functions().comm_free)(&raw mut comm) };
     }
 
-    /// Begins to send bytes; over when the receiver has taken the message, so that nobody has to count what is under way.
+    /// Begins to send bytes. Completes when the receiver has matched the message, so that no flow control is needed.
     ///
     /// # Safety
-    /// The memory stays as it is until the request is over.
+    /// The memory does not change until the request completes.
     pub unsafe fn send(&self, bytes: *const u8, length: usize, rank: u32, comm: Handle) -> Called<Handle> {
         let mut request = Handle::NOTHING;
         let (byte, length) = (self.abi.handles.byte, length as c_int);
@@ -189,10 +190,10 @@ impl Mpi {
         self.check("MPI_Issend", code).map(|()| request)
     }
 
-    /// Begins to receive at most so many bytes.
+    /// Begins to receive at most this many bytes.
     ///
     /// # Safety
-    /// The memory is there, and nobody else touches it, until the request is over.
+    /// The memory stays valid and nothing else accesses it until the request completes.
     pub unsafe fn receive(&self, bytes: *mut u8, most: usize, rank: u32, comm: Handle) -> Called<Handle> {
         let mut request = Handle::NOTHING;
         let (byte, most) = (self.abi.handles.byte, most as c_int);
@@ -202,8 +203,8 @@ impl Mpi {
         self.check("MPI_Irecv", code).map(|()| request)
     }
 
-    /// Which of these requests are over, with the bytes received or why they failed; those become none. `None`: something
-    /// failed that is none of them.
+    /// The completed requests, with the bytes received or why they failed; they become null. `None`: an error that
+    /// belongs to none of the requests.
     pub fn test_some(
         &self,
         results: &mut Results,
@@ -215,7 +216,7 @@ impl Mpi {
         results.statuses.resize(requests.len() * words, 0);
         let mut count = 0;
         let (indices, statuses) = (results.indices.as_mut_ptr(), results.statuses.as_mut_ptr());
-        // SAFETY: as many requests, indices and statuses as is said.
+        // SAFETY: as many requests, indices and statuses as stated.
         let code = unsafe {
             let length = requests.len() as c_int;
             (self.functions().testsome)(length, requests.as_mut_ptr(), &raw mut count, indices, statuses.cast())
@@ -225,7 +226,7 @@ impl Mpi {
         }
         for place in 0..count.max(0) as usize {
             let status = &results.statuses[place * words..][..words];
-            // The error of a status is set only if the call says that some failed.
+            // The error of a status is only set if the call reports failures.
             let failed = if code == 0 { 0 } else { error_of(status) };
             let result = if failed == 0 { self.count(status) } else { Err(self.describe(failed)) };
             over(Some(results.indices[place] as usize), result);
@@ -237,14 +238,14 @@ impl Mpi {
 
     fn count(&self, status: &[u64]) -> Called<usize> {
         let mut bytes = 0;
-        // SAFETY: a status that the library has filled in.
+        // SAFETY: the library has filled in this status.
         let code =
             unsafe { (self.functions().get_count)(status.as_ptr().cast(), self.abi.handles.byte, &raw mut bytes) };
         self.check("MPI_Get_count", code)?;
         usize::try_from(bytes).map_err(|_| "MPI_Get_count: not a whole number of bytes".into())
     }
 
-    /// Whether a request is over; then it becomes none.
+    /// Whether a request has completed; if so, it becomes null.
     pub fn test(&self, request: &mut Handle) -> Called<bool> {
         let mut over = 0;
         // SAFETY: pointers to a request and a local; null is MPI_STATUS_IGNORE.
@@ -252,13 +253,13 @@ impl Mpi {
         self.check("MPI_Test", code).map(|()| over != 0)
     }
 
-    /// Takes a receive back; it is over soon, with or without a message.
+    /// Cancels a receive. It completes soon after, with or without a message.
     pub fn cancel(&self, request: &mut Handle) {
-        // SAFETY: a request that is under way.
+        // SAFETY: an active request.
         unsafe { (self.functions().cancel)(request) };
     }
 
-    /// What the library calls a type and an operation; none for a type that not all of them add alike.
+    /// MPI's handles of a type and an operation; `None` for a type that some libraries add differently.
     pub fn arithmetic(&self, dtype: Dtype, op: ReduceOp) -> (Option<Handle>, Handle) {
         let handles = &self.abi.handles;
         let dtype = match dtype {
@@ -266,7 +267,7 @@ impl Mpi {
             Dtype::Float64 => Some(handles.double),
             Dtype::Int32 => Some(handles.int32),
             Dtype::Int64 => Some(handles.int64),
-            // Open MPI's sums of bytes saturate where it has AVX; ours wrap.
+            // Open MPI's sums of bytes saturate with AVX; ours wrap.
             Dtype::Uint8 | Dtype::Float16 | Dtype::Bfloat16 => None,
         };
         let op = match op {
@@ -281,7 +282,7 @@ impl Mpi {
     /// Begins an all-reduce in place.
     ///
     /// # Safety
-    /// `count` elements of the type are at the address, and nobody else touches them, until the request is over.
+    /// The address has `count` elements of the type, and nothing else accesses them until the request completes.
     pub unsafe fn all_reduce(
         &self,
         address: *mut u8,
@@ -298,10 +299,10 @@ impl Mpi {
         self.check("MPI_Iallreduce", code).map(|()| request)
     }
 
-    /// Begins to gather a number of each rank.
+    /// Begins to gather one number from each rank.
     ///
     /// # Safety
-    /// Both are there until the request is over; `all` has a place for each rank.
+    /// Both stay valid until the request completes; `all` has an element for each rank.
     pub unsafe fn all_gather_numbers(&self, own: &i64, all: &mut [i64], comm: Handle) -> Called<Handle> {
         let (mut request, number) = (Handle::NOTHING, self.abi.handles.int64);
         // SAFETY: promised by the caller.
@@ -312,10 +313,10 @@ impl Mpi {
         self.check("MPI_Iallgather", code).map(|()| request)
     }
 
-    /// Begins to gather so many bytes of each rank, one after the other.
+    /// Begins to gather this many bytes from each rank, concatenated.
     ///
     /// # Safety
-    /// All are there until the request is over; counts and places are within `all`.
+    /// All stay valid until the request completes; counts and offsets are within `all`.
     pub unsafe fn all_gather_bytes(
         &self,
         own: &[u8],
@@ -334,7 +335,7 @@ impl Mpi {
     }
 }
 
-/// Memory for what `test_some` finds.
+/// Buffers for the results of `test_some`.
 #[derive(Default)]
 pub(super) struct Results {
     indices: Vec<c_int>,
@@ -347,7 +348,7 @@ fn error_of(status: &[u64]) -> c_int {
     c_int::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Name and version of a library, which may be asked for before MPI is initialised.
+/// Name and version of a library; may be called before MPI is initialised.
 pub(super) fn version(functions: &Functions) -> String {
     let mut buffer = vec![0u8; TEXT_BYTES];
     let mut length = 0;

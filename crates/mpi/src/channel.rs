@@ -1,4 +1,4 @@
-//! A rank's part of the port.
+//! The channel to one rank over MPI.
 use std::io;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Channel for MpiChannel {
         locked(&self.messages).take(self.rank, sink)
     }
 
-    /// Whether the peer has received all.
+    /// Whether the peer has received everything.
     fn flush(&mut self) -> io::Result<bool> {
         locked(&self.messages).flushed(self.rank)
     }

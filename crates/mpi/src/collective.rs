@@ -1,7 +1,7 @@
 //! The library's own all-reduce (`MPI_Iallreduce`), on a communicator for each group of ranks.
 //!
-//! It takes the caller's memory as it is where that lies in one run, else a copy. The 16-bit types, which not all
-//! libraries have, are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as ever.
+//! It uses the caller's memory if that is contiguous, otherwise a copy. The 16-bit types, which some libraries lack,
+//! are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as they do elsewhere.
 #![allow(unsafe_code, reason = "MPI is given the caller's memory; who may let go of it when stands at `abandon`")]
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -18,10 +18,10 @@ use paceline_transport::space::Space;
 
 /// MPI counts elements in an `int`; a larger buffer takes several calls, in the same order on all ranks.
 const MOST_ELEMENTS: usize = 1 << 30;
-/// Tags of `MPI_Comm_create_group` may be this large everywhere (MPI 5.0, 9.1.2).
+/// Every library accepts tags of `MPI_Comm_create_group` up to this (MPI 5.0, 9.1.2).
 const TAGS: u32 = 32_767;
 
-/// An all-reduce was given up while MPI was at it: from then on this process must not call MPI again.
+/// An all-reduce was abandoned in flight: from then on this process must not call MPI again.
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 /// Whether MPI must not be called any more.
@@ -44,10 +44,10 @@ struct Running {
     dtype: Dtype,
 }
 
-/// A group's.
+/// Communicator of a group.
 struct Communicators {
     own: Handle,
-    /// Preallocated for groups of the same ranks, which are made without waiting for each other.
+    /// Preallocated for later groups of the same ranks, which can then be created without waiting for each other.
     duplicates: VecDeque<Handle>,
 }
 
@@ -76,7 +76,7 @@ impl Collectives {
         }
     }
 
-    /// Gives a group's communicators up: libraries have some thousands at a time.
+    /// Frees a group's communicators: libraries support only a few thousand at a time.
     pub fn part(&mut self, group: u32) {
         if let Some(group) = self.groups.remove(&group)
             && !abandoned()
@@ -107,8 +107,8 @@ impl Collectives {
         let mut requests = Vec::with_capacity(1);
         for from in (0..elements).step_by(MOST_ELEMENTS) {
             let count = MOST_ELEMENTS.min(elements - from);
-            // SAFETY: within the memory; the copy is in `running`, the caller's memory in the operation, until the
-            // request is over or `abandon` has MPI never called again.
+            // SAFETY: within the memory. `running` holds the copy and the operation the caller's memory until the
+            // request completes, or `abandon` ensures that MPI is never called again.
             requests.push(unsafe { self.mpi.all_reduce(address.add(from * element), count, (dtype, op), comm.own)? });
         }
         self.next += 1;
@@ -129,7 +129,7 @@ impl Collectives {
         Ok(true)
     }
 
-    /// MPI has no way to take a collective operation back, and may go on with it in any later call.
+    /// MPI cannot cancel a collective operation, and may continue it in any later call.
     pub fn abandon(&mut self, ticket: &OffloadTicket) {
         if let Some(running) = self.running.remove(&ticket.0) {
             ABANDONED.store(true, Ordering::SeqCst);
@@ -144,7 +144,7 @@ impl Collectives {
     }
 }
 
-/// Where to reduce: in the caller's memory if it is one run of whole elements of a type that MPI has.
+/// The memory to reduce in: the caller's if it is one run of whole elements of a type that MPI has.
 fn choose_buffer(space: &mut Space, dtype: Dtype, known: bool) -> Buffer {
     let elements = space.len();
     if !known && dtype == Dtype::Uint8 {
@@ -192,7 +192,7 @@ mod tests {
     fn space(element: usize, runs: &mut [Vec<u8>]) -> Space {
         let mut space = Space::new(element);
         for run in runs {
-            // SAFETY: the test holds the runs for as long as the space.
+            // SAFETY: the test keeps the runs alive as long as the space.
             unsafe { space.push(run.as_mut_ptr(), (run.len() / element) as u64) };
         }
         space

@@ -1,20 +1,21 @@
-//! Which MPI library: it must be that of the launcher, or every process is rank 0 of 1.
+//! Finds the MPI library: it must be the launcher's, otherwise every process becomes rank 0 of 1.
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LAZY};
 
-/// Versioned names, because `libmpi.so` and `libmpi_abi.so` are texts for the linker in the wheels of PyPI.
+/// Versioned names, because `libmpi.so` and `libmpi_abi.so` are linker scripts in the wheels on PyPI.
 const NAMES: [&str; 2] = ["libmpi_abi.so.1", "libmpi.so.40"];
-/// MPICH's older interface, whose handles are other numbers: where mpi4py has loaded it, MPI is initialised, but not for us.
+/// MPICH's older ABI, whose handles have other values: where mpi4py has loaded it, MPI is initialised, but we cannot
+/// use it.
 pub(super) const OTHERS: &str = "libmpi.so.12";
-/// The programs of launchers of which ranks are children: of MPICH, and of Open MPI on the first host and on others.
+/// Launcher programs whose children are ranks: MPICH's, and Open MPI's on the first host and on others.
 const LAUNCHERS: [&str; 7] = ["hydra_pmi_proxy", "prterun", "prted", "orted", "mpirun", "mpiexec", "mpiexec.hydra"];
-/// What Open MPI's launcher tells its ranks of where it is installed.
+/// Where Open MPI's launcher tells its ranks that it is installed.
 const PREFIXES: [&str; 2] = ["OPAL_PREFIX", "PMIX_PREFIX"];
-/// Ancestors of a rank that are looked at.
+/// Number of ancestors of a rank to look at.
 const ANCESTORS: usize = 16;
 
-/// Where to look, in order. `named`: the user's path, of a file or of a folder that holds one.
+/// Where to look, in order. `named`: the user's path of a file, or of a folder that contains one.
 pub(super) fn candidates(named: Option<&str>) -> Vec<PathBuf> {
     if let Some(path) = named.map(Path::new) {
         return if path.is_dir() { NAMES.iter().map(|name| path.join(name)).collect() } else { vec![path.into()] };
@@ -30,14 +31,14 @@ pub(super) fn candidates(named: Option<&str>) -> Vec<PathBuf> {
     all
 }
 
-/// Whether something else of this process, mpi4py for one, has loaded it: then that is the one.
+/// Whether other code in this process, such as mpi4py, has loaded it: then this one must be used.
 pub(super) fn is_loaded(name: &str) -> bool {
     #![allow(unsafe_code, reason = "nothing is loaded, so that nothing runs")]
     // SAFETY: as above.
     unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
 }
 
-/// The folder above the one of the program that started this process, if that is a launcher.
+/// The parent of the folder with the program that started this process, if that is a launcher.
 fn launcher() -> Option<PathBuf> {
     let mut process = rustix::process::getppid()?.as_raw_nonzero().get();
     for _ in 0..ANCESTORS {
@@ -45,7 +46,7 @@ fn launcher() -> Option<PathBuf> {
         if program.file_name().is_some_and(|name| LAUNCHERS.iter().any(|launcher| name == *launcher)) {
             return Some(program.parent()?.parent()?.into());
         }
-        // The fourth field of its line is its parent (proc(5)); the second, a name in brackets, may hold blanks.
+        // The fourth field is the parent's pid (proc(5)); the second, a name in brackets, may contain spaces.
         let line = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         process = line.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
     }

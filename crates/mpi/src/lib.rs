@@ -1,20 +1,20 @@
-//! MPI as a transport: the library of the launcher, loaded at run time, never linked.
+//! MPI as a transport: the launcher's library, loaded at run time, never linked.
 //!
-//! All calls are made on one thread, `paceline-mpi`, which also drives the executor of a job that runs over MPI: what
-//! arrives is combined where it lies, and nothing is handed over between threads but whole operations. The thread
-//! belongs to the process, as MPI does: it outlives jobs, and ends MPI when the process exits.
+//! All calls are made on one thread, `paceline-mpi`, which also drives the executor of a job over MPI. Received data is
+//! combined in place, and only whole operations are passed between threads. Like MPI, the thread belongs to the
+//! process: it outlives jobs, and finalises MPI when the process exits.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `find` | which library: the setting's, the launcher's, what the process has loaded, the system's |
-//! | `abi` | functions and constants of the MPI 5 standard ABI and of Open MPI's own |
-//! | `calls` | MPI's functions as Rust's: errors as text, on the right thread only |
-//! | `requests` | messages under way and the memory they own |
+//! | `find` | finds the library: the setting's, the launcher's, one already loaded, the system's |
+//! | `abi` | functions and constants of the MPI 5 standard ABI and of Open MPI's ABI |
+//! | `calls` | safe wrappers: errors as text, on the right thread only |
+//! | `requests` | messages in flight and the buffers they own |
 //! | `collective` | the library's own all-reduce, and the communicators it needs |
-//! | `port` | a job's messages, by rank, and looking for them |
-//! | `channel` | a rank's part of the port, for the executor |
-//! | `thread` | the thread: beginning, what it is asked to do, the end of MPI |
-//! | `meet` | what all ranks tell each other before they are connected |
+//! | `port` | a job's messages, by rank, and polling for them |
+//! | `channel` | the channel to one rank, for the executor |
+//! | `thread` | the thread: start, commands, finalising MPI |
+//! | `meet` | the exchange between all ranks before they are connected |
 mod abi;
 mod calls;
 mod channel;
@@ -29,5 +29,5 @@ pub use meet::exchange;
 pub use port::Port;
 pub use thread::{About, Thread, entered, left, library};
 
-/// What the transport is called.
+/// Display name of the transport.
 pub const NAME: &str = "mpi";

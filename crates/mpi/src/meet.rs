@@ -1,4 +1,4 @@
-//! What all ranks tell each other through MPI, before they are connected: where they are, and a secret.
+//! The exchange between all ranks through MPI before they are connected: their addresses and a secret.
 #![allow(unsafe_code, reason = "MPI is given memory that this function holds until MPI is done with it")]
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use super::calls::Mpi;
 use super::thread::Thread;
 use paceline_transport::error::Result;
 
-/// Most bytes that all ranks together may tell: what they do tell is some hundred bytes each.
+/// Most bytes of all ranks together: a rank needs a few hundred.
 const MOST_BYTES: i64 = 1 << 30;
-/// Between looks; ranks come to this within seconds of each other.
+/// Polling interval; ranks get here within seconds of each other.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Gives every rank's blob, in rank order. All ranks call this.
+/// All-gather of blobs, in rank order. Collective.
 ///
 /// # Errors
-/// Ranks that do not come in time.
+/// A rank does not arrive in time.
 pub fn exchange(thread: &Thread, blob: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>> {
     let until = Instant::now() + limit;
     thread.call("exchanging addresses", limit, move |mpi| all_gather(mpi, &blob, until))
@@ -25,10 +25,10 @@ pub fn exchange(thread: &Thread, blob: Vec<u8>, limit: Duration) -> Result<Vec<V
 
 fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Result<Vec<Vec<u8>>, String> {
     let (_, size) = mpi.place()?;
-    // In boxes, which are left to MPI if it is not done with them in time.
+    // In boxes, which are leaked to MPI if it has not finished with them in time.
     let own: Box<i64> = Box::new(blob.len() as i64);
     let mut lengths = vec![0i64; size as usize].into_boxed_slice();
-    // SAFETY: both live until the request is over, or for ever.
+    // SAFETY: both live until the request completes, or forever.
     let request = unsafe { mpi.all_gather_numbers(&own, &mut lengths, mpi.world())? };
     if let Err(why) = finish(mpi, request, until) {
         std::mem::forget((own, lengths));
@@ -45,7 +45,7 @@ fn all_gather(mpi: &Arc<Mpi>, blob: &[u8], until: Instant) -> std::result::Resul
     let places: Box<[c_int]> = ends.zip(&counts).map(|(end, count)| end - count).collect();
     let own = blob.to_vec().into_boxed_slice();
     let mut all = vec![0u8; lengths.iter().sum::<i64>() as usize].into_boxed_slice();
-    // SAFETY: as above; places and counts are those of `all`.
+    // SAFETY: as above; offsets and counts are those of `all`.
     let request = unsafe { mpi.all_gather_bytes(&own, &mut all, (&counts, &places), mpi.world())? };
     if let Err(why) = finish(mpi, request, until) {
         std::mem::forget((own, all, counts, places));

@@ -1,8 +1,8 @@
-//! A job's messages over MPI: for each other rank a few receives that are always posted, and as many sends.
+//! A job's messages over MPI: for each other rank, a few receives that are always posted and as many sends.
 //!
-//! A message is a fragment with its header in front. Sends are synchronous (`MPI_Issend`): one is over when a receive has
-//! taken it. So a rank that is slow holds back those who send to it, and nothing piles up in the library's memory, as it
-//! would with small messages that are sent eagerly; and when all sends are over, all has arrived.
+//! A message is a fragment preceded by its header. Sends are synchronous (`MPI_Issend`): each completes when a receive
+//! has matched it. So a slow rank holds back its senders, and nothing piles up in the library's memory, as it would
+//! with small messages that are sent eagerly. And when all sends have completed, everything has arrived.
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,22 +20,22 @@ use paceline_transport::header::{FragmentHeader, HEADER_BYTES};
 use paceline_transport::offload::{Offload, OffloadTicket};
 use paceline_transport::space::Space;
 
-/// Payload of a fragment: as over TCP. Larger ones go no faster, smaller ones cost a handshake more often.
+/// Payload of a fragment: as over TCP. Larger ones are not faster, and smaller ones need more handshakes.
 pub(super) const FRAGMENT: usize = 128 << 10;
-/// Messages to and from a rank under way at once, at most and at least.
+/// Most and least messages in flight to and from a rank.
 const MOST_DEPTH: usize = 8;
 const LEAST_DEPTH: usize = 2;
-/// What the buffers of all receives may take where there are many ranks, bytes.
+/// Most bytes for the buffers of all receives when there are many ranks.
 const BUFFERS: usize = 256 << 20;
-/// Who finds nothing sleeps for this part of the time for which nothing has come, so that what comes is late by no more
-/// than that part; and not longer than the last, at which looking takes less than a hundredth of a core.
+/// An idle thread sleeps for this fraction of the time since the last message, so that it delays the next by no more
+/// than that fraction; at most for the last constant, at which polling takes less than a hundredth of a core.
 const NAP_PART: u32 = 8;
 const LEAST_NAP: Duration = Duration::from_micros(50);
 const MOST_NAP: Duration = Duration::from_millis(2);
-/// How long receives that are taken back may take to end.
+/// How long cancelled receives may take to complete.
 const CANCELS: Duration = Duration::from_secs(1);
 
-/// What has come in a place, in the order of the places.
+/// Messages that have arrived, in the order of their slots.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Came {
     Nothing,
@@ -44,7 +44,7 @@ enum Came {
 
 /// Messages to and from one rank.
 struct PeerMessages {
-    /// Fragments sent, and taken, so far; modulo the depth the place of the next one.
+    /// Fragments sent and taken so far; modulo the depth, the slot of the next one.
     sent: usize,
     taken: usize,
     came: Vec<Came>,
@@ -53,7 +53,7 @@ struct PeerMessages {
     under_way: usize,
 }
 
-/// Messages to and from all ranks, which channels and the port share. Only the MPI thread locks it.
+/// Messages to and from all ranks, shared by the channels and the port. Only the MPI thread locks it.
 pub(super) struct Messages {
     requests: Requests,
     depth: usize,
@@ -67,7 +67,7 @@ pub struct Port {
     collectives: Collectives,
     mpi: Arc<Mpi>,
     comm: Handle,
-    /// When something last moved.
+    /// When a message last arrived or completed.
     since: Instant,
 }
 
@@ -76,7 +76,7 @@ fn broken(why: &str) -> io::Error {
 }
 
 impl Port {
-    /// For a job of all ranks of MPI. All of them call this.
+    /// For a job of all MPI ranks. Collective.
     pub(super) fn open(mpi: &Arc<Mpi>) -> Result<Port, String> {
         let (me, size) = mpi.place()?;
         let comm = mpi.duplicate(mpi.world())?;
@@ -140,7 +140,7 @@ impl Offload for Port {
         self.collectives.over(ticket, space)
     }
 
-    /// MPI cannot take it back: from now on nothing is asked of MPI, so that it touches no memory of the caller's.
+    /// MPI cannot cancel it: from now on MPI is not called, so that it does not access the caller's memory.
     fn abandon(&mut self, ticket: &OffloadTicket) {
         self.collectives.abandon(ticket);
         let mut messages = self.messages.lock();
@@ -149,7 +149,7 @@ impl Offload for Port {
         }
     }
 
-    /// Takes receives back and gives communicators up. Not what may still be under way: that is left as it is.
+    /// Cancels receives and frees communicators. Anything that may still be in flight is leaked.
     fn close(self: Box<Self>) -> bool {
         let Port { messages, collectives, mpi, comm, .. } = *self;
         if abandoned() {
@@ -171,7 +171,7 @@ impl Offload for Port {
 }
 
 impl Messages {
-    /// The request that receives into a place.
+    /// The request that receives into a slot.
     fn incoming(&self, rank: usize, place: usize) -> usize {
         2 * self.depth * rank + place
     }
@@ -247,7 +247,7 @@ impl Messages {
         }
         let place = self.peers[rank].taken % self.depth;
         let Came::Bytes(bytes) = self.peers[rank].came[place] else {
-            // What came before the connection was lost is still good.
+            // Messages that arrived before the connection was lost are still valid.
             return self.whole(rank).map(|()| None);
         };
         let at = self.incoming(rank, place);
@@ -279,7 +279,7 @@ impl Messages {
     }
 }
 
-/// The messages, as channels share them.
+/// The messages, shared with the channels.
 pub(super) type SharedMessages = Mutex<Messages>;
 
 pub(super) fn locked(messages: &SharedMessages) -> MutexGuard<'_, Messages> {

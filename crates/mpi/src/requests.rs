@@ -1,4 +1,4 @@
-//! Messages under way, each with the memory it owns: while MPI may touch it, nobody else can.
+//! Messages in flight, each with its own buffer, so that nothing else can access the buffer while MPI may.
 #![allow(unsafe_code, reason = "MPI is given addresses of buffers that stay where they are until it is done with them")]
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// `count` of them, with so many bytes each. The system gives memory for what is used of it.
+    /// Creates `count` requests with buffers of this many bytes. The system allocates only pages that are used.
     pub fn new(mpi: &Arc<Mpi>, comm: Handle, count: usize, bytes: usize) -> Requests {
         let buffers = (0..count).map(|_| vec![0u8; bytes].into_boxed_slice()).collect();
         Requests { handles: vec![mpi.none(); count], buffers, results: Results::default(), mpi: mpi.clone(), comm }
     }
 
-    /// Whether nothing is under way in this place.
+    /// Whether this slot is free.
     pub fn idle(&self, at: usize) -> bool {
         self.handles[at] == self.mpi.none()
     }
@@ -30,28 +30,28 @@ impl Requests {
         (0..self.handles.len()).any(|at| !self.idle(at))
     }
 
-    /// Its buffer. Panics while something is under way.
+    /// Its buffer. Panics while a message is in flight.
     pub fn buffer(&mut self, at: usize) -> &mut [u8] {
         assert!(self.idle(at), "a buffer belongs to MPI while its message is under way");
         &mut self.buffers[at]
     }
 
-    /// Begins to send the first bytes of a buffer to a rank.
+    /// Begins to send the first bytes of a slot's buffer to a rank.
     ///
     /// # Errors
-    /// What MPI says.
+    /// MPI's error.
     pub fn send(&mut self, at: usize, bytes: usize, rank: u32) -> Result<(), String> {
         let buffer = &self.buffer(at)[..bytes];
         let (address, length) = (buffer.as_ptr(), buffer.len());
-        // SAFETY: the buffer is in a box that is not touched while the request is under way, and `drop` lets it be.
+        // SAFETY: the buffer is boxed and not accessed while the request is in flight, and `drop` leaks it.
         self.handles[at] = unsafe { self.mpi.send(address, length, rank, self.comm)? };
         Ok(())
     }
 
-    /// Begins to receive into a buffer from a rank.
+    /// Begins to receive from a rank into a slot's buffer.
     ///
     /// # Errors
-    /// What MPI says.
+    /// MPI's error.
     pub fn receive(&mut self, at: usize, rank: u32) -> Result<(), String> {
         let buffer = self.buffer(at);
         let (address, length) = (buffer.as_mut_ptr(), buffer.len());
@@ -60,12 +60,12 @@ impl Requests {
         Ok(())
     }
 
-    /// Has MPI go on; tells of each message that is over its place and its bytes.
+    /// Lets MPI make progress; reports each completed message with its slot and length.
     pub fn test(&mut self, over: impl FnMut(Option<usize>, Result<usize, String>)) {
         self.mpi.test_some(&mut self.results, &mut self.handles, over);
     }
 
-    /// Takes a receive back.
+    /// Cancels a receive.
     pub fn cancel(&mut self, at: usize) {
         if !self.idle(at) {
             self.mpi.cancel(&mut self.handles[at]);
@@ -74,7 +74,7 @@ impl Requests {
 }
 
 impl Drop for Requests {
-    /// What MPI may still touch stays.
+    /// Leaks buffers that MPI may still access.
     fn drop(&mut self) {
         for (at, buffer) in std::mem::take(&mut self.buffers).into_iter().enumerate() {
             if !self.idle(at) {

@@ -1,4 +1,4 @@
-//! The thread on which all calls of MPI are made. One a process: MPI is initialised once, and ended once.
+//! The thread that makes all MPI calls. There is one per process: MPI is initialised once and finalised once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,44 +14,44 @@ use super::collective::abandoned;
 use super::find::{OTHERS, candidates, is_loaded};
 use paceline_transport::error::{Result, RunError};
 
-/// How long the end of the process waits for `MPI_Finalize`, which waits for all ranks: one may still save a checkpoint,
+/// How long process exit waits for `MPI_Finalize`, which waits for all ranks: another may still be saving a checkpoint,
 /// and launchers kill all others when a rank ends without it.
 const FINALIZE: Duration = Duration::from_secs(600);
-/// After so long it says what it waits for.
+/// After this long, prints what it waits for.
 const TELL: Duration = Duration::from_secs(10);
 
 type Task = Box<dyn FnOnce(&Arc<Mpi>) + Send>;
 
-/// What was loaded.
+/// The library that was loaded.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// As it was found.
+    /// Path or name under which it was found.
     pub library: PathBuf,
-    /// What it says it is.
+    /// Its version text.
     pub version: String,
-    /// Which binary interface it has: `standard`, `Open MPI`.
+    /// Its binary interface: `standard` or `Open MPI`.
     pub abi: &'static str,
-    /// This process's place, as MPI sees it.
+    /// This process's rank in MPI.
     pub rank: u32,
-    /// Ranks, as MPI sees them.
+    /// Number of ranks in MPI.
     pub size: u32,
 }
 
-/// The thread, for those who want something of it.
+/// A handle to the thread.
 pub struct Thread {
     tasks: Mutex<Sender<Task>>,
-    /// In a forked child it is not there.
+    /// A forked child does not have the thread.
     process: u32,
-    /// What the user named.
+    /// The path that the user gave.
     named: Option<String>,
-    /// What was loaded.
+    /// The library that was loaded.
     pub about: About,
     /// Who initialised MPI.
     owner: Owner,
 }
 
 static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
-/// MPI can be initialised once in a process, whatever came of it.
+/// MPI can be initialised only once in a process, even if that failed.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
 fn usage<T>(text: String) -> Result<T> {
@@ -59,11 +59,11 @@ fn usage<T>(text: String) -> Result<T> {
 }
 
 impl Thread {
-    /// This process's, which is started at the first call: loads the library and initialises MPI. `named`: the user's path
+    /// This process's thread. The first call starts it, loads the library and initialises MPI. `named`: the user's path
     /// of a library. `limit`: how long the other ranks may take.
     ///
     /// # Errors
-    /// No library, or one that cannot be used; ranks that do not come; a process in which MPI cannot be used any more.
+    /// No library, or an unusable one; ranks that do not arrive; a process that can no longer use MPI.
     pub fn get(named: Option<&str>, limit: Duration) -> Result<Arc<Thread>> {
         let mut thread = THREAD.lock();
         if let Some(thread) = &*thread {
@@ -103,7 +103,7 @@ impl Thread {
         let (tasks, process, named) = (Mutex::new(tasks), std::process::id(), named.map(String::from));
         let made = Arc::new(Thread { tasks, process, named, about, owner });
         if owner == Owner::Us {
-            // SAFETY: the function lives as long as the process, in which this library stays loaded.
+            // SAFETY: the function lives as long as the process, because this library stays loaded.
             unsafe { libc::atexit(finish) };
         }
         *thread = Some(made.clone());
@@ -130,7 +130,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Has the thread do something, and waits for it at most so long; `what` for a message.
+    /// Runs something on the thread and waits for it, at most this long; `what` is for messages.
     ///
     /// # Errors
     /// It took longer.
@@ -151,7 +151,7 @@ impl Thread {
         }
     }
 
-    /// Has the thread do something; what comes of it can be waited for.
+    /// Runs something on the thread; the receiver gets the result.
     pub(super) fn post<T: Send + 'static>(&self, task: impl FnOnce(&Arc<Mpi>) -> T + Send + 'static) -> Receiver<T> {
         let (sender, receiver) = channel();
         let task = move |mpi: &Arc<Mpi>| drop(sender.send(task(mpi)));
@@ -159,22 +159,22 @@ impl Thread {
         receiver
     }
 
-    /// Opens a job's messages. All ranks do so together.
+    /// Opens a job's messages. Collective.
     ///
     /// # Errors
-    /// Ranks that do not come.
+    /// A rank does not arrive.
     pub fn open_port(&self, limit: Duration) -> Result<super::Port> {
         self.call("MPI_Comm_dup", limit, super::Port::open)
     }
 
-    /// Has the thread drive a job until it is left; then what is given comes to an end.
+    /// Makes the thread drive a job until it is closed.
     #[must_use]
     pub fn drive(&self, job: Box<dyn FnOnce() + Send>) -> Receiver<()> {
         self.post(move |_| job())
     }
 }
 
-/// The first library that can be loaded.
+/// Loads the first library that can be loaded.
 fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
     let mut tried = Vec::new();
     for path in candidates(named) {
@@ -194,19 +194,19 @@ fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
     usage(format!("{remedy}. Tried: {}", tried.join("; ")))
 }
 
-/// The library that a job over MPI would take, and its name and version. It is loaded, and MPI is not initialised.
+/// The library that a job over MPI would use, with name and version. It is loaded, but MPI is not initialised.
 ///
 /// # Errors
-/// There is none; the message names what was tried.
+/// There is none; the message lists what was tried.
 pub fn library(named: Option<&str>) -> Result<(PathBuf, String)> {
     let (path, abi) = load(named)?;
     Ok((path, version(&abi.functions)))
 }
 
-/// What the thread said when it had begun.
+/// The thread's report after it started.
 type Begun = std::result::Result<(About, Owner), String>;
 
-/// The thread.
+/// The thread's main function.
 fn run(abi: Abi, library: PathBuf, sender: &Sender<Begun>, queue: &Receiver<Task>) {
     claim_thread();
     let mpi = Arc::new(Mpi::new(abi));
@@ -227,8 +227,8 @@ fn run(abi: Abi, library: PathBuf, sender: &Sender<Begun>, queue: &Receiver<Task
     }
 }
 
-/// MPICH ends the process in MPI_Init where Open MPI's mpirun has started it; the other way round every process is rank 0
-/// of 1, which is told when it is compared with the launcher's variables.
+/// MPICH ends the process in MPI_Init if Open MPI's mpirun started it. The other way round, every process becomes rank
+/// 0 of 1, which the comparison with the launcher's variables detects.
 fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
     if abi == "standard" && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
         return Err("Open MPI's mpirun has started this process, but this is another library: use the mpirun of this \
@@ -238,20 +238,20 @@ fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Jobs that were not left, or in which a rank was lost: the others would wait for us in MPI_Finalize, or we for them.
+/// Jobs that were not closed, or that lost a rank: MPI_Finalize would wait forever, here or on the others.
 static UNFINISHED: AtomicU32 = AtomicU32::new(0);
 
-/// A job begins; until `left` MPI is not ended.
+/// A job begins; MPI is not finalised until `left`.
 pub fn entered() {
     UNFINISHED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A job was left in good order.
+/// A job was closed in good order.
 pub fn left() {
     UNFINISHED.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// At the end of the process.
+/// At process exit.
 extern "C" fn finish() {
     let Some(thread) = THREAD.try_lock() else { return };
     let Some(thread) = &*thread else { return };
@@ -274,8 +274,8 @@ extern "C" fn finish() {
     }
 }
 
-/// MPICH removes the name of the memory that a host's ranks share in `MPI_Finalize` alone: 2 MiB and more stay in
-/// /dev/shm for every job that failed. All have it mapped since `MPI_Init`, so its name is of no more use.
+/// MPICH unlinks the shared memory of a host's ranks only in `MPI_Finalize`, so 2 MiB and more would stay in /dev/shm
+/// for every failed job. All ranks have mapped it since `MPI_Init`, so the name is no longer needed.
 fn unlink_memory() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for path in maps.lines().filter_map(|line| line.find("/dev/shm/mpich_shm_").map(|at| &line[at..])) {

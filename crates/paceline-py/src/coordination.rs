@@ -1,4 +1,4 @@
-//! Forecasts under a coordinator.
+//! Python bindings for forecasts with a coordinator.
 use paceline_coordinator::PolicyKind;
 use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate as run};
 use pyo3::prelude::*;
@@ -21,7 +21,7 @@ struct Spec {
     constants: Constants,
 }
 
-/// Simulates training under a coordinator, without the GIL. Gives the outcome as JSON.
+/// Simulates training with a coordinator, without the GIL. Returns the outcome as JSON.
 #[pyfunction]
 pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
     let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;

@@ -1,4 +1,4 @@
-//! The coordinator for Python: operations on named tensors.
+//! Python bindings for the coordinator: operations on named tensors.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner, and gets memory to look at")]
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use pyo3::types::PyList;
 use crate::job::{SLICE, parse, python_error};
 use crate::user_error;
 
-/// Agrees with the other ranks of a group on what is ready.
+/// Agrees with the other ranks of a group on which tensors are ready.
 #[pyclass(frozen, module = "paceline._core", name = "Coordinator")]
 pub struct PyCoordinator {
     engine: Arc<Job>,
@@ -98,7 +98,8 @@ impl PyCoordinator {
     #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
     fn submit(&self, py: Python<'_>, operations: Vec<PyRef<'_, NamedOperation>>, waits: bool) -> PyResult<()> {
         let named = self.own(&operations)?;
-        // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
+        // SAFETY: the Python side passes addresses of buffers that `keep` owns, and `keep` lives until the operation
+        // completes.
         py.detach(|| unsafe { self.inner.submit(&named, waits) }).map_err(python_error)
     }
 
@@ -120,7 +121,7 @@ impl PyCoordinator {
         py.detach(|| self.inner.flush(of)).map_err(python_error)
     }
 
-    /// Ctrl-C is seen every 100 ms.
+    /// Checks for Ctrl-C every 100 ms.
     fn ended(&self, py: Python<'_>, of: &str) -> PyResult<()> {
         while !py.detach(|| self.inner.ended(of, Instant::now() + SLICE)).map_err(python_error)? {
             py.check_signals()?;
@@ -157,7 +158,7 @@ impl NamedOperation {
         self.named.name()
     }
 
-    /// Waits without the GIL; Ctrl-C is seen every 100 ms.
+    /// Waits without the GIL; checks for Ctrl-C every 100 ms.
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
         let limit = timeout_s.map(|s| Instant::now() + seconds(s));
@@ -194,7 +195,7 @@ impl NamedOperation {
     }
 }
 
-/// Memory of a result, by the buffer protocol; it may be written.
+/// Memory of a result, through the buffer protocol; writable.
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Data(Arc<Output>);
 
@@ -205,7 +206,7 @@ impl Data {
     }
 
     /// # Safety
-    /// `view` is what the interpreter gives.
+    /// `view` comes from the interpreter.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view given"));
@@ -213,7 +214,7 @@ impl Data {
         let output = &slf.get().0;
         let length = ffi::Py_ssize_t::try_from(output.len()).map_err(|e| PyBufferError::new_err(e.to_string()))?;
         let address = output.address() as *mut std::ffi::c_void;
-        // SAFETY: the memory lives as long as this object, of which the view holds a reference.
+        // SAFETY: the memory lives as long as this object, and the view holds a reference to it.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -1,4 +1,4 @@
-//! The runtime for Python: engine, communicator, operation.
+//! Python bindings for the runtime: engine, communicator, operation.
 #![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::{InvalidArgumentError, user_error};
 
 import_exception!(paceline.errors, JobError);
 
-/// Waits are cut into such pieces, between which Ctrl-C is looked at.
+/// Waits are cut into slices of this length, with a check for Ctrl-C in between.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 pub(crate) fn python_error(error: RunError) -> PyErr {
@@ -39,7 +39,7 @@ pub(crate) fn python_error(error: RunError) -> PyErr {
     }
 }
 
-/// What every rank called it with, through MPI.
+/// All-gather of every rank's blob through MPI.
 #[pyfunction]
 pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: Vec<u8>) -> PyResult<Vec<Py<PyBytes>>> {
     let settings = Settings::parse(settings).map_err(python_error)?;
@@ -47,14 +47,14 @@ pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: 
     Ok(told.map_err(python_error)?.iter().map(|blob| PyBytes::new(py, blob).unbind()).collect())
 }
 
-/// Path, name and version of the MPI library that a job would take.
+/// Path, name and version of the MPI library that a job would use.
 #[pyfunction]
 #[pyo3(signature = (named=None))]
 pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String)> {
     py.detach(|| paceline_mpi::library(named)).map_err(python_error)
 }
 
-/// This process's part of a job.
+/// This process's membership in a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
 pub struct PyEngine(pub(crate) Arc<Job>, Mutex<Groups>);
 
@@ -82,7 +82,7 @@ impl PyEngine {
                 Job::start(rank, size, settings, Some(&mut call))
             }
         });
-        // What the exchange raised is raised again as it was.
+        // An exception of the exchange is raised again unchanged.
         match (engine, raised) {
             (Ok(engine), _) => Ok(PyEngine(Arc::new(engine), Mutex::default())),
             (Err(_), Some(raised)) => Err(raised),
@@ -217,7 +217,7 @@ impl PyCommunicator {
         PyList::new(py, self.inner.ranks())
     }
 
-    /// What an all-reduce of up to so many bytes takes.
+    /// The algorithm of an all-reduce of up to this many bytes.
     fn choices(&self) -> Vec<(u64, String)> {
         self.inner.choices()
     }
@@ -282,12 +282,13 @@ impl PyCommunicator {
         };
         let how = Submission { timeout: timeout_s.map(seconds), background };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
-        // SAFETY: the Python side gives addresses of buffers that `keep` owns, which is held until the operation is over.
+        // SAFETY: the Python side passes addresses of buffers that `keep` owns, and `keep` lives until the operation
+        // completes.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map_err(python_error)?;
         Ok(Operation { communicator: self.inner.clone(), engine: self.engine.clone(), handle })
     }
 
-    /// The short way for an all-reduce of one buffer, waited for at once.
+    /// Fast path for an all-reduce of one buffer that is waited for immediately.
     fn all_reduce(&self, py: Python<'_>, address: usize, elements: u64, dtype: &str, op: &str) -> PyResult<()> {
         let dtype = parse("dtype", dtype)?;
         let op = parse("op", op)?;
@@ -299,11 +300,11 @@ impl PyCommunicator {
             inputs: &inputs,
             ..CollectiveRequest::default()
         };
-        // SAFETY: the caller holds the buffer while this call lasts, which is until the operation is over.
+        // SAFETY: the caller holds the buffer during this call, which lasts until the operation has completed.
         let handle = py.detach(|| unsafe { self.inner.submit(&request, None, Submission::default()) });
         let handle = handle.map_err(python_error)?;
         wait(py, &self.inner, &handle, None).map(drop).inspect_err(|_| {
-            // Nobody holds the buffer after this, for instance after Ctrl-C.
+            // The buffer may be freed after this, for instance after Ctrl-C.
             if !handle.done() {
                 py.detach(|| self.inner.abandon("a rank was interrupted in an all_reduce"));
             }
@@ -311,7 +312,7 @@ impl PyCommunicator {
     }
 }
 
-/// Waits without the GIL; Ctrl-C is seen every 100 ms.
+/// Waits without the GIL; checks for Ctrl-C every 100 ms.
 fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeout_s: Option<f64>) -> PyResult<bool> {
     let limit = timeout_s.map(|s| Instant::now() + seconds(s));
     loop {

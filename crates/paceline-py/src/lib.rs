@@ -1,6 +1,7 @@
-//! The Python module `paceline._core`: convert, call, release the GIL. Nothing is decided here.
+//! The Python module `paceline._core`: converts arguments, calls Rust, releases the GIL. It makes no decisions.
 //!
-//! Structured arguments and results pass as JSON, so that each is parsed in one place; `_core.pyi` is the contract.
+//! Structured arguments and results are passed as JSON, so that each is parsed in one place; `_core.pyi` is the
+//! contract.
 mod coordination;
 mod coordinator;
 mod job;
@@ -20,7 +21,7 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde_json::json;
 
-// Defined in Python, where each has more than one base.
+// Defined in Python, because each has more than one base.
 import_exception!(paceline.errors, InvalidArgumentError);
 import_exception!(paceline.errors, InternalError);
 
@@ -33,7 +34,7 @@ fn named_dtype(name: &str) -> PyResult<Dtype> {
     Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(wrong)
 }
 
-/// What one worker computes in one iteration.
+/// The computation of one worker in one iteration.
 #[pyclass(frozen, module = "paceline._core")]
 struct Trace(ModelTrace);
 
@@ -121,7 +122,7 @@ impl Trace {
         simulator::bucket_tensors(&self.0, bucket_size).iter().map(|b| b.iter().map(name).collect()).collect()
     }
 
-    /// What tables show, as JSON.
+    /// A summary for tables, as JSON.
     fn summary(&self) -> String {
         let worker = &self.0.workers[0];
         let gradient_bytes: u64 = self.0.tensors.iter().map(|t| t.bytes).sum();
@@ -164,7 +165,7 @@ impl Cluster {
     }
 }
 
-/// Runs one simulation without the GIL. Gives the outcome as JSON; writes the timeline if a path is given.
+/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given.
 #[pyfunction]
 #[pyo3(signature = (trace, cluster, options, timeline=None))]
 fn simulate(
@@ -193,7 +194,7 @@ fn simulate(
     })
 }
 
-/// A worker's part of a simulation, as JSON, for a real process in its place.
+/// A worker's schedule in a simulation, as JSON, for a real process that replays it.
 #[pyfunction]
 fn replay(
     py: Python<'_>,
@@ -234,7 +235,7 @@ fn coordinators() -> String {
     json!(list).to_string()
 }
 
-/// What coordinators of a small world do, as JSON: cycles, control messages, buckets, steps.
+/// Simulates the coordinators of a small world. Returns cycles, control messages, buckets and steps as JSON.
 #[pyfunction]
 fn simulate_agreement(py: Python<'_>, scenario: &str) -> PyResult<String> {
     let scenario = serde_json::from_str(scenario).map_err(|e| user_error(format!("scenario: {e}")))?;
@@ -242,25 +243,25 @@ fn simulate_agreement(py: Python<'_>, scenario: &str) -> PyResult<String> {
     serde_json::to_string(&found).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
-/// Bits per second.
+/// Parses a rate; returns bits per second.
 #[pyfunction]
 fn parse_rate(text: &str) -> PyResult<f64> {
     units::parse_rate(text).map(|rate| rate.0).map_err(user_error)
 }
 
-/// Bytes.
+/// Parses a size; returns bytes.
 #[pyfunction]
 fn parse_size(text: &str) -> PyResult<u64> {
     units::parse_size(text).map_err(user_error)
 }
 
-/// Seconds.
+/// Parses a duration; returns seconds.
 #[pyfunction]
 fn parse_time(text: &str) -> PyResult<f64> {
     units::parse_time(text).map(Time::seconds).map_err(user_error)
 }
 
-/// The nearest of some words, if it is near.
+/// The most similar of some words, if any is similar.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
 fn nearest(word: &str, candidates: Vec<String>) -> Option<String> {

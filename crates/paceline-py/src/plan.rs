@@ -1,4 +1,4 @@
-//! Graphs and plans of their all-reduces for Python.
+//! Python bindings for graphs and all-reduce plans.
 use std::path::PathBuf;
 
 use paceline_coordinator::plan::{self, AllReduce, Dag, Node, NodeId, Plan};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::user_error;
 
-/// The operations of one training step and what each needs.
+/// The operations of one training step and their dependencies.
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Graph {
-    /// What errors call it.
+    /// Its name in error messages.
     source: String,
     graph: ModelGraph,
     dag: Dag,

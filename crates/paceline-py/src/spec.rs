@@ -1,4 +1,4 @@
-//! The options of a simulation as JSON.
+//! Parses the options of a simulation from JSON.
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_simulator::{Network, Options, Pull};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
-//! The loops compiled for x86-64 with AVX2 and F16C (Haswell, Zen and later), chosen when the process runs.
+//! The loops compiled for x86-64 with AVX2 and F16C (Haswell, Zen and later), selected at run time.
 //!
-//! Not AVX-512 as well: the oldest supported compiler (see `rust-version`) does not have it, and beyond the first level
-//! of the cache 32 bytes per instruction are about as fast as the memory.
+//! There is no AVX-512 version: the oldest supported compiler (see `rust-version`) lacks it, and beyond the L1 cache,
+//! 32 bytes per instruction are about as fast as the memory.
 #[cfg(target_arch = "x86_64")]
 mod float16;
 #[cfg(target_arch = "x86_64")]
@@ -13,14 +13,14 @@ pub use x86::Avx2;
 #[cfg(not(target_arch = "x86_64"))]
 pub use other::Avx2;
 
-/// Keeps the choice in one place free of conditions.
+/// Stands in on other machines, so that the selection needs no conditional compilation.
 #[cfg(not(target_arch = "x86_64"))]
 mod other {
     use super::super::block::Block;
     use super::super::op::Op;
     use super::super::path::{Kernels, Path, Scale};
 
-    /// No machine has it.
+    /// Not available on this architecture.
     pub enum Avx2 {}
 
     impl Avx2 {

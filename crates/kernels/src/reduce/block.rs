@@ -1,10 +1,11 @@
-//! Elements as they lie in memory, and the numbers they stand for.
+//! The bytes of elements and the numbers they represent.
 use super::narrow;
 use super::number::Number;
 use super::op::Op;
 
-/// The unit of a loop: an element, or a few that are better treated together. Loops need no alignment and nothing else
-/// of elements; they end with a block that is padded with zeros, so that every element goes the same way.
+/// The unit of a loop: an element, or a few that are better handled together. Loops require no alignment and know
+/// nothing else about elements. They end with a block that is padded with zeros, so that every element takes the same
+/// path.
 pub trait Block<const BYTES: usize> {
     /// Bytes of one element.
     const ELEMENT: usize;
@@ -52,8 +53,8 @@ block!(u8, u8, 1, u8::from_ne_bytes, u8::to_ne_bytes);
 block!(Float16, f32, 2, |bytes| narrow::widen_float16(u16::from_ne_bytes(bytes)), |wide| narrow::narrow_float16(wide)
     .to_ne_bytes());
 
-/// Two of the upper halves of a binary32, as the two halves of a word: to widen and narrow them takes shifts and masks,
-/// where single ones would have to be moved between vectors of 16 and of 32 bits.
+/// Two bfloat16 values in one word. Widening and narrowing them takes shifts and masks, whereas single values would
+/// have to be moved between vectors of 16 and of 32 bits.
 pub struct Bfloat16Pair;
 
 impl Block<4> for Bfloat16Pair {

@@ -1,8 +1,8 @@
-//! Types that the machine calculates with.
+//! Types with native arithmetic.
 
-/// The arithmetic of one value. Vector code comes from compiling loops over these for wider machines.
+/// The arithmetic on one value. Loops over it are vectorised when compiled for wider machines.
 pub trait Number: Copy {
-    /// What a factor becomes before it meets a value.
+    /// The converted form of a factor.
     type Factor: Copy;
 
     /// a + b.
@@ -34,9 +34,9 @@ macro_rules! float {
                 self * other
             }
 
-            // Two ranks that exchange values call it with the arguments the other way round and must get the same bits:
-            // equal values differ at most in the sign of zero, and all NaNs become one. (The standard library's own min
-            // and max drop NaNs.)
+            // Two ranks that exchange values call it with swapped arguments and must get the same bits: equal values
+            // differ at most in the sign of zero, and all NaNs become one. (The standard library's min and max drop
+            // NaNs.)
             #[inline(always)]
             fn min(self, other: Self) -> Self {
                 let smaller = if self < other { self } else { other };
@@ -66,7 +66,7 @@ macro_rules! float {
     };
 }
 
-/// What an integer is multiplied by.
+/// The factor of an integer.
 #[derive(Clone, Copy)]
 pub enum Multiple {
     Times(f64),
@@ -74,7 +74,7 @@ pub enum Multiple {
 }
 
 impl Multiple {
-    /// The `f64` nearest to 1/n stands for a division by n: 49 times that of 1/49 is less than 1.
+    /// The `f64` nearest to 1/n means a division by n, because 49 times that of 1/49 is less than 1.
     #[inline(always)]
     fn new(factor: f64) -> Self {
         let whole = (1.0 / factor).round();
@@ -129,7 +129,7 @@ macro_rules! integer {
 
 float!(f32);
 float!(f64);
-// A quotient of 32-bit numbers that is rounded to an f64 never reaches the next whole number.
+// A quotient of 32-bit numbers that is rounded to an f64 never reaches the next integer.
 integer!(i32, |value, whole| (f64::from(value) / whole as f64) as i32);
 integer!(i64, |value: i64, whole: i64| value / whole);
 integer!(u8, |value, whole| (f64::from(value) / whole as f64) as u8);

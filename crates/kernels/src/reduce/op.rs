@@ -1,10 +1,10 @@
-//! Operations as types, so that a loop is compiled for each.
+//! Reduction operations as types, so that a loop is compiled for each.
 use super::number::Number;
 use crate::dtype::ReduceOp;
 
-/// An operation that is known when its loop is compiled.
+/// An operation known at compile time.
 pub trait Op {
-    /// Which one.
+    /// The operation as a value.
     const OP: ReduceOp;
 
     /// Combines two values.

@@ -1,4 +1,4 @@
-//! Which code runs: one way per kind of machine.
+//! Selects the kernels for this machine: one implementation per kind of machine.
 use super::avx2::Avx2;
 use super::block::{Bfloat16Pair, Block, Float16};
 use super::op::{Max, Min, Op, Product, Sum};
@@ -9,13 +9,13 @@ use crate::dtype::{Dtype, ReduceOp};
 /// `data = data * factor`.
 pub type Scale = fn(&mut [u8], f64);
 
-/// What is looked up together.
+/// Kernels that are selected together.
 pub struct Kernels {
     pub combine: Kernel,
     pub combine_and_copy: Kernel3,
 }
 
-/// The loops, compiled for a kind of machine. A value of an implementation is the proof that this is such a machine.
+/// The loops, compiled for one kind of machine. A value of an implementation proves that this machine is of that kind.
 pub trait Path {
     /// Combines blocks.
     fn kernels<const N: usize, B: Block<N>, O: Op>(&self) -> Kernels;
@@ -23,7 +23,7 @@ pub trait Path {
     /// Multiplies blocks.
     fn scale<const N: usize, B: Block<N>>(&self) -> Scale;
 
-    /// Combines binary16, for which some machines have instructions of their own.
+    /// Combines binary16, for which some machines have special instructions.
     fn kernels_float16<O: Op>(&self) -> Kernels {
         self.kernels::<2, Float16, O>()
     }
@@ -50,7 +50,7 @@ pub fn best_scale(dtype: Dtype) -> Scale {
     }
 }
 
-/// The kernels of one way.
+/// The kernels of one implementation.
 pub fn kernels(path: &impl Path, dtype: Dtype, op: ReduceOp) -> Kernels {
     match op {
         ReduceOp::Sum => of_op::<Sum>(path, dtype),

@@ -1,9 +1,9 @@
-//! The loops. Here they are compiled for the least machine that the build may run on, elsewhere for wider ones.
+//! The loops. Here they are compiled for the oldest machine that the build supports, elsewhere for newer ones.
 use super::block::Block;
 use super::op::Op;
 use super::path::{Kernels, Path, Scale};
 
-/// Bytes that are combined before they are copied: whole blocks, and three times as much fits into any first level.
+/// Bytes to combine before copying them: whole blocks, and three times as many fit any L1 cache.
 const PIECE: usize = 4096;
 
 /// Runs anywhere.
@@ -33,8 +33,9 @@ pub fn combine<const N: usize, B: Block<N>, O: Op>(dst: &mut [u8], src: &[u8]) {
     }
 }
 
-/// Piece by piece, each combined and then copied while it is in the first level of the cache. One loop that stores to
-/// both would be one pass as well, but a core that alternates between two destinations stores at half the speed.
+/// In pieces that are combined and then copied while they are in the L1 cache. One loop that stores to both
+/// destinations would also be a single pass, but a core that alternates between two destinations stores at half the
+/// speed.
 #[inline(always)]
 pub fn combine_and_copy<const N: usize, B: Block<N>, O: Op>(dst: &mut [u8], out: &mut [u8], src: &[u8]) {
     assert_eq!(dst.len(), src.len());
@@ -57,14 +58,14 @@ pub fn scale<const N: usize, B: Block<N>>(data: &mut [u8], factor: f64) {
     }
 }
 
-/// Blocks and what is left.
+/// Whole blocks and the rest.
 #[inline(always)]
 fn blocks_mut<const N: usize, B: Block<N>>(bytes: &mut [u8]) -> (&mut [[u8; N]], &mut [u8]) {
     assert_eq!(bytes.len() % B::ELEMENT, 0, "a whole number of elements");
     bytes.as_chunks_mut()
 }
 
-/// A block that begins with these.
+/// A block that begins with these bytes and is padded with zeros.
 #[inline(always)]
 fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
     let mut block = [0; N];

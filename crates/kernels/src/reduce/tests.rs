@@ -1,4 +1,4 @@
-//! What cannot be seen from outside: all ways give the same bits, and the conversions are right everywhere.
+//! Tests of internals: all implementations give the same bits, and the conversions are right for every value.
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ proptest! {
 proptest! {
     #[test]
     fn an_average_of_integers_is_the_quotient_toward_zero(
-        // Quotients that are whole, and their neighbours, as well as any.
+        // Exact quotients, their neighbours, and random values.
         values in prop::collection::vec((any::<i64>(), -1..=1i64, any::<bool>()), 1..40),
         ranks in prop_oneof![2..5000i64, Just(i64::from(u32::MAX))],
     ) {
@@ -119,11 +119,11 @@ fn sixteen_bits_widen_exactly() {
 
 #[test]
 fn rounding_is_to_nearest_even() {
-    // Every value of 16 bits, the middle between it and the next, and what is just beside these.
+    // Every 16-bit value, the midpoint between it and the next, and the closest values on either side.
     for bits in 0..=u16::MAX {
         let float16 = widen_float16(bits).to_bits();
         let bfloat16 = u32::from(bits) << 16;
-        // Below the normal range of binary16 the middle lies elsewhere: half of the smallest value away.
+        // Below the normal range of binary16 the midpoint is elsewhere: half of the smallest value away.
         let subnormal = (widen_float16(bits).abs() + 2f32.powi(-25)).to_bits();
         for middle in [float16, float16 + (1 << 12), bfloat16, bfloat16 + (1 << 15), subnormal] {
             for near in [middle.wrapping_sub(1), middle, middle + 1] {
@@ -131,7 +131,7 @@ fn rounding_is_to_nearest_even() {
             }
         }
     }
-    // And a part of all.
+    // And a sample of all values.
     for bits in (0..=u32::MAX).step_by(9973) {
         check_narrow(f32::from_bits(bits));
     }

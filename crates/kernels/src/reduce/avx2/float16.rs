@@ -1,4 +1,5 @@
-//! Binary16 with the machine's own conversions, which the compiler does not find in a loop over `u16`.
+//! Binary16 arithmetic with the machine's conversion instructions, which the compiler does not use in a loop over
+//! `u16`.
 #![allow(unsafe_code, reason = "a trait's methods cannot require features")]
 use std::arch::x86_64::{
     __m256, _CMP_EQ_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x,
@@ -10,7 +11,7 @@ use super::super::block::Block;
 use super::super::op::Op;
 use crate::dtype::ReduceOp;
 
-/// Eight values. Only for loops of `Avx2`.
+/// Eight values. Only for the loops of `Avx2`.
 pub struct Float16x8;
 
 impl Block<16> for Float16x8 {
@@ -18,7 +19,7 @@ impl Block<16> for Float16x8 {
 
     #[inline(always)]
     fn combine<O: Op>(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
-        // SAFETY: used where an `Avx2` exists, so the machine has the features.
+        // SAFETY: only used where an `Avx2` exists, so the machine has the features.
         unsafe { combine::<O>(a, b) }
     }
 
@@ -36,7 +37,7 @@ fn combine<O: Op>(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
     narrow(match O::OP {
         ReduceOp::Sum => _mm256_add_ps(a, b),
         ReduceOp::Product => _mm256_mul_ps(a, b),
-        // Where either is NaN the machine takes `b`. Equal values differ at most in the sign of zero.
+        // If either is NaN, the instruction returns `b`. Equal values differ at most in the sign of zero.
         ReduceOp::Min => {
             let smaller = select(is_nan(a), a, _mm256_min_ps(a, b));
             select(_mm256_cmp_ps::<_CMP_EQ_OQ>(a, b), _mm256_or_ps(a, b), smaller)

@@ -1,4 +1,4 @@
-//! Copies of the portable loops for the compiler to vectorise with AVX2, and the ordinary functions that call them.
+//! Copies of the portable loops that the compiler vectorises with AVX2, and the ordinary functions that call them.
 #![allow(unsafe_code, reason = "code for a machine that the build does not assume can only be called so")]
 use super::super::block::Block;
 use super::super::op::Op;
@@ -6,11 +6,11 @@ use super::super::path::{Kernels, Path, Scale};
 use super::super::portable;
 use super::float16::Float16x8;
 
-/// This machine has AVX2 and F16C: [`Avx2::detect`] is the only source.
+/// Proof that this machine has AVX2 and F16C: [`Avx2::detect`] is the only source.
 pub struct Avx2(());
 
 impl Avx2 {
-    /// Asks the machine (the standard library remembers the answer).
+    /// Detects the features (the standard library caches the answer).
     pub fn detect() -> Option<Avx2> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Avx2(()))
     }
