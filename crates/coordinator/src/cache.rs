@@ -1,7 +1,8 @@
-//! Tensors that were agreed on before: a place for each, the same on all ranks, so that a bit says what a request said.
+//! The response cache: a slot for each tensor that was agreed on before, the same on all ranks, so that a bit can stand
+//! for a request.
 //!
-//! All ranks insert, use and drop the same names in the same order, because they do so only by what was decided for all;
-//! nothing that one rank alone knows changes it.
+//! All ranks insert, use and drop the same names in the same order, because they act only on decisions for all ranks,
+//! never on anything that one rank alone knows.
 use std::collections::BTreeMap;
 
 use crate::request::Request;
@@ -12,7 +13,7 @@ struct Entry {
     used: u64,
 }
 
-/// Places and what stands in them.
+/// The slots and their contents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cache {
     capacity: usize,
@@ -22,31 +23,31 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// For so many tensors; 0: none is remembered.
+    /// A cache for this many tensors; 0: none is remembered.
     #[must_use]
     pub fn new(capacity: usize) -> Cache {
         Cache { capacity, places: Vec::new(), by_name: BTreeMap::new(), uses: 0 }
     }
 
-    /// Places, used or not.
+    /// Number of slots, used or not.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// Where a name stands.
+    /// The slot of a name.
     #[must_use]
     pub fn place(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
-    /// What stands there.
+    /// The contents of a slot.
     #[must_use]
     pub fn at(&self, place: usize) -> Option<&Request> {
         self.places.get(place)?.as_ref().map(|entry| &entry.request)
     }
 
-    /// Remembers a tensor. The least recently used makes room: its name.
+    /// Inserts a tensor. Returns the name of the least recently used one if that had to make room.
     pub fn insert(&mut self, request: &Request) -> Option<String> {
         if self.capacity == 0 || !request.own.is_empty() {
             return None;
@@ -73,7 +74,7 @@ impl Cache {
         old.filter(|old| *old != request.name)
     }
 
-    /// A tensor was agreed on again.
+    /// Marks a tensor as used, after it was agreed on again.
     pub fn used(&mut self, place: usize) {
         self.uses += 1;
         if let Some(Some(entry)) = self.places.get_mut(place) {
@@ -81,7 +82,7 @@ impl Cache {
         }
     }
 
-    /// Forgets a tensor.
+    /// Drops a tensor.
     pub fn drop(&mut self, place: usize) {
         if let Some(entry) = self.places.get_mut(place).and_then(Option::take) {
             self.by_name.remove(&entry.request.name);

@@ -1,102 +1,102 @@
-//! What a coordinator is told and what it wants done.
+//! The events that a coordinator receives and the actions that it requests.
 use serde::{Deserialize, Serialize};
 
 use crate::request::Request;
 
-/// Nanoseconds since some moment.
+/// Nanoseconds since an arbitrary moment.
 pub type Time = u64;
 
-/// What has happened on this rank.
+/// An event on this rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The user asks for operations; several begin together or not at all.
+    /// The user submits operations; several begin together or not at all.
     Submitted(Vec<Request>),
-    /// The user waits for what was asked for: there is nothing to be gained by waiting for more.
+    /// The user waits for the submitted operations, so there is no point in waiting for more.
     Awaited,
-    /// The user has no more data: from now on this rank takes part with zeros.
+    /// The user has no more data: from now on this rank contributes zeros.
     Joined,
-    /// Another rank has voted in this cycle (they are counted from 1).
+    /// Another rank has voted in this cycle (counted from 1).
     Invited(u64),
-    /// It is the time that was asked for, or later.
+    /// The requested wake-up time has come.
     Woke,
     /// All ranks have voted.
     Tallied(Tally),
     /// On the first rank: all ranks have reported; in rank order.
     Gathered(Vec<Report>),
-    /// The first rank has decided.
+    /// The first rank's decision has arrived.
     Decided(Decision),
 }
 
-/// What is to be done; in this order.
+/// An action for the driver; actions are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Come back at this time with [`Event::Woke`]; replaces an earlier one. None: no need to.
+    /// Wake up at this time with [`Event::Woke`]; replaces an earlier request. `None`: no wake-up needed.
     Sleep(Option<Time>),
-    /// Vote in this cycle; tell the other ranks that it has begun.
+    /// Vote in this cycle, and announce it to the other ranks.
     Vote(u64, Ballot),
     /// Report to the first rank.
     Report(Report),
-    /// Tell all ranks, this one as well.
+    /// Send to all ranks, including this one.
     Decide(Decision),
-    /// Begin an operation. All ranks begin the same in the same order. Whether some rank had no more data then.
+    /// Begin an operation. All ranks begin the same ones in the same order. The flag: some rank had no more data.
     Start(AgreedBucket, bool),
-    /// The operation fails for this reason.
+    /// Fail the operation for this reason.
     Refuse(String, String),
-    /// For people: a tensor waits for ranks.
+    /// Warn the user that a tensor waits for ranks.
     Warn(Stall),
-    /// All ranks have joined, this one last.
+    /// All ranks have joined; this is the last one to do so.
     AllJoined(u32),
 }
 
 /// Whether a tensor is ready on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ready {
-    /// It is not.
+    /// Not ready.
     No = 0,
-    /// It is.
+    /// Ready.
     Yes = 1,
-    /// The rank has joined: it is ready for whatever others want.
+    /// The rank has joined, so it is ready for anything.
     Joined = 2,
 }
 
-/// A rank's part of a cycle's agreement.
+/// A rank's vote in a cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ballot {
-    /// By place in the cache.
+    /// By cache slot.
     pub ready: Vec<Ready>,
-    /// By place: this rank wants it forgotten.
+    /// By cache slot: this rank wants the tensor dropped.
     pub dropped: Vec<bool>,
-    /// There is something to report.
+    /// This rank has something to report.
     pub news: bool,
     /// This rank has no more data.
     pub joined: bool,
-    /// This rank, if it joined since the last vote.
+    /// This rank's number, if it joined since the last vote.
     pub joined_now: Option<u32>,
-    /// Microseconds that it would sleep; none: that is its own affair.
+    /// Microseconds that it would sleep; `None`: ranks sleep independently.
     pub sleep: Option<u32>,
 }
 
-/// What all ballots come to.
+/// The combined result of all ballots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tally {
-    /// Ready on all ranks, and wanted by one.
+    /// Slots ready on all ranks, and wanted by at least one.
     pub ready: Vec<bool>,
-    /// To be forgotten by all.
+    /// Slots that all ranks must drop.
     pub dropped: Vec<bool>,
-    /// Somebody has something to report.
+    /// Some rank has something to report.
     pub news: bool,
-    /// Nobody has more data.
+    /// No rank has more data.
     pub joined: bool,
     /// Some rank has no more data.
     pub some_joined: bool,
-    /// The highest of the ranks that joined since the last vote.
+    /// The highest rank that joined since the last vote.
     pub joined_now: Option<u32>,
-    /// The shortest sleep of a rank, in microseconds.
+    /// The shortest sleep of any rank, in microseconds.
     pub sleep: Option<u32>,
 }
 
 impl Tally {
-    /// What these ballots come to, by the numbers that travel; none unless all are about the same cache.
+    /// The tally of these ballots, by the numbers that are sent; `None` unless all are about the same cache.
     #[must_use]
     pub fn of(ballots: &[Ballot]) -> Option<Tally> {
         let encoded: Vec<Vec<i32>> = ballots.iter().map(Ballot::encode).collect();
@@ -110,14 +110,14 @@ impl Tally {
 }
 
 impl Ballot {
-    /// As numbers of which an all-reduce by minimum makes the tally.
+    /// Encodes the ballot as numbers; an all-reduce by minimum turns them into the tally.
     #[must_use]
     pub fn encode(&self) -> Vec<i32> {
         let mut numbers = Vec::with_capacity(5 + 2 * self.ready.len());
         numbers.push(i32::from(!self.news));
         numbers.push(i32::from(self.joined));
         numbers.push(self.joined_now.map_or(0, |rank| -1 - i32::try_from(rank).unwrap_or(i32::MAX - 1)));
-        // The largest number of all stands for none.
+        // The largest number stands for none.
         numbers.push(self.sleep.map_or(i32::MAX, |sleep| i32::try_from(sleep).unwrap_or(i32::MAX - 1)));
         numbers.push(i32::from(!self.joined));
         numbers.extend(self.ready.iter().map(|&ready| ready as i32));
@@ -127,7 +127,7 @@ impl Ballot {
 }
 
 impl Tally {
-    /// What the minimum of all ranks' numbers says; none if they are no ballot's.
+    /// Decodes the minimum of all ranks' numbers; `None` if they are invalid.
     #[must_use]
     pub fn decode(numbers: &[i32]) -> Option<Tally> {
         let (head, places) = numbers.split_at_checked(5)?;
@@ -147,50 +147,50 @@ impl Tally {
     }
 }
 
-/// What a rank tells the first one.
+/// A rank's report to the first rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// What it asks for and no bit says, in its order.
+    /// Its requests that have no cache slot, in its order.
     pub requests: Vec<Request>,
-    /// It has no more data.
+    /// This rank has no more data.
     pub joined: bool,
 }
 
-/// What the first rank tells all.
+/// The first rank's decision for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Decision {
-    /// Ready on all ranks, in the order in which they became so.
+    /// Tensors ready on all ranks, in the order in which they became ready.
     pub agreed: Vec<Agreed>,
-    /// Names that cannot be, and why.
+    /// Names of invalid requests, and why.
     pub refused: Vec<(String, String)>,
 }
 
 /// A tensor that is ready on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Agreed {
-    /// As a rank asked for it; `own` is empty.
+    /// The request of one rank, with an empty `own`.
     pub request: Request,
-    /// What differs between ranks, in rank order; empty where nothing may. A joined rank's is empty.
+    /// The rank-specific parts, in rank order; empty if there are none. A joined rank's is empty.
     pub own: Vec<Vec<u64>>,
 }
 
-/// Tensors that are one operation.
+/// Tensors that are reduced in one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AgreedBucket {
-    /// Of all payloads.
+    /// Bytes of all payloads.
     pub bytes: u64,
-    /// In the order in which they lie.
+    /// In their order in memory.
     pub tensors: Vec<Agreed>,
 }
 
-/// Tensors that some ranks have asked for and others have not.
+/// Tensors that only some ranks have submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stall {
     /// Their names, in alphabetical order; at least one.
     pub names: Vec<String>,
-    /// Since the first of them was asked for.
+    /// Time since the first submission.
     pub waited: Time,
-    /// Ranks that have, as people call them.
+    /// Ranks that have submitted, by their display names.
     pub have: Vec<u32>,
     /// Ranks that have not.
     pub lack: Vec<u32>,

@@ -1,10 +1,10 @@
-//! From tensors in their order to buckets.
+//! Fuses tensors into buckets, in their order.
 use std::collections::BTreeMap;
 
 use crate::event::{Agreed, AgreedBucket};
 
-/// Puts neighbours that may go together into one bucket, up to `threshold` bytes. What was asked for together stays
-/// together, at the place of its first, however many bytes it is.
+/// Puts compatible neighbours into one bucket, up to `threshold` bytes. Requests that were submitted together stay
+/// together, at the position of the first, whatever their size.
 #[must_use]
 pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<AgreedBucket> {
     let mut buckets: Vec<AgreedBucket> = Vec::new();
@@ -26,7 +26,7 @@ pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<AgreedBucket> {
     buckets
 }
 
-/// Groups where their first member stands.
+/// Places each group at the position of its first member.
 fn in_order(agreed: Vec<Agreed>) -> Vec<Agreed> {
     let mut first = BTreeMap::new();
     for (index, tensor) in agreed.iter().enumerate() {

@@ -1,16 +1,16 @@
-//! Decides which tensors are fused into one operation, and when it begins, where ranks ask for them in any order.
+//! Decides which tensors are fused into one operation and when it begins, although ranks may submit them in any order.
 //!
-//! A coordinator is a state machine a rank: [events](Event) in, [actions](Action) out, without clock and without I/O. The
-//! runtime drives it with real events, the simulator with simulated ones. What an action means between ranks is the
-//! driver's: a vote is an all-reduce, a report a gather, a decision a broadcast.
+//! A coordinator is one state machine per rank: [events](Event) in, [actions](Action) out, without clock or I/O. The
+//! runtime drives it with real events, the simulator with simulated ones. The driver decides how to carry out an action
+//! between ranks: a vote is an all-reduce, a report a gather, a decision a broadcast.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `request` | what a rank asks for |
-//! | `event` | what happens, what is to be done, and what ranks tell each other |
+//! | `request` | the requests of a rank |
+//! | `event` | events, actions, and the messages between ranks |
 //! | `cache` | tensors that were agreed on before, each with a bit |
-//! | `table` | what the first rank knows of the others |
-//! | `fuse` | tensors to buckets |
+//! | `table` | the first rank's view of the others |
+//! | `fuse` | fuses tensors into buckets |
 //! | `policy` | the policies: `negotiate`, `global-sleep`, `nonblocking`, `partitioned`, `graph` |
 //! | `plan` | ids and buckets from a graph, instead of negotiation |
 pub mod cache;

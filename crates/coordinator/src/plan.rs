@@ -1,4 +1,5 @@
-//! Which all-reduces go together and in which order, from the graph of a step alone: nothing is negotiated.
+//! Plans which all-reduces are fused and in which order they begin, from the graph of a step alone, without
+//! negotiation.
 //!
 //! Every rank computes the same graph, so every rank makes the same plan, once. The method is that of S. Pumma, D. Buono,
 //! F. Checconi, X. Que and W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning":
@@ -7,10 +8,10 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `dag` | the graph: nodes, edges, which nodes are all-reduces |
-//! | `ids` | what a fetch needs, parents before children, by depth |
-//! | `buckets` | all-reduces in that order to buckets |
-//! | `error` | what is no plan, and why |
+//! | `dag` | the graph: nodes, edges, and which nodes are all-reduces |
+//! | `ids` | the nodes that the fetches need, parents before children, by depth |
+//! | `buckets` | groups all-reduces into buckets, in that order |
+//! | `error` | why a graph cannot be planned |
 mod buckets;
 mod dag;
 mod error;
@@ -25,31 +26,31 @@ pub use error::PlanError;
 pub struct Plan {
     /// Every node that a fetch needs, parents before children.
     pub order: Vec<NodeId>,
-    /// The all-reduces among them; the place of one here is its id.
+    /// The all-reduces among them; the index here is the id.
     pub tensors: Vec<Tensor>,
-    /// In the order in which they are issued. Members depend on earlier buckets only, so that no order in which tensors
-    /// become ready can block them.
+    /// In the order in which they are issued. Members depend only on earlier buckets, so that no order in which tensors
+    /// become ready can cause a deadlock.
     pub buckets: Vec<Fused>,
 }
 
-/// Plans what the fetches need, in time proportional to its nodes and edges. A bucket holds at most `threshold` bytes,
+/// Plans what the fetches need, in time proportional to its nodes and edges. A bucket has at most `threshold` bytes,
 /// unless it is a single tensor; with 0 nothing is fused.
 ///
 /// Ids rise with the depth of a node, its longest path from a source; nodes of one depth are numbered in the order of the
 /// graph, siblings among them. All ranks must list nodes in the same order, as any deterministic program does.
 ///
 /// # Errors
-/// No fetch or one that is no node of this graph, and a cycle in what the fetches need.
+/// No fetch, a fetch that is not in the graph, or a cycle in what the fetches need.
 pub fn plan(graph: &Dag, fetches: &[NodeId], threshold: u64) -> Result<Plan, PlanError> {
     Ok(fused(graph, ids::rank(graph, fetches)?, threshold))
 }
 
-/// As [`plan`], but ids follow the graph's list, in which parents must stand before children: for graphs whose nodes stand
-/// in the order in which they run. Depth says little about time where branches differ in length, and a bucket waits for
-/// the last of its tensors and for all buckets before it.
+/// As [`plan`], but ids follow the graph's list, in which parents must come before children: for graphs whose nodes are
+/// listed in the order in which they run. Depth says little about time if branches differ in length, and a bucket waits
+/// for the last of its tensors and for all earlier buckets.
 ///
 /// # Errors
-/// As [`plan`], and a node that stands before what it needs.
+/// As [`plan`], or a node listed before one that it needs.
 pub fn plan_as_listed(graph: &Dag, fetches: &[NodeId], threshold: u64) -> Result<Plan, PlanError> {
     Ok(fused(graph, ids::rank(graph, fetches)?.listed(graph)?, threshold))
 }

@@ -1,9 +1,9 @@
-//! Ways to agree, one a file.
+//! Coordination policies, one per file.
 //!
-//! S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the first as
-//! Horovod has it and the others as remedies for what it does to large runs. `negotiate` is a state machine that three of
-//! them share: `global-sleep` changes when a cycle begins, `nonblocking` how the driver waits for a vote, `partitioned` on
-//! which cores threads run. `graph` is another one, beside it.
+//! S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the first
+//! as Horovod implements it and the others as remedies for its problems in large runs. Four of them share the state
+//! machine `negotiate`: `global-sleep` changes when a cycle begins, `nonblocking` how the driver waits for a vote,
+//! `partitioned` on which cores threads run. `graph` is a separate state machine.
 mod global_sleep;
 mod graph;
 mod negotiate;
@@ -14,17 +14,17 @@ pub use negotiate::{Negotiate, Settings};
 
 use crate::event::{Action, Event, Time};
 
-/// Which policy.
+/// A coordination policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// Cycles, in which ranks vote.
+    /// Cycles in which ranks vote.
     #[default]
     Negotiate,
-    /// The same, with a sleep between cycles that all ranks share.
+    /// The same, with a common sleep between cycles.
     GlobalSleep,
-    /// The same, and nobody is kept from anything while votes are counted.
+    /// The same, without blocking while votes are counted.
     Nonblocking,
-    /// The same, on cores of its own.
+    /// The same, with cores of its own.
     Partitioned,
     /// A plan instead of cycles.
     Graph,
@@ -40,7 +40,7 @@ impl PolicyKind {
         PolicyKind::Graph,
     ];
 
-    /// As users type it.
+    /// The name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl PolicyKind {
         }
     }
 
-    /// As its publication calls it.
+    /// The name in its publication.
     #[must_use]
     pub fn alias(self) -> Option<&'static str> {
         match self {
@@ -64,7 +64,7 @@ impl PolicyKind {
         }
     }
 
-    /// One line for people.
+    /// A one-line summary.
     #[must_use]
     pub fn summary(self) -> &'static str {
         match self {
@@ -76,23 +76,24 @@ impl PolicyKind {
         }
     }
 
-    /// The policy of this name or alias.
+    /// The policy with this name or alias.
     #[must_use]
     pub fn find(name: &str) -> Option<PolicyKind> {
         PolicyKind::ALL.into_iter().find(|kind| kind.name() == name || kind.alias() == Some(name))
     }
 }
 
-/// A rank's part of a coordinator.
+/// A rank's state machine.
 pub trait Policy: Send {
-    /// All this has happened by now; what is to be done, in this order. `now` never goes back.
+    /// Handles events that have happened by now; returns the actions, in order. `now` never goes backward.
     ///
-    /// What has come together is told together: a vote for the first of several tensors would leave the others to the next.
+    /// Events that arrive together are passed together: otherwise the vote for the first of several tensors would leave
+    /// the others to the next cycle.
     fn on_all(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Vec<Action>
     where
         Self: Sized;
 
-    /// The same of one event.
+    /// Handles a single event.
     fn on(&mut self, now: Time, event: Event) -> Vec<Action>
     where
         Self: Sized,

@@ -1,52 +1,52 @@
-//! What a rank asks for.
+//! The requests of a rank.
 use serde::{Deserialize, Serialize};
 
-/// An operation on a named tensor, as one rank asks for it.
+/// An operation on a named tensor, as submitted by one rank.
 ///
-/// All numbers and words but the sizes mean nothing here: they are compared, and told to people.
+/// Except for sizes, the values are not interpreted here: they are compared and shown to users.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
-    /// By which ranks know that they mean the same tensor.
+    /// Identifies the tensor across ranks.
     pub name: String,
-    /// What all ranks must ask for alike.
+    /// The terms on which all ranks must agree.
     pub terms: Terms,
-    /// What may differ between ranks and each must know of all: the first dimension of an all-gather, the parts of an
+    /// The rank-specific part that each rank needs from all: the first dimension of an all-gather, the parts of an
     /// all-to-all. Such requests are negotiated each time.
     pub own: Vec<u64>,
-    /// Of requests that begin together: the least of their names.
+    /// For requests that begin together: the smallest of their names.
     pub together: Option<String>,
-    /// Nobody waits for it: it is never told of, and never fails, however long ranks have not asked for it.
+    /// Nothing waits for it: it never causes a warning and never fails, however long ranks have not submitted it.
     #[serde(default)]
     pub patient: bool,
 }
 
-/// What all ranks must ask for alike.
+/// The terms on which all ranks must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Terms {
     /// The operation: `allreduce`, `broadcast`, …
     pub call: String,
     /// How elements are combined; empty if they are not.
     pub op: String,
-    /// Of the elements.
+    /// Element type.
     pub dtype: String,
-    /// Where the tensor is: `cpu`, `cuda:0`, …
+    /// Device: `cpu`, `cuda:0`, …
     pub device: String,
-    /// Dimensions that must be the same.
+    /// Dimensions that must be equal.
     pub shape: Vec<u64>,
-    /// The rank that sends or receives, if there is one.
+    /// The root, if there is one.
     pub root: Option<u32>,
     /// Factors before and after, as bits of a float64.
     pub scale: [u64; 2],
-    /// Of the payload: what fusion counts.
+    /// Bytes of the payload, for the fusion threshold.
     pub bytes: u64,
-    /// May go into one bucket with others.
+    /// May be fused with others.
     pub fusible: bool,
-    /// Zeros in place of a rank's tensor change nothing.
+    /// Zeros in place of a rank's tensor do not change the result.
     pub neutral: bool,
 }
 
 impl Terms {
-    /// Whether two may go into one bucket.
+    /// Whether two requests may be fused.
     #[must_use]
     pub fn fuses_with(&self, other: &Terms) -> bool {
         self.fusible
@@ -61,7 +61,7 @@ impl Terms {
         self.neutral && self.root != Some(rank)
     }
 
-    /// The first difference, in words: what it is, ours and theirs.
+    /// The first difference: what differs, and the two values.
     #[must_use]
     pub fn difference(&self, other: &Terms) -> Option<(&'static str, String, String)> {
         fn differ(

@@ -1,4 +1,4 @@
-//! What the first rank knows of tensors that are not ready everywhere.
+//! The first rank's table of tensors that are not ready everywhere.
 use std::collections::BTreeMap;
 
 use crate::event::{Agreed, Decision, Report, Stall, Time};
@@ -12,29 +12,29 @@ struct Waiting {
     warned: Time,
 }
 
-/// Tensors by name, and who asked for them.
+/// Tensors by name, and the ranks that submitted them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Table {
     waiting: BTreeMap<String, Waiting>,
     joined: Vec<bool>,
-    /// What people call each rank.
+    /// Display names of the ranks.
     called: Vec<u32>,
 }
 
 impl Table {
-    /// For ranks that people call so.
+    /// A table for ranks with these display names.
     #[must_use]
     pub fn new(called: Vec<u32>) -> Table {
         Table { waiting: BTreeMap::new(), joined: vec![false; called.len()], called }
     }
 
-    /// Whether nothing waits.
+    /// Whether no tensor waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// All ranks have reported, in rank order.
+    /// Handles all ranks' reports, in rank order.
     pub fn take(&mut self, now: Time, reports: Vec<Report>) -> Decision {
         let mut complete = Vec::new();
         let joined: Vec<bool> = reports.iter().map(|report| report.joined).collect();
@@ -77,9 +77,9 @@ impl Table {
             .is_some_and(|entry| entry.asked.iter().zip(&self.joined).all(|(asked, &joined)| asked.is_some() || joined))
     }
 
-    /// Tensors that have waited so long and were not told of for so long: one entry for all that wait for the same ranks.
+    /// Tensors that have waited for this long without a recent warning: one entry for all that wait for the same ranks.
     ///
-    /// What becomes due soon after is told of as well, so that a layer's tensors make no message each.
+    /// Includes tensors that are due soon after, so that the tensors of a layer do not cause a message each.
     pub fn stalled(&mut self, now: Time, after: Time) -> Vec<Stall> {
         let (joined, called) = (&self.joined, &self.called);
         let mut stalls: Vec<Stall> = Vec::new();
@@ -99,7 +99,7 @@ impl Table {
         stalls
     }
 
-    /// Takes out what has waited too long, with the reason.
+    /// Removes tensors that have waited too long, with the reason.
     pub fn give_up(&mut self, now: Time, after: Time) -> Vec<(String, String)> {
         let late = |entry: &Waiting| !entry.patient() && now.saturating_sub(entry.since) >= after;
         let names: Vec<String> =
@@ -113,7 +113,7 @@ impl Table {
         refused
     }
 
-    /// When something of that kind is due next.
+    /// When the next warning or failure is due.
     #[must_use]
     pub fn due(&self, warn: Option<Time>, give_up: Option<Time>) -> Option<Time> {
         let times = self.waiting.values().filter(|entry| !entry.patient()).flat_map(|entry| {
@@ -144,13 +144,13 @@ impl Waiting {
 }
 
 impl Stall {
-    /// Another's tensors, which wait for the same ranks.
+    /// Adds tensors that wait for the same ranks.
     fn take(&mut self, other: Stall) {
         self.names.extend(other.names);
         self.waited = self.waited.max(other.waited);
     }
 
-    /// For people.
+    /// A message for the user.
     #[must_use]
     pub fn describe(&self) -> String {
         let (waited, lack, have) = (seconds(self.waited), ranks(&self.lack), ranks(&self.have));
@@ -185,7 +185,7 @@ fn ranks(ranks: &[u32]) -> String {
     format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, shown.join(", "))
 }
 
-/// All ranks ask for the same, or what differs.
+/// Checks that all ranks submitted the same; returns what differs.
 fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agreed, String> {
     let mut first: Option<(usize, &Request)> = None;
     let wanted = asked.iter().flatten().next();

@@ -1,4 +1,4 @@
-//! Random arrivals: all ranks begin the same buckets in the same order, with everything in them that all asked for.
+//! Random arrivals: all ranks begin the same buckets in the same order, and they contain everything that all submitted.
 mod world;
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// For each rank an order of the same groups of tensors, several times over.
+/// For each rank, an order of the same groups of tensors, several times over.
 fn plans(ranks: usize) -> impl Strategy<Value = Vec<Vec<Vec<String>>>> {
     let group = prop::collection::vec(1usize..4, 1..6);
     let rounds = group.prop_map(|sizes| {
@@ -60,7 +60,7 @@ proptest! {
             for name in group {
                 prop_assert_eq!(count.remove(name), Some(steps));
             }
-            // Members of a group lie in one bucket.
+            // Members of a group are in one bucket.
             for bucket in begun {
                 let here = bucket.tensors.iter().filter(|t| group.contains(&t.request.name)).count();
                 prop_assert!(here % group.len() == 0);
@@ -87,7 +87,7 @@ proptest! {
             prop_assert_eq!(&world.begun[0], other);
         }
         prop_assert_eq!(world.begun[0].iter().map(|bucket| bucket.tensors.len()).sum::<usize>() as u32, 3 * most);
-        // The last to join is told to all alike.
+        // All ranks are told the same last rank to join.
         prop_assert!(world.all_joined.iter().all(|last| last.len() == 1 && last == &world.all_joined[0]));
     }
 }
@@ -218,7 +218,7 @@ fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
         world.wait(begin + 3000);
         assert!(world.refused[0][0].1.contains("for rank 1; ranks 0, 2 asked for it"), "{:?}", world.refused[0]);
         assert_eq!((world.refused[1].len(), world.refused[2].len()), (0, 1));
-        // It can be asked for again.
+        // It can be submitted again.
         (0..3).for_each(|rank| world.submit(rank, vec![request("w")]));
         world.settle();
         assert_eq!(world.begun[1].len(), 1 + usize::from(cached));
@@ -267,7 +267,7 @@ fn zeros_do_not_stand_in_for_what_they_would_change() {
             assert_eq!(world.refused[rank].len(), 2, "{:?}", world.refused);
             assert!(world.refused[rank].iter().all(|(_, why)| why.contains("rank 1 has joined")));
         }
-        // Another rank than the root may have joined.
+        // A rank other than the root may have joined.
         let mut world = World::new(3, &settings);
         world.tell(2, Event::Joined);
         world.submit(0, vec![from_1()]);

@@ -1,5 +1,5 @@
-//! The policy `graph`: whatever ranks ask for in whatever order, all begin the same buckets, every sum is that of all
-//! ranks, and all find out in the same step what was not as planned.
+//! The policy `graph`: in whatever order ranks submit tensors, all begin the same buckets, every sum covers all ranks,
+//! and all detect deviations from the plan in the same step.
 use std::collections::BTreeMap;
 
 use paceline_coordinator::{Assignment, Graph, Issue, Limits, Proposal, Request, Terms};
@@ -23,27 +23,27 @@ fn request(name: u32, bytes: u64) -> Request {
     Request { name: format!("t{name}"), terms, own: Vec::new(), together: None, patient: false }
 }
 
-/// What a rank asks for in a step.
+/// The submissions of a rank in a step.
 #[derive(Clone, Debug, Default)]
 struct Step {
-    /// Tensor and size: all ranks have the same in a step, in orders of their own.
+    /// Tensor and size: all ranks have the same in a step, each in its own order.
     order: Vec<(u32, u64)>,
-    /// How many of them, the last ones, come at the end of the backward pass only.
+    /// How many of them, counted from the last, come only at the end of the backward pass.
     late: usize,
 }
 
-/// Ranks, and what of their operations is under way.
+/// Ranks and their operations in flight.
 struct World {
     ranks: Vec<Graph>,
     joined: Vec<bool>,
-    /// What ranks proposed after a step; they learn of it in the next.
+    /// Proposals after a step; ranks receive them in the next.
     proposals: Option<Vec<Option<Proposal>>>,
-    /// Buckets and negotiated tensors, all together.
+    /// Buckets and negotiated tensors in total.
     planned: usize,
     negotiated: usize,
 }
 
-/// A planned bucket on one rank: what it put in, by name.
+/// A planned bucket on one rank: its contribution, by name.
 type Put = (Issue, BTreeMap<String, u64>);
 
 fn value(rank: usize, name: &str, step: usize) -> u64 {
@@ -110,7 +110,8 @@ impl World {
         self.ends(irregular);
     }
 
-    /// Every sum is that of all ranks that have not joined. Whether anybody found something out of order.
+    /// Checks that every sum covers all ranks that have not joined. Returns whether any rank found something out of
+    /// order.
     fn sums(&mut self, number: usize, put: &[Vec<Put>], negotiated: &[BTreeMap<String, u64>]) -> bool {
         let taking_part: Vec<usize> = (0..put.len()).filter(|&rank| !put[rank].is_empty()).collect();
         let buckets = put.iter().map(Vec::len).max().unwrap_or(0);
@@ -131,7 +132,7 @@ impl World {
                 assert!(irregular);
             }
         }
-        // Those who negotiate ask for the same, so that nobody waits.
+        // Negotiating ranks submit the same, so that none waits.
         let active: Vec<usize> = (0..negotiated.len()).filter(|&rank| !self.joined[rank]).collect();
         for &rank in &active {
             let names: Vec<_> = negotiated[rank].keys().collect();
@@ -143,7 +144,7 @@ impl World {
 
     fn ends(&mut self, irregular: bool) {
         let active: Vec<usize> = (0..self.ranks.len()).filter(|&rank| !self.joined[rank]).collect();
-        // Some rank has joined: what has been proposed is forgotten when all have.
+        // Some rank has joined: proposals are discarded once all have.
         let pending = self.proposals.take().filter(|_| active.len() == self.ranks.len());
         if let Some(proposals) = pending {
             for &rank in &active {
@@ -170,7 +171,7 @@ impl World {
     }
 }
 
-/// A model: its tensors. Ranks have it in the same order, or each in its own.
+/// The tensors of a model. Ranks have them in the same order, or each in its own.
 fn model() -> impl Strategy<Value = Vec<(u32, u64)>> {
     prop::collection::vec(1u64..60, 1..8).prop_map(|sizes| (0..).zip(sizes.into_iter().map(|size| size * 4)).collect())
 }
@@ -199,7 +200,7 @@ proptest! {
                 number += 1;
             }
         }
-        // One has no more data; the others go on, then all begin the next epoch.
+        // One rank has no more data; the others continue, then all begin the next epoch.
         let last = &models[models.len() - 1];
         world.step(number, last, &[leaver.index(ranks)]);
         world.step(number + 1, last, &[]);
@@ -227,7 +228,7 @@ fn permutations(items: &[(u32, u64)]) -> Vec<Vec<(u32, u64)>> {
     all
 }
 
-/// Every order of three tensors, with any number of them late, on each of two ranks, after each plan that there can be.
+/// Every order of three tensors, with any number of them late, on each of two ranks, after each possible plan.
 #[test]
 fn every_step_of_two_ranks() {
     let tensors = [(0, 60), (1, 60), (2, 200)];
@@ -252,7 +253,7 @@ fn every_step_of_two_ranks() {
     assert!(planned > 10_000);
 }
 
-/// What was planned needs nothing else; what is new is planned, too, after one step.
+/// Planned tensors need no coordination; a new one is planned too, after one step.
 #[test]
 fn a_model_that_stays_is_negotiated_once() {
     let step = Step { order: vec![(0, 80), (1, 80), (2, 80), (3, 400)], late: 0 };
@@ -261,16 +262,16 @@ fn a_model_that_stays_is_negotiated_once() {
     for number in 0..20 {
         world.step(number, &vec![step.clone(); 4], &[]);
     }
-    // The first bucket is small, what does not fit begins another, and what is larger than a bucket has its own.
+    // The first bucket is small. A tensor that does not fit begins another, and one larger than a bucket gets its own.
     assert_eq!((world.negotiated, world.planned), (2 * 4 * 4, 18 * 3));
     for number in 20..30 {
         world.step(number, &vec![other.clone(); 4], &[]);
     }
-    // In step 20 tensor 0 has its slot, tensor 5 none; step 21 is written down, and in step 22 they compare.
+    // In step 20 tensor 0 has its slot and tensor 5 has none; step 21 is recorded, and in step 22 the ranks compare.
     assert_eq!((world.negotiated, world.planned), (32 + 4 + 2 * 8, 18 * 3 + 3 + 7 * 2));
 }
 
-/// Two models in turns are hardly ever planned: after each plan that did not last, twice as many steps go without.
+/// Two alternating models are hardly ever planned: after each plan that did not last, the wait is doubled.
 #[test]
 fn what_never_lasts_is_given_up() {
     let steps = [Step { order: vec![(0, 8)], late: 0 }, Step { order: vec![(1, 8)], late: 0 }];
@@ -281,7 +282,7 @@ fn what_never_lasts_is_given_up() {
     assert!(world.planned < 30, "{}", world.planned);
 }
 
-/// A tensor that no rank computes comes last, and is no reason to plan anew.
+/// A tensor that no rank computes comes last, and does not cause a new plan.
 #[test]
 fn unused_parameters_are_planned_last() {
     let step = Step { order: vec![(0, 80), (1, 80), (2, 80)], late: 1 };
@@ -293,7 +294,7 @@ fn unused_parameters_are_planned_last() {
     assert!(world.ranks[0].planned());
 }
 
-/// Others learn of it by a number that travels with the bucket.
+/// Other ranks learn of it through a number that travels with the bucket.
 #[test]
 fn a_shape_that_changes_on_one_rank_is_absent_there() {
     let plan = Step { order: vec![(0, 80), (1, 200)], late: 0 };

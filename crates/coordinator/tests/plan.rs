@@ -1,4 +1,4 @@
-//! Plans: the published example, what is refused, and what every plan of a random graph must hold.
+//! Plans: the published example, refused graphs, and the properties of every plan of a random graph.
 mod graphs;
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn the_published_example() {
     let (dag, fetches) = example("float32");
     let found = plan(&dag, &fetches, 64_000_000).unwrap();
     assert_eq!(names(&dag, &found), [vec!["0", "1"], vec!["2"], vec!["3", "4"]]);
-    // The names are the published ids: 4 has a larger one than 1 by its depth, though it stands before it.
+    // The names are the published ids: 4 has a larger id than 1 because it is deeper, although it is listed before it.
     let by_id = found.tensors.iter().map(|tensor| dag.nodes()[tensor.node.0 as usize].name.as_str());
     assert_eq!(by_id.collect::<Vec<_>>(), ["0", "1", "2", "3", "4"]);
     let depths: Vec<u32> = found.tensors.iter().map(|tensor| tensor.depth).collect();
@@ -86,7 +86,7 @@ fn what_is_no_plan() {
     assert!(error(&[NodeId(3)]).contains("cycle: 'd' -> 'd';"));
     assert_eq!(error(&[NodeId(4)]), "fetch 4 is no node: the graph has 4 nodes");
     assert!(error(&[]).starts_with("no fetch is given"));
-    // A cycle that no fetch needs is none of the plan's.
+    // A cycle that no fetch needs does not matter.
     assert_eq!(plan(&dag, &[NodeId(0)], 0).unwrap().order, [NodeId(0)]);
 }
 
@@ -108,12 +108,12 @@ fn a_chain_of_a_million_nodes_does_not_overflow_the_stack() {
     assert_eq!(found.order.len(), count as usize);
 }
 
-/// Ranks whose nodes end in any order: a bucket is issued when all its members are ready and the one before is issued,
-/// and done when all ranks have issued it. True if all of them get to the end.
+/// Ranks whose nodes complete in any order: a bucket is issued when all its members are ready and the previous one has
+/// been issued, and completes when all ranks have issued it. True if all ranks finish.
 fn every_rank_finishes(case: &Case, plan: &Plan, ranks: usize, seed: u64) -> bool {
     let mut random = seed | 1;
     let mut below = |count: usize| {
-        // xorshift64 (Marsaglia 2003): any order will do, and it must be the same in every run.
+        // xorshift64 (Marsaglia 2003): any order will do, but it must be the same in every run.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -150,13 +150,13 @@ fn every_rank_finishes(case: &Case, plan: &Plan, ranks: usize, seed: u64) -> boo
     }
 }
 
-/// What every plan holds, however its ids were given.
+/// Properties of every plan, however its ids were assigned.
 fn sound(case: &Case, found: &Plan) -> Result<(), TestCaseError> {
     let needs = ancestors(case);
     let needed =
         |node: usize| case.fetches.iter().any(|fetch| fetch.0 as usize == node || needs[fetch.0 as usize][node]);
 
-    // What the fetches need and nothing else, each once, parents before children.
+    // Exactly the nodes that the fetches need, each once, parents before children.
     let place: BTreeMap<usize, usize> =
         found.order.iter().enumerate().map(|(at, node)| (node.0 as usize, at)).collect();
     prop_assert_eq!(place.len(), found.order.len());
@@ -184,7 +184,7 @@ fn sound(case: &Case, found: &Plan) -> Result<(), TestCaseError> {
         prop_assert!(bucket.tensors.iter().all(|id| operation(id).dtype == bucket.dtype));
         prop_assert_eq!(bucket.bytes, bucket.tensors.iter().map(|id| operation(id).bytes).sum::<u64>());
         prop_assert!(bucket.bytes <= case.threshold || bucket.tensors.len() == 1);
-        // Members need earlier buckets only: neither this one nor a later one.
+        // Members need only earlier buckets, neither this one nor a later one.
         for member in &bucket.tensors {
             for other in &found.tensors {
                 let depends = needs[planned[*member].0 as usize][other.node.0 as usize];
@@ -218,7 +218,7 @@ proptest! {
         prop_assert!(every_rank_finishes(&case, &found, ranks, seed));
     }
 
-    /// The order of fetches and of edges says nothing.
+    /// The order of fetches and of edges does not matter.
     #[test]
     fn only_the_graph_counts(case in cases()) {
         let found = plan(&case.dag, &case.fetches, case.threshold).unwrap();

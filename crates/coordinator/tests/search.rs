@@ -1,7 +1,7 @@
-//! Every order of events in small worlds: no rank waits forever, and none begins anything else than the others.
+//! Every order of events in small worlds: no rank waits forever, and all begin the same operations.
 //!
-//! Votes are under way while ranks hear of other things, as under `nonblocking`; where a rank hears of them only when the
-//! votes are counted, as under the other policies, it hears of several at once. For `graph` see `graph.rs`.
+//! Votes are in flight while ranks receive other events, as under `nonblocking`. Where a rank receives them only after
+//! the votes are counted, as under the other policies, it receives several at once. For `graph` see `graph.rs`.
 mod world;
 
 use std::collections::{HashSet, VecDeque};
@@ -9,10 +9,10 @@ use std::collections::{HashSet, VecDeque};
 use paceline_coordinator::{Event, Request, Settings};
 use world::{World, request};
 
-/// What the ranks still ask for, each step one call; an empty one: join.
+/// The remaining submissions of the ranks, one call each; an empty one means join.
 type Queues = Vec<VecDeque<Vec<Request>>>;
 
-/// Visits all states that can be reached from this one; how many there are, and those in which nothing moves any more.
+/// Visits all states reachable from this one; returns their number, and those that are final.
 fn explore(start: World, queues: Queues) -> (usize, HashSet<World>) {
     let (mut seen, mut ends) = (HashSet::new(), HashSet::new());
     let mut open = vec![(start, queues)];
@@ -35,7 +35,7 @@ fn explore(start: World, queues: Queues) -> (usize, HashSet<World>) {
                 moved = true;
                 keep((next, queues.clone()), &mut seen, &mut open);
             }
-            // What came while a vote kept the rank from listening comes at once.
+            // Events that arrived while a vote blocked the rank are delivered together.
             if world.inboxes[rank].len() > 1 {
                 let mut next = world.clone();
                 next.deliver_all(rank);
@@ -54,7 +54,7 @@ fn explore(start: World, queues: Queues) -> (usize, HashSet<World>) {
     (seen.len(), ends)
 }
 
-/// All states of a new world; how many there are.
+/// Visits all states of a new world; returns their number.
 fn search(settings: &Settings, queues: Queues) -> usize {
     explore(World::new(queues.len() as u32, settings), queues).0
 }
@@ -65,7 +65,7 @@ fn keep(state: (World, Queues), seen: &mut HashSet<(World, Queues)>, open: &mut 
     }
 }
 
-/// In every state each rank has begun a beginning of what the furthest has.
+/// In every state, what each rank has begun is a prefix of what the furthest has.
 fn check(world: &World) {
     let furthest = world.begun.iter().max_by_key(|begun| begun.len()).unwrap();
     for begun in &world.begun {
@@ -95,7 +95,7 @@ fn two_ranks_that_ask_in_opposite_orders() {
     }
 }
 
-/// Rounds one after the other: a tensor may come again when it has begun. By round what each rank asks for.
+/// Consecutive rounds: a tensor may occur again once it has begun. For each round, the submissions of each rank.
 fn search_rounds(capacity: usize, plan: &[[&[&[&str]]; 2]]) {
     let mut worlds = vec![World::new(2, &settings(capacity))];
     for orders in plan {
@@ -108,7 +108,7 @@ fn search_rounds(capacity: usize, plan: &[[&[&[&str]]; 2]]) {
     assert!(!worlds.is_empty());
 }
 
-/// What a cache that is too small forgets is asked for meanwhile.
+/// Tensors dropped from a cache that is too small are submitted meanwhile.
 #[test]
 fn names_that_come_again() {
     let (ab, ba): (&[&[&str]], &[&[&str]]) = (&[&["a"], &["b"]], &[&["b"], &["a"]]);
@@ -122,7 +122,7 @@ fn groups_that_come_again() {
     let (one, other): (&[&[&str]], &[&[&str]]) = (&[&["a", "b"], &["c"]], &[&["c"], &["a", "b"]]);
     let group: &[&[&str]] = &[&["a", "b"]];
     for capacity in 1..4 {
-        // Where two are remembered, the third makes the cache forget one of the group while a rank waits by its bits.
+        // With two slots, the third tensor makes the cache drop one of the group while a rank waits by its bits.
         search_rounds(capacity, &[[group, group], [one, other]]);
     }
 }

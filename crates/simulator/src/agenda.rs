@@ -1,9 +1,9 @@
-//! What is still to happen, in order of time.
+//! The future events, in order of time.
 //!
-//! A link's messages reach its far end in the order in which they entered, so only the first of each link has to stand
-//! in the event queue; the others wait behind it in a ring buffer. The queue then holds one small item per link
-//! instead of every message in flight, of which a parameter server has tens of thousands. Events that belong to no
-//! link lie in a slab.
+//! A link's messages reach its far end in the order in which they entered, so only the first of each link needs to be
+//! in the event queue; the others wait behind it in a ring buffer. The queue then holds one small item per link instead
+//! of every message in flight, which with a parameter server can be tens of thousands. Events that belong to no link
+//! are kept in a slab.
 use std::collections::VecDeque;
 
 use crate::event::Event;
@@ -13,7 +13,7 @@ use crate::queue::{Queue, Timed};
 #[derive(Clone, Copy)]
 struct Item {
     time: u64,
-    /// A link, or a place in the slab if `LOOSE` is set.
+    /// A link, or a slab index if `LOOSE` is set.
     index: u32,
 }
 
@@ -43,7 +43,7 @@ impl<C: Chain> Agenda<C> {
         }
     }
 
-    /// Something that happens at its time.
+    /// Adds an event at its time.
     pub fn push(&mut self, event: Event<C>) {
         let time = event.time;
         let place = if let Some(place) = self.free.pop() {
@@ -56,7 +56,7 @@ impl<C: Chain> Agenda<C> {
         self.queue.push(Item { time, index: place | LOOSE });
     }
 
-    /// A message that leaves a link at its time, not before those that entered the link earlier.
+    /// Adds a message that leaves a link at its time, not before those that entered the link earlier.
     #[inline]
     pub fn push_behind(&mut self, link: u32, event: Event<C>) {
         let line = &mut self.links[link as usize];
@@ -66,13 +66,13 @@ impl<C: Chain> Agenda<C> {
                 line.push_back(event);
             }
             Some(last) if last.time <= event.time => line.push_back(event),
-            // A shorter way behind the link: it overtakes.
+            // The path behind the link is shorter, so this message overtakes.
             Some(_) => self.push(event),
         }
     }
 
-    /// The next thing to happen; an event of kind `Nothing` if there is none. (An optional event would be laid out so
-    /// that every copy of it stalls.)
+    /// The next event; one of kind `Nothing` if there is none. (The memory layout of an optional event would make every
+    /// copy of it stall.)
     #[inline]
     pub fn pop(&mut self) -> Event<C> {
         let Some(item) = self.queue.pop() else { return Event::nothing() };

@@ -1,11 +1,10 @@
-//! Coordinators of a small world: the very state machines that a run drives, with simulated events.
+//! Simulates the coordinators of a small world: the same state machines that a run uses, with simulated events.
 //!
-//! What ranks tell each other, in which cycles and what is fused is therefore what a run does; only when things happen is
-//! modelled. Every rank has an optimizer whose gradients become ready at given times of a step. It then waits for their
-//! sums, and the next step begins. A vote ends a fixed time after the last rank has voted, likewise reports and decisions;
-//! a bucket's bytes take the wire one bucket after the other. While it waits for others a coordinator hears nothing else,
-//! unless its votes are nonblocking. For worlds of thousands of ranks there is `coordination`, a model of the machines'
-//! effects.
+//! So coordination messages, cycles and fusion are exactly those of a run; only the times are modelled. Every rank has
+//! an optimizer whose gradients become ready at given times of a step. The script then waits for their sums, and the
+//! next step begins. A vote ends a fixed time after the last rank has voted, and so do reports and decisions. Buckets
+//! use the network one after the other. While a coordinator waits for others, it handles no other events, unless its
+//! votes are nonblocking. For worlds of thousands of ranks there is `coordination`, a model of the machines' effects.
 mod scenario;
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,17 +16,17 @@ use paceline_coordinator::{
 
 pub use scenario::{Agreement, Scenario};
 
-/// Something that happens to a rank.
+/// An event at a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Happens {
     /// The gradient with this number is ready.
     Ready(usize),
-    /// All gradients are; the script waits.
+    /// All gradients are ready; the script waits.
     Waits,
     Coordinator(Event),
-    /// An operation with this number is over.
+    /// The operation with this number has completed.
     Summed(usize),
-    /// Every rank's proposal.
+    /// The gather of the ranks' proposals has completed.
     Proposed(Vec<Proposal>),
 }
 
@@ -54,27 +53,27 @@ impl PartialOrd for Entry {
 struct Rank {
     machine: Negotiate,
     graph: Option<Graph>,
-    /// It waits for other coordinators, and events wait for it.
+    /// It waits for other coordinators, and its events are kept.
     blocked: bool,
     kept: VecDeque<Event>,
     sleeps: Option<Time>,
     step: u32,
     began: Time,
-    /// Of this step, not summed.
+    /// Gradients of this step that are not summed yet.
     left: usize,
     /// The script waits for them.
     waits: bool,
-    /// The place of the last of them that was negotiated, among all that was.
+    /// The index of the last of them that was negotiated, among all negotiated operations.
     last: Option<usize>,
-    /// What this rank has proposed, the place of the gather of all ranks' proposals, and those.
+    /// This rank's proposal, the index of the gather of all proposals, and the gathered proposals.
     proposal: Option<Proposal>,
     gather: Option<usize>,
     proposals: Option<Vec<Proposal>>,
-    /// The step ends when they have come.
+    /// The step ends when the proposals have arrived.
     compares: bool,
 }
 
-/// An operation: on how many ranks it has begun.
+/// An operation, and on how many ranks it has begun.
 struct Operation {
     bytes: u64,
     begun: u32,
@@ -90,17 +89,17 @@ struct World<'a> {
     ranks: Vec<Rank>,
     votes: Vec<VecDeque<Ballot>>,
     reports: Vec<VecDeque<Report>>,
-    /// Negotiated and planned, each in the order in which ranks begin them.
+    /// Negotiated and planned operations, each in the order in which ranks begin them.
     operations: [Vec<Operation>; 2],
     begun: Vec<[usize; 2]>,
     wire_free: Time,
     found: Agreement,
 }
 
-/// What coordinators do in this scenario.
+/// Simulates the coordinators in this scenario.
 ///
 /// # Errors
-/// A scenario that cannot be; the message names field and remedy.
+/// An invalid scenario; the message names the field and says what to do.
 pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
     let kind = PolicyKind::find(&scenario.policy).ok_or_else(|| format!("policy: '{}' is unknown", scenario.policy))?;
     if scenario.ranks == 0 || scenario.ranks > 64 || scenario.gradients.is_empty() || scenario.steps == 0 {
@@ -130,7 +129,7 @@ fn request(number: usize, bytes: u64, apart: bool) -> Request {
     Request { name: format!("gradient {number}"), terms, own: Vec::new(), together: None, patient: false }
 }
 
-/// Of the proposals that ranks gather, as the runtime asks for it.
+/// Name of the gather of proposals, as in the runtime.
 const PLAN: &str = "plan";
 
 impl<'a> World<'a> {
@@ -248,7 +247,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An operation begins on a rank, of the negotiated (0) or the planned (1).
+    /// An operation begins on a rank; `0`: negotiated, `1`: planned.
     fn begin(&mut self, now: Time, rank: usize, which: usize, bytes: u64, gradients: usize, is_plan: bool) {
         let number = self.begun[rank][which];
         self.begun[rank][which] += 1;
@@ -311,7 +310,7 @@ impl<'a> World<'a> {
         self.end_step(now, rank);
     }
 
-    /// What all propose has come, or is waited for.
+    /// Compares the proposals if they have arrived, otherwise waits for them.
     fn compare(&mut self, now: Time, rank: usize) {
         let here = &mut self.ranks[rank];
         let Some(proposals) = here.proposals.take_if(|_| here.compares) else { return };
@@ -333,7 +332,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An event reaches a coordinator, unless it waits for others: then it is kept.
+    /// Passes an event to a coordinator, or keeps it while the coordinator waits for others.
     fn hear(&mut self, now: Time, rank: usize, event: Event) {
         let answers = matches!(event, Event::Tallied(_) | Event::Gathered(_) | Event::Decided(_));
         if event == Event::Woke && self.ranks[rank].sleeps != Some(now) {
@@ -374,7 +373,7 @@ impl<'a> World<'a> {
                 }
                 if self.votes.iter().all(|votes| !votes.is_empty()) {
                     let ballots: Vec<_> = self.votes.iter_mut().filter_map(VecDeque::pop_front).collect();
-                    // All machines have the same cache: what was encoded can be decoded.
+                    // All ranks have the same cache, so every encoded vote can be decoded.
                     let tally = Tally::of(&ballots).unwrap_or_else(|| unreachable!("ballots about different caches"));
                     self.all(now + self.scenario.vote, &Event::Tallied(tally));
                 }

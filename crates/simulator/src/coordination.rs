@@ -1,21 +1,21 @@
-//! Forecasts of training under a coordinator (Horovod's background thread) at any scale: one process per GPU, each with
-//! few cores that its input pipeline, its graph scheduling and its coordinator share.
+//! Forecasts of training with a coordinator (Horovod's background thread) at any scale: one process per GPU, each with
+//! a few cores that its input pipeline, graph scheduling and coordinator share.
 //!
-//! It is a model of its own beside the event simulation: no message is simulated. What differs between processes is
-//! drawn (who wakes late, who is preempted), what they do together follows from it. S. Pumma, D. Buono, F. Checconi,
-//! X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the cause,
-//! four remedies and what they measured; docs/explanation/coordinator-model.md tells the model.
+//! This is a separate model beside the event simulation: no message is simulated. Differences between processes are
+//! drawn at random (late wake-ups, preemptions); their joint effect follows. S. Pumma, D. Buono, F. Checconi, X. Que,
+//! W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the cause, four
+//! remedies and their measurements; docs/explanation/coordinator-model.md describes the model.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`constants`] | every constant with unit, value and source |
-//! | `draws` | late wake-ups and preemptions: only processes that have one are drawn |
+//! | `draws` | late wake-ups and preemptions: only processes that have any are drawn |
 //! | `cycles` | coordinators that wait for each other in every cycle |
-//! | `policy` | the coordinators, one a file |
+//! | `policy` | the coordinators, one per file |
 //! | `workload` | trace and cluster in the model's terms |
 //! | `collective` | copies and the all-reduce of a bucket |
 //! | `iteration` | one iteration |
-//! | [`coordinated`] | a run: what is asked for, and the result |
+//! | [`coordinated`] | a run: its options and its result |
 mod collective;
 pub mod constants;
 pub mod coordinated;

@@ -1,19 +1,19 @@
-//! What happens at a moment.
+//! The events of the simulation.
 use crate::path::Chain;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// The first bit of a message is at link `stage` of its route.
+    /// The first bit of a message arrives at link `stage` of its route.
     Head,
-    /// The same of a multicast, at the sender's card, the uplink of its rack, the downlink of another, or a node.
+    /// The same for a multicast: at the sender's card, the uplink of its rack, the downlink of another, or a node.
     Multicast,
-    /// The same, at a rank's own link, for its copy of a multicast.
+    /// The same for a rank's copy of a multicast, at the rank's own link.
     Inside,
-    /// The last bit is there.
+    /// The last bit has arrived.
     Delivered,
-    /// What it brought is added up.
+    /// Its contents have been added to the sum.
     Added,
-    /// Rates of the fluid network are to be computed anew.
+    /// Rates of the fluid network must be computed again.
     Resolve,
     /// A flow of the fluid network may have ended; `bytes` is the generation of the rates.
     FlowEnd,
@@ -25,13 +25,13 @@ pub(crate) enum EventKind {
     BackwardDone,
     /// Worker `dst` finished its optimiser's step.
     OptimizerDone,
-    /// All servers know that all have all updates.
+    /// All servers know that all updates have arrived at all servers.
     BarrierRelease,
-    /// Nothing is left to happen.
+    /// No events are left.
     Nothing,
 }
 
-/// An event, most often of a message: small, copied, never allocated.
+/// An event, most often about a message: small, copied, never allocated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<C> {
     pub time: u64,
@@ -55,18 +55,18 @@ impl<C: Chain> Event<C> {
         u32::from(self.src)
     }
 
-    /// The receiver, or the worker at which something happens.
+    /// The receiver, or the worker that the event is about.
     #[inline]
     pub fn to(&self) -> u32 {
         u32::from(self.dst)
     }
 
-    /// The end of the agenda.
+    /// The end of the event queue.
     pub fn nothing() -> Self {
         Event::at_worker(0, EventKind::Nothing, 0, C::default())
     }
 
-    /// Something at a worker that is no message.
+    /// An event at a worker that is not a message.
     pub fn at_worker(time: u64, kind: EventKind, worker: u32, chain: C) -> Self {
         let role = worker as u16;
         Event { time, bytes: 0, inst: 0, lane: 0, src: role, dst: role, slot: 0, stage: 0, kind, chain }

@@ -1,24 +1,24 @@
-//! Where every role stands in every lane of every bucket.
+//! The state of every role in every lane of every bucket.
 //!
-//! A lane's state is its program counter and how many messages have come for each of its slots; one byte each where
-//! no receive waits for more than 255 messages, else two. States of a bucket lie together, role by role: training is
-//! synchronous, so all roles work on the same bucket at nearly the same time, and what they touch fits into the
-//! cache. A bucket's states exist from its first message or issue until all workers are done with it; the memory is
-//! then used again.
+//! A lane's state is its program counter and the number of messages received for each of its slots: one byte each if no
+//! receive waits for more than 255 messages, otherwise two. The states of a bucket are stored together, role by role.
+//! Training is synchronous, so all roles work on the same bucket at nearly the same time, and their working set fits in
+//! the cache. A bucket's states exist from its first message or issue until all workers have finished it; then the
+//! memory is reused.
 
-/// Set in the program counter of a lane that waits at the barrier.
+/// Flag in the program counter of a lane that waits at the barrier.
 pub(crate) const AT_BARRIER: u16 = 0x80;
 
-/// What came of a message's arrival.
+/// The effect of a message's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The bucket has not been issued at this role.
     Early,
-    /// The lane may be able to go on.
+    /// The lane may be able to continue.
     Now,
 }
 
-/// A role's part in a bucket.
+/// A role's state in a bucket.
 #[derive(Clone, Copy, Default)]
 struct Part {
     lanes_left: u32,
@@ -30,7 +30,7 @@ struct Instance {
     cells: Vec<u8>,
     parts: Vec<Part>,
     lanes: u32,
-    /// Workers that are not done.
+    /// Workers that have not finished.
     workers_left: u32,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Lanes {
     workers: u32,
     /// Cells of a lane: program counter and slots.
     width: usize,
-    /// Cells have two bytes.
+    /// Cells are two bytes wide.
     wide: bool,
     spare: Vec<Instance>,
 }
@@ -50,15 +50,15 @@ fn is_wide(senders: u32) -> bool {
 }
 
 impl Lanes {
-    /// `senders`: the most messages that one receive waits for.
+    /// `senders`: the largest number of messages that one receive waits for.
     pub fn new(roles: u32, workers: u32, buckets: usize, slots: u16, senders: u32) -> Lanes {
         let mut instances = Vec::new();
-        // Two for each bucket: neighbouring iterations may overlap.
+        // Two per bucket, because neighbouring iterations may overlap.
         instances.resize_with(2 * buckets, Instance::default);
         Lanes { instances, roles, workers, width: 1 + slots as usize, wide: is_wide(senders), spare: Vec::new() }
     }
 
-    /// What the states of one bucket take.
+    /// Bytes of the states of one bucket.
     pub fn bytes(roles: u32, lanes: u32, slots: u16, senders: u32) -> usize {
         let cells = (roles as usize).saturating_mul(lanes as usize).saturating_mul(1 + slots as usize);
         cells.saturating_mul(if is_wide(senders) { 2 } else { 1 })
@@ -111,7 +111,7 @@ impl Lanes {
         }
     }
 
-    /// Counts a message.
+    /// Counts a received message.
     #[inline]
     pub fn arrive(&mut self, role: u32, inst: u32, lanes: u32, lane: u32, slot: u16) -> Arrival {
         self.instance(inst, lanes);
@@ -131,13 +131,13 @@ impl Lanes {
         self.get(inst, role, lane, 0)
     }
 
-    /// Sets it.
+    /// Sets the program counter.
     #[inline]
     pub fn set_counter(&mut self, role: u32, inst: u32, lane: u32, value: u16) {
         self.set(inst, role, lane, 0, value);
     }
 
-    /// Takes the messages of a slot if there are `count` of them.
+    /// Consumes `count` messages of a slot if there are as many.
     #[inline]
     pub fn take(&mut self, role: u32, inst: u32, lane: u32, slot: u16, count: u32) -> bool {
         let complete = u32::from(self.get(inst, role, lane, 1 + slot as usize)) >= count;
@@ -147,7 +147,7 @@ impl Lanes {
         complete
     }
 
-    /// A lane has ended; whether it was the role's last one of the bucket.
+    /// Ends a lane; returns whether it was the role's last one of the bucket.
     #[inline]
     pub fn finish(&mut self, role: u32, inst: u32) -> bool {
         let part = &mut self.instances[inst as usize].parts[role as usize];
@@ -159,7 +159,7 @@ impl Lanes {
         last
     }
 
-    /// When all workers are done, servers and switches are: workers wait for what those send.
+    /// When all workers have finished, so have servers and switches, because workers wait for their messages.
     fn worker_done(&mut self, inst: u32) {
         let instance = &mut self.instances[inst as usize];
         instance.workers_left -= 1;

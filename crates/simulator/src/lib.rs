@@ -1,19 +1,19 @@
-//! The simulator: programs of `paceline-schedule` on a model of a network. Integer time, one event queue,
-//! deterministic: same input and seed, same result, on every machine.
+//! The simulator: runs the programs of `paceline-schedule` on a model of a network. Time is an integer, there is one
+//! event queue, and it is deterministic: the same input and seed give the same result on every machine.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`options`] | what is asked for |
-//! | `prepare` | trace and options in the loop's own terms |
-//! | `simulation`, `worker`, `lanes` | the event loop: what workers do, where programs stand |
-//! | `agenda`, `queue`, `event` | what is still to happen: a monotone radix heap over the links' own queues |
+//! | [`options`] | the options of a simulation |
+//! | `prepare` | converts trace and options for the event loop |
+//! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
+//! | `agenda`, `queue`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
-//! | `path` | the critical path's composition |
-//! | `replay` | a worker's part, for a real process in its place |
-//! | [`agreement`] | the coordinators of a small world, by their own state machines |
+//! | `path` | the composition of the critical path |
+//! | `replay` | a worker's schedule, for a real process that replays it |
+//! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
-//! | [`coordination`] | coordinators at any scale: a model of its own |
+//! | [`coordination`] | coordinators at any scale: a separate model |
 mod agenda;
 pub mod agreement;
 pub mod coordination;

@@ -1,25 +1,25 @@
-//! Who watches a simulation. `()` does not, and costs nothing.
+//! Observers of a simulation. `()` observes nothing and costs nothing.
 
-/// What a worker does with its time.
+/// A worker's activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Forward layer of this number.
+    /// Computes the forward layer with this number.
     Layer(u32),
     /// Waits for the parameters of this layer.
     Wait(u32),
     Backward,
     Optimizer,
-    /// Waits for the sums, or for the others.
+    /// Waits for the sums, or for the other workers.
     WaitForSums,
 }
 
-/// Told of every span of a link or worker, in the order of their ends being known.
+/// Receives every span of a link or worker, in the order in which their ends become known.
 pub(crate) trait Observer {
-    /// Spans are wanted; without, the simulation does not gather them.
+    /// Whether spans are wanted; if not, the simulation does not collect them.
     const ACTIVE: bool;
     /// A link was occupied by a message of a bucket.
     fn link(&mut self, link: u32, start: u64, end: u64, inst: u32, src: u32, dst: u32);
-    /// A worker did something.
+    /// A worker was active.
     fn worker(&mut self, worker: u32, activity: Activity, start: u64, end: u64);
 }
 

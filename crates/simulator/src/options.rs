@@ -1,4 +1,4 @@
-//! What a simulation is asked for, beyond trace and cluster.
+//! The options of a simulation, besides trace and cluster.
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
@@ -7,9 +7,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pull {
-    /// Each forward layer waits for its own.
+    /// Each forward layer waits for its own parameters.
     Layer,
-    /// The iteration waits for all.
+    /// The iteration waits for all parameters.
     Step,
 }
 
@@ -19,22 +19,22 @@ pub enum Pull {
 pub enum Network {
     /// One message after the other, cut-through.
     Fifo,
-    /// Max-min fair between connections, as TCP strives for.
+    /// Max-min fair between connections, which TCP approximates.
     Fluid,
 }
 
-/// One simulation.
+/// The options of one simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Name or alias of a strategy.
     pub strategy: String,
     /// Ranks that train.
     pub workers: u32,
-    /// Parameter servers; ignored by strategies without.
+    /// Number of parameter servers; ignored by strategies without servers.
     pub servers: u32,
-    /// None: the strategy's default.
+    /// `None`: the strategy's default.
     pub chunk: Option<ChunkBytes>,
-    /// Bucket to server.
+    /// Server of each bucket.
     pub placement: Placement,
     /// Order of the servers' sends.
     pub distribution: Distribution,
@@ -44,19 +44,19 @@ pub struct Options {
     pub pull: Pull,
     /// For `hierarchical`.
     pub inside: Inside,
-    /// None: every tensor is its own bucket.
+    /// `None`: every tensor is its own bucket.
     pub bucket_size: Option<u64>,
     /// How links are shared.
     pub network: Network,
-    /// Whether gradients are sent while the backward pass still runs.
+    /// Whether gradients are sent while the backward pass is still running.
     pub overlap: bool,
-    /// All compute takes this much less time.
+    /// Factor by which all computation is faster.
     pub compute_speedup: f64,
-    /// Iterations measured; none: 1 with the barrier, 2 without.
+    /// Iterations to measure; `None`: 1 with the barrier, 2 without.
     pub iterations: Option<u32>,
-    /// Of the workers' random variation.
+    /// Seed of the workers' random variation.
     pub seed: u64,
-    /// Whether to follow the critical path (costs some 20 % of the time).
+    /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
     pub detail: bool,
@@ -88,7 +88,7 @@ impl Options {
     }
 }
 
-/// Why a simulation cannot be run; for the user, naming the option and the remedy.
+/// Why a simulation cannot run; the message names the option and says what to do.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct SimulationError(pub String);

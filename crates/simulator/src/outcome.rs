@@ -1,4 +1,4 @@
-//! What a simulation says.
+//! The result of a simulation.
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use crate::prepare::Prepared;
 pub struct LinkUse {
     /// "worker egress", "server ingress", …
     pub kind: &'static str,
-    /// How many such links carried anything.
+    /// How many such links carried data.
     pub links: u32,
-    /// The busiest one's busy time per iteration, in seconds.
+    /// Busy time per iteration of the busiest one, in seconds.
     pub busiest_s: f64,
-    /// Mean busy time per iteration of those that carried anything, in seconds.
+    /// Mean busy time per iteration of those that carried data, in seconds.
     pub mean_s: f64,
 }
 
@@ -31,7 +31,7 @@ pub struct Busy {
     pub busy_s: f64,
 }
 
-/// What the time on the critical path was spent for.
+/// A part of the critical path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathPart {
     /// "compute", "server ingress", "latency", …
@@ -40,7 +40,7 @@ pub struct PathPart {
     pub seconds: f64,
 }
 
-/// All-reduce figures as nccl-tests reports them, for traces that only synchronise.
+/// All-reduce figures as reported by nccl-tests, for traces that only synchronise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusBandwidth {
     /// Bytes over time, bits per second.
@@ -49,26 +49,26 @@ pub struct BusBandwidth {
     pub bus_bandwidth_bps: f64,
 }
 
-/// One run, as DESIGN's JSON lists it and more. Times are seconds per iteration in the steady state.
+/// The result of one run. Times are seconds per iteration in the steady state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Name of the trace.
     pub trace: String,
-    /// The strategy's own name, aliases resolved.
+    /// The strategy's main name, with aliases resolved.
     pub strategy: &'static str,
-    /// Ranks that trained.
+    /// Number of training ranks.
     pub workers: u32,
-    /// Parameter servers; 0 for strategies without.
+    /// Number of parameter servers; 0 for strategies without servers.
     pub servers: u32,
-    /// Of a node, each way.
+    /// Bandwidth of a node, each way.
     pub bandwidth_bps: f64,
-    /// One iteration.
+    /// Time of one iteration.
     pub iteration_s: f64,
-    /// Of all workers; none where an iteration takes no time.
+    /// Throughput of all workers; `None` if an iteration takes no time.
     pub samples_per_s: Option<f64>,
-    /// Samples/s over what the workers would do without communication; none without compute.
+    /// Throughput relative to workers without communication; `None` without compute.
     pub scaling_efficiency: Option<f64>,
-    /// Iteration less one worker's compute alone.
+    /// Iteration time minus one worker's compute time.
     pub exposed_communication_s: f64,
     /// One worker's forward pass.
     pub forward_s: f64,
@@ -76,39 +76,39 @@ pub struct Outcome {
     pub backward_s: f64,
     /// One worker's optimiser step.
     pub optimizer_s: f64,
-    /// On average over workers.
+    /// Mean over workers.
     pub bytes_sent_per_worker: f64,
-    /// Of all roles in one iteration; a multicast counts once.
+    /// Bytes sent by all roles in one iteration; a multicast counts once.
     pub messages: u64,
-    /// Samples of one worker and iteration.
+    /// Samples per worker and iteration.
     pub batch: u32,
-    /// What is synchronised in one iteration.
+    /// Bytes synchronised in one iteration.
     pub gradient_bytes: u64,
     /// Number of buckets.
     pub buckets: u32,
-    /// By kind of link, for those that carried anything.
+    /// By kind of link, for links that carried data.
     pub links: Vec<LinkUse>,
-    /// Largest first; empty where it was not followed.
+    /// Largest first; empty if the critical path was not followed.
     pub critical_path: Vec<PathPart>,
     /// Part of the critical path spent in queues behind other messages, in seconds.
     pub queued_s: Option<f64>,
-    /// Every worker and every link, where it was asked for.
+    /// Every worker and every link, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<Vec<Busy>>,
     /// For traces without compute.
     #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
-    /// What the user should know: degenerate cases.
+    /// Degenerate cases that the user should know about.
     pub notes: Vec<String>,
 }
 
 /// Parts and queueing of the critical path, over all measured iterations.
 pub(crate) type PathSeconds = Option<([f64; COUNT], f64)>;
 
-/// Links and workers after the run, and over how many iterations they were watched.
+/// Links and workers after the run, and the number of iterations that were observed.
 pub(crate) struct Usage<'a> {
     pub wires: &'a NetworkLinks,
-    /// Picoseconds each worker computed.
+    /// Picoseconds of computation of each worker.
     pub workers: Vec<u64>,
     pub iterations: f64,
 }
@@ -124,7 +124,7 @@ impl Usage<'_> {
             kind: PARTS[0],
             busy_s: self.seconds(busy),
         });
-        // Parallel uplinks of a rack are one entry: messages take whichever is free.
+        // Parallel uplinks of a rack are reported as one: messages use whichever is free.
         let mut links: Vec<Busy> = Vec::new();
         for link in self.wires.links.iter().filter(|link| link.busy > 0) {
             let (name, busy_s) = (self.wires.name(link.name), self.seconds(link.busy));
@@ -192,7 +192,7 @@ pub(crate) fn outcome(
     }
 }
 
-/// What of the iteration is not computation; what rounding leaves of nothing is nothing.
+/// The part of the iteration that is not computation; rounding must not make it negative.
 fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
     let exposed = iteration_s - compute_s;
     if exposed > 1e-12 * iteration_s { exposed } else { 0.0 }

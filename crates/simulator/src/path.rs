@@ -1,10 +1,9 @@
-//! What the critical path consists of.
+//! The composition of the critical path.
 //!
-//! Every event carries the composition of the chain of causes that led to it: an event has one cause, the one that
-//! came last, so that at the end of an iteration the chain behind the last event *is* the critical path, and nothing
-//! has to be stored or searched.
+//! Every event carries the composition of its chain of causes. An event has one cause, the latest, so at the end of an
+//! iteration the chain behind the last event *is* the critical path, and nothing needs to be stored or searched.
 
-/// What time on the critical path was spent for.
+/// A part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Compute,
@@ -19,10 +18,10 @@ pub(crate) enum Part {
     Latency,
 }
 
-/// How many parts there are.
+/// Number of parts.
 pub(crate) const COUNT: usize = 10;
 
-/// Names of the parts, in order, as JSON has them.
+/// Names of the parts, in order, as in the JSON.
 pub(crate) const PARTS: [&str; COUNT] = [
     "compute",
     "worker egress",
@@ -52,7 +51,7 @@ impl Chain for () {
     }
 }
 
-/// Seconds per part in single precision: it is for people, and every event carries it.
+/// Seconds per part in single precision, because it is only displayed and every event carries it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Composition {
     parts: [f32; COUNT],

@@ -1,4 +1,4 @@
-//! From trace, cluster and options to what the event loop works on: buckets, layers and gradients in its own terms.
+//! Converts trace, cluster and options for the event loop: buckets, layers and gradients.
 use std::borrow::Cow;
 
 use paceline_model::trace::WorkerTrace;
@@ -23,13 +23,13 @@ pub(crate) struct Worker {
     pub needs: Vec<u32>,
     pub forward: Time,
     pub backward: Time,
-    /// What follows the last bucket; zero where layers include it.
+    /// The optimizer step after the last bucket; zero if layers include it.
     pub optimizer: Time,
     /// When each bucket may be sent, from the start of the backward pass; sorted.
     pub ready: Vec<(Time, u32)>,
 }
 
-/// Everything that stays as it is during a simulation.
+/// The constants of a simulation.
 pub(crate) struct Prepared {
     pub entry: &'static Entry,
     pub schedule: Box<dyn Schedule>,
@@ -39,13 +39,13 @@ pub(crate) struct Prepared {
     pub priority: Vec<u32>,
     pub element_bytes: u64,
     pub workers: Vec<Worker>,
-    /// Forward layers wait for their parameters one by one.
+    /// Forward layers wait for their parameters individually.
     pub pull_by_layer: bool,
-    /// Nobody computes: an iteration is one exchange, from gradients that are ready everywhere to sums everywhere.
+    /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
     pub exchange_only: bool,
 }
 
-/// Events name roles in 16 bits.
+/// Events store roles in 16 bits.
 const MAX_ROLES: u32 = 65_535;
 
 fn wrong<T>(message: String) -> Result<T, SimulationError> {
@@ -85,7 +85,7 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
             })
             .sum();
         tensors.iter().for_each(|&t| bucket_of[t as usize] = id);
-        // A moving average may be of another type: what counts is its bytes.
+        // A moving average may have another type: only its bytes matter.
         list.push(Bucket { id, len: bytes.div_ceil(element_bytes), pull_only });
         let first = &trace.tensors[tensors[0] as usize].name;
         names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
@@ -157,7 +157,7 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
     Ok(())
 }
 
-/// What the cluster's links carry, for strategies that choose by it.
+/// The rates of the cluster's links, for strategies whose choice depends on them.
 pub(crate) fn rates(cluster: &Cluster, element_bytes: u64) -> Rates {
     let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
     Rates {
@@ -167,7 +167,7 @@ pub(crate) fn rates(cluster: &Cluster, element_bytes: u64) -> Rates {
     }
 }
 
-/// The cluster with the latencies that the strategy's library has at least: those of the largest bucket.
+/// The cluster with at least the latencies of the strategy's library: those of the largest bucket.
 pub(crate) fn with_least_latency<'a>(cluster: &'a Cluster, prepared: &Prepared) -> Cow<'a, Cluster> {
     let largest = prepared.buckets.iter().max_by_key(|bucket| bucket.len);
     let Some(least) = largest.and_then(|bucket| prepared.schedule.least_latency(bucket)) else {
@@ -180,12 +180,12 @@ pub(crate) fn with_least_latency<'a>(cluster: &'a Cluster, prepared: &Prepared) 
     })
 }
 
-/// Time is 64 bits of picoseconds, 213 days: what could come near it is refused rather than computed wrongly. The bound
-/// is generous: all workers' bytes through one link twice, and compute at its slowest.
+/// Time is 64 bits of picoseconds, 213 days: simulations that could come near that are refused, because the result
+/// could be wrong. The bound is generous: all workers' bytes through one link twice, and compute at its slowest.
 fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let compute = trace.workers.iter().map(|worker| worker.compute_time().seconds()).fold(0.0, f64::max);
     let straggler = cluster.stragglers.iter().map(|&(_, factor)| factor).fold(1.0, f64::max);
-    // Nine standard deviations are not seen in any simulation that ends.
+    // Nine standard deviations do not occur in any simulation of feasible length.
     let jitter = cluster.jitter.map_or(1.0, |jitter| (9.0 * jitter.sigma).exp());
     let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter / options.compute_speedup;
     let bytes: f64 = trace.tensors.iter().map(|tensor| tensor.pull_bytes.max(tensor.bytes) as f64).sum();
@@ -206,18 +206,18 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     Ok(())
 }
 
-/// The states of one bucket may take this much; others are in flight beside it.
+/// Limit for the states of one bucket; others are in flight at the same time.
 const MAX_STATE_BYTES: usize = 4_000_000_000;
 
-/// More messages than this take over ten minutes and, all in flight, more memory than machines have.
+/// More messages than this take over ten minutes and, if all are in flight, more memory than machines have.
 const MAX_MESSAGES: u64 = 4_000_000_000;
 
-/// What takes too much memory or time is refused before it is begun.
+/// Refuses simulations that need too much memory or time before they start.
 fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
     let Some(bucket) = buckets.iter().max_by_key(|bucket| schedule.lanes(bucket)) else { return Ok(()) };
     let lanes = schedule.lanes(bucket);
     let bytes = Lanes::bytes(schedule.roles().total(), lanes, schedule.slots(), schedule.senders());
-    // Numbers of pieces stop at 32 bits.
+    // Piece numbers have 32 bits.
     if lanes == u32::MAX || bytes > MAX_STATE_BYTES {
         return wrong(format!(
             "chunk: '{}' in {lanes} pieces or more needs over {} GB of memory; ask for larger pieces (--chunk) or fewer \
@@ -247,7 +247,7 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
     if let Placement::Table(table) = &options.placement
         && table.len() != buckets
     {
-        return wrong(format!("placement: {} buckets are placed, and there are {buckets}", table.len()));
+        return wrong(format!("placement: places {} buckets, but there are {buckets}", table.len()));
     }
     Ok(Knobs {
         chunk,
@@ -259,8 +259,8 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
     })
 }
 
-/// The tensors of each bucket. Without fusion bucket i is tensor i, so that placement counts tensors in the order of
-/// the model; tensors without gradient take part where servers distribute them.
+/// The tensors of each bucket. Without fusion, bucket i is tensor i, so that placement counts tensors in model order;
+/// tensors without gradient are included if servers distribute them.
 fn group(trace: &Trace, options: &Options, with_servers: bool) -> Vec<Vec<u32>> {
     let mut groups: Vec<Vec<u32>> = match options.bucket_size {
         None => (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes > 0).map(|(i, _)| vec![i]).collect(),
@@ -276,7 +276,7 @@ fn group(trace: &Trace, options: &Options, with_servers: bool) -> Vec<Vec<u32>> 
     groups
 }
 
-/// The buckets of a simulation as users see them, for `--placement FILE`: names of their tensors.
+/// The buckets of a simulation for users of `--placement FILE`: names of their tensors.
 #[must_use]
 pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> {
     let options = Options { bucket_size, ..Options::new("ps", 1) };
@@ -295,7 +295,7 @@ fn prepare_worker(
     let total: u64 = trace.tensors.iter().map(|t| t.bytes).sum();
     let mut updated = vec![false; trace.tensors.len()];
     let (mut layers, mut needs) = (Vec::new(), Vec::new());
-    // The last layer that was found to need a bucket: one layer may need a million.
+    // The last layer found to need a bucket: one layer may need a million.
     let mut needed_by = vec![usize::MAX; list.len()];
     for (position, layer) in worker.forward.iter().enumerate() {
         let start = needs.len();
@@ -309,7 +309,7 @@ fn prepare_worker(
                 bytes += trace.tensors[tensor as usize].bytes;
             }
         }
-        // Pulled layer by layer, parameters are also updated layer by layer, each before its first use.
+        // If parameters are pulled layer by layer, they are also updated layer by layer, each before its first use.
         let update =
             if pull_by_layer && total > 0 { worker.optimizer.scaled(bytes as f64 / total as f64) } else { Time::ZERO };
         layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });

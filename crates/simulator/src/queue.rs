@@ -1,12 +1,12 @@
 //! The event queue: a monotone radix heap.
 //!
 //! R. K. Ahuja, K. Mehlhorn, J. B. Orlin, R. E. Tarjan, "Faster algorithms for the shortest path problem", JACM 37
-//! (1990). An event lies in the bucket of the highest bit in which its time differs from the current time; a bucket
-//! is redistributed when the time reaches it. Events of one time lie in one bucket and keep their order, so the queue
-//! is stable: ties, of which synchronous training is full, come out first in, first out, and cost nothing extra
-//! (a binary heap needs sequence numbers and three times as long).
+//! (1990). The bucket of an event is the highest bit in which its time differs from the current time; a bucket is
+//! redistributed when the time reaches it. Events with the same time are in one bucket and keep their order, so the
+//! queue is stable: ties, which are frequent in synchronous training, come out first in, first out, at no extra cost (a
+//! binary heap needs sequence numbers and takes three times as long).
 
-/// What the queue holds knows its time.
+/// An element of the queue knows its time.
 pub(crate) trait Timed: Copy {
     /// In picoseconds.
     fn time(&self) -> u64;
@@ -16,7 +16,7 @@ pub(crate) struct Queue<E> {
     now: u64,
     /// Bucket b > 0 holds events whose time differs from `now` in bit b-1 and no higher one.
     buckets: [Vec<E>; 65],
-    /// Next event of bucket 0 to be taken.
+    /// The next event of bucket 0.
     next: usize,
     /// Bit b-1: bucket b > 0 is not empty.
     occupied: u64,
@@ -30,7 +30,7 @@ impl<E: Timed> Queue<E> {
     /// Adds an event.
     ///
     /// # Panics
-    /// In debug builds, if it lies before the last one taken: time never runs backward.
+    /// In debug builds, if its time is before that of the last event taken: time never runs backward.
     #[inline]
     pub fn push(&mut self, event: E) {
         debug_assert!(event.time() >= self.now, "an event at {} after {}", event.time(), self.now);
@@ -46,7 +46,7 @@ impl<E: Timed> Queue<E> {
         self.buckets[bucket].push(event);
     }
 
-    /// Takes the earliest event; of several at one time, the one added first.
+    /// Takes the earliest event; at equal times, the one added first.
     #[inline]
     pub fn pop(&mut self) -> Option<E> {
         if self.next == self.buckets[0].len() && !self.refill() {
@@ -71,7 +71,7 @@ impl<E: Timed> Queue<E> {
         for &event in &events {
             self.place(event);
         }
-        // Its memory is used again.
+        // Keeps the allocation for reuse.
         events.clear();
         if self.buckets[bucket].capacity() == 0 {
             self.buckets[bucket] = events;

@@ -1,9 +1,9 @@
-//! The few random numbers a simulation needs, the same on every machine and in every release.
+//! Random numbers for simulations, the same on every machine and in every release.
 //!
 //! SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). A
-//! library's generator may change its stream with a release; a forecast must not.
+//! library's generator may change its stream with a release; a forecast must not change.
 
-/// A seeded stream.
+/// A seeded random stream.
 pub(crate) struct Random(u64);
 
 impl Random {

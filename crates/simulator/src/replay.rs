@@ -1,4 +1,4 @@
-//! What a real process plays in a worker's place: its part of a simulation, in the loop's own terms.
+//! A worker's schedule from a simulation, for a real process that replays it.
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
@@ -9,71 +9,71 @@ use crate::worker::workers;
 /// A forward layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlayedLayer {
-    /// As the model names it.
+    /// The model's name for it.
     pub name: String,
-    /// Seconds, the optimiser's share for its parameters included where these are pulled layer by layer.
+    /// Seconds, including the optimizer's share for its parameters if these are pulled layer by layer.
     pub duration_s: f64,
-    /// Buckets it waits for, from the second iteration on; empty unless they are pulled layer by layer.
+    /// Buckets it waits for, from the second iteration on; empty unless parameters are pulled layer by layer.
     pub needs: Vec<u32>,
 }
 
 /// A bucket.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlayedBucket {
-    /// Of its tensors.
+    /// Names of its tensors.
     pub name: String,
-    /// Of the trace's dtype.
+    /// Elements of the trace's dtype.
     pub elements: u64,
-    /// It has no gradient: servers distribute it, nobody adds to it.
+    /// It has no gradient: servers distribute it and do not add to it.
     pub pull_only: bool,
-    /// Its place in the order in which servers distribute.
+    /// Its position in the order in which servers distribute.
     pub priority: u32,
 }
 
 /// Factors of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PlayedFactors {
-    /// Of forward pass and optimiser.
+    /// Factor of forward pass and optimizer.
     pub compute: f64,
-    /// Of the backward pass.
+    /// Factor of the backward pass.
     pub backward: f64,
 }
 
-/// One worker's part.
+/// The schedule of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replay {
     /// Name of the trace.
     pub trace: String,
-    /// Of all buckets.
+    /// Elements of all buckets.
     pub dtype: &'static str,
-    /// In the order of their numbers, by which servers are placed.
+    /// In the order of their numbers, which decide their servers.
     pub buckets: Vec<PlayedBucket>,
-    /// In order.
+    /// Forward layers, in order.
     pub layers: Vec<PlayedLayer>,
     /// When each bucket may be sent, from the start of the backward pass, in order.
     pub ready: Vec<(f64, u32)>,
-    /// Seconds, before factors.
+    /// Seconds, before factors are applied.
     pub backward_s: f64,
-    /// After the last sum; 0 where layers include it.
+    /// Time after the last sum; 0 if layers include it.
     pub optimizer_s: f64,
-    /// By iteration.
+    /// Factors, by iteration.
     pub factors: Vec<PlayedFactors>,
-    /// Forward layers wait for their parameters one by one.
+    /// Forward layers wait for their parameters individually.
     pub pull_by_layer: bool,
-    /// Nobody computes: an iteration is one exchange.
+    /// There is no computation: an iteration is one exchange.
     pub exchange_only: bool,
-    /// Parameter servers add up.
+    /// Parameter servers do the summation.
     pub servers: bool,
-    /// The first recorded worker's order of buckets: real workers, which need one order, take it.
+    /// The first recorded worker's order of buckets, which all real workers use, because they need a common order.
     pub order: Vec<u32>,
-    /// All recorded workers have that order.
+    /// Whether all recorded workers have that order.
     pub same_order: bool,
 }
 
-/// The part of one worker in that many iterations.
+/// The schedule of one worker for this many iterations.
 ///
 /// # Errors
-/// As [`simulate`](crate::simulate); a worker that does not exist.
+/// As [`simulate`](crate::simulate), or the worker does not exist.
 pub fn replay(
     trace: &Trace,
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! One simulation from beginning to end.
+//! Runs one simulation from start to end.
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::Knob;
 
@@ -15,7 +15,7 @@ use crate::worker::workers;
 /// Forecasts one configuration.
 ///
 /// # Errors
-/// Options that exclude each other or do not fit the cluster; the message names option and remedy.
+/// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
@@ -26,7 +26,7 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     }
 }
 
-/// The same, and what every worker and link did when.
+/// Also returns a timeline of every worker and link.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -79,7 +79,8 @@ fn run<C: Chain, O: Observer>(
         (true, false) => Boundary::FirstSend,
     };
     let iterations = options.iterations.unwrap_or(if options.barrier { 1 } else { 2 }) as usize;
-    // What comes before the first mark is start-up, but for all-reduce with the barrier every iteration is alike.
+    // Before the first mark is the start-up phase, except that in an all-reduce with the barrier all iterations are
+    // alike.
     let warm_up = match (boundary, options.barrier) {
         (Boundary::Sums, true) => 0,
         (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
@@ -90,7 +91,7 @@ fn run<C: Chain, O: Observer>(
         cluster,
         workers(trace, cluster, options, prepared.buckets.len()),
         boundary,
-        // Parameter servers hold their workers together by their own barrier.
+        // Parameter servers synchronise their workers with a barrier of their own.
         options.barrier && !servers,
         (warm_up, iterations + warm_up),
         options.network == Network::Fluid,
@@ -114,8 +115,8 @@ fn run<C: Chain, O: Observer>(
     Ok((outcome, simulation.observer, simulation.wires))
 }
 
-/// With the barrier all that comes after a mark descends from it, so the difference of the chains is the path between
-/// them. Without, the shares of the whole path are taken.
+/// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between
+/// them. Without it, the shares of the whole path are used.
 fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64, iteration_s: f64) -> PathSeconds {
     let (whole, queued) = end.chain.parts()?;
     let (before, queued_before) = if barrier { start.chain.parts()? } else { ([0.0; COUNT], 0.0) };

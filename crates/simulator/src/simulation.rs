@@ -1,4 +1,4 @@
-//! The event loop: workers compute, programs advance, the network carries.
+//! The event loop: workers compute, programs advance, the network carries messages.
 use paceline_model::{Cluster, Time};
 use paceline_schedule::{Op, Peers, Piece, Step};
 
@@ -14,21 +14,21 @@ use crate::path::{Chain, Part};
 use crate::prepare::{Prepared, with_least_latency};
 use crate::worker::{Phase, Worker};
 
-/// A moment from which or to which iterations are measured, and the chain of causes behind it.
+/// The start or end of a measured iteration, and the chain of causes behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark<C> {
     pub time: u64,
     pub chain: C,
 }
 
-/// Which moments count.
+/// Which events make a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Boundary {
-    /// All workers hold all sums.
+    /// All workers have all sums.
     Sums,
-    /// All servers hold all updates.
+    /// All servers have all updates.
     Barrier,
-    /// The first server sends the first sum: without the barrier.
+    /// The first server sends the first sum; used without the barrier.
     FirstSend,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Simulation<'a, C, O> {
     pub together: bool,
     /// The mark at which measuring begins; 0 is the start.
     pub first_mark: usize,
-    /// Marks after which it stops.
+    /// Marks after which the simulation stops.
     pub marks_wanted: usize,
     pub marks: Vec<Mark<C>>,
     pub wires: NetworkLinks,
@@ -53,7 +53,7 @@ pub(crate) struct Simulation<'a, C, O> {
     lanes_of: Vec<u32>,
     at_barrier: Vec<(u32, u32, u32)>,
     barriers: usize,
-    /// Workers that have ended the iteration of the next mark.
+    /// Workers that have finished the iteration of the next mark.
     ended: Vec<u32>,
 }
 
@@ -101,10 +101,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    /// Runs until all marks are made.
+    /// Runs until all marks have been made.
     ///
     /// # Errors
-    /// If nothing is left to happen before: a program that waits for a message nobody sends.
+    /// No events are left before that: a program waits for a message that is never sent.
     pub fn run(&mut self) -> Result<(), String> {
         for worker in 0..self.workers.len() as u32 {
             self.begin_iteration(worker, 0, C::default());
@@ -123,8 +123,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn standstill(&self) -> String {
         let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
         format!(
-            "the simulation stands still: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
-             is a defect of paceline",
+            "the simulation is stuck: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
+             is a bug in paceline",
             self.marks.len(),
             self.at_barrier.len(),
             self.barriers
@@ -160,7 +160,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     // ---- programs
 
-    /// What has to be added up goes through the receiver's adder first, one message after the other.
+    /// Messages to be added go through the receiver's adder first, one after the other.
     fn delivered(&mut self, event: Event<C>) {
         if !self.wires.is_switch(event.to()) && self.reduces(&event) {
             fifo::add(&mut self.wires, &mut self.agenda, &mut self.observer, event);
@@ -169,7 +169,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    /// Whether the receive that this message is for adds it to others.
+    /// Whether the receive for this message adds it to others.
     fn reduces(&self, event: &Event<C>) -> bool {
         let (role, bucket) = (event.to(), self.prepared.buckets[(event.inst >> 1) as usize]);
         let step = |pc| self.prepared.schedule.step(&bucket, role, event.lane, pc);
@@ -189,7 +189,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
         match self.lanes.arrive(role, inst, lanes, event.lane, event.slot) {
             Arrival::Now => self.advance(role, inst, event.lane, event.time, event.chain),
-            // Servers and switches take up a bucket when its first message comes; workers when it is ready.
+            // Servers and switches start a bucket with its first message, workers when it is ready.
             Arrival::Early if role >= self.workers.len() as u32 => self.issue(role, inst, event.time, event.chain),
             Arrival::Early => {}
         }
@@ -209,7 +209,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    /// Executes the lane's program as far as it goes.
+    /// Executes the lane's program until it blocks or ends.
     fn advance(&mut self, role: u32, inst: u32, lane: u32, now: u64, chain: C) {
         let bucket = self.prepared.buckets[(inst >> 1) as usize];
         loop {
@@ -316,7 +316,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     // ---- marks and barrier
 
-    /// Nothing that follows the last mark is begun: links would be busy with it.
+    /// Nothing is started after the last mark, because it would occupy links.
     fn is_over(&self) -> bool {
         self.marks.len() >= self.marks_wanted
     }
@@ -324,7 +324,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     fn mark(&mut self, time: u64, chain: C) {
         self.marks.push(Mark { time, chain });
         if self.marks.len() == self.first_mark {
-            // What was busy before is not measured.
+            // Busy time before this mark is not measured.
             self.wires.links.iter_mut().for_each(|link| link.busy = 0);
             self.workers.iter_mut().for_each(|worker| worker.busy = 0);
         }
@@ -379,7 +379,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.next_layer(worker, now, chain);
             return;
         }
-        // Nothing to wait for between layers.
+        // There is nothing to wait for between layers.
         w.phase = Phase::Forward;
         let recorded = &self.prepared.workers[w.recorded];
         w.layer = recorded.layers.len();
@@ -403,7 +403,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         self.agenda.push(Event::at_worker(now + time, kind, worker, chain));
     }
 
-    /// Starts the next forward layer if its parameters are there, or the backward pass.
+    /// Starts the next forward layer if its parameters have arrived, or the backward pass.
     fn next_layer(&mut self, worker: u32, now: u64, chain: C) {
         let w = &mut self.workers[worker as usize];
         let recorded = &self.prepared.workers[w.recorded];
@@ -466,7 +466,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     fn backward_done(&mut self, worker: u32, now: u64, chain: C) {
         let w = &mut self.workers[worker as usize];
-        // Gradients that are ready with the end of the pass are issued before whatever follows it.
+        // Gradients that become ready at the end of the pass are issued before anything that follows it.
         if w.next_ready < self.prepared.workers[w.recorded].ready.len() {
             self.agenda.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
             return;
@@ -480,7 +480,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    /// The worker holds the sum of a bucket, or its new parameters.
+    /// The worker has the sum of a bucket, or its new parameters.
     fn bucket_done(&mut self, worker: u32, inst: u32, now: u64, chain: C) {
         let w = &mut self.workers[worker as usize];
         w.held[(inst >> 1) as usize] += 1;

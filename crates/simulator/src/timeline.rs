@@ -1,6 +1,6 @@
-//! A timeline of what was simulated. One process per role or rack, one thread per what it does: computing, and each
-//! of its links. FIFO links carry one message at a time: complete events ("X"). In the fluid network messages share
-//! links: asynchronous events ("b", "e").
+//! A timeline of the simulation. There is one process per role or rack, with one thread for its computation and one for
+//! each of its links. FIFO links carry one message at a time: complete events ("X"). In the fluid network messages
+//! share links: asynchronous events ("b", "e").
 use std::io::{self, Write};
 
 use paceline_model::Trace;
@@ -28,7 +28,7 @@ struct WorkerSpan {
     end: u64,
 }
 
-/// Gathers spans.
+/// Collects spans.
 #[derive(Default)]
 pub(crate) struct Recorder {
     links: Vec<LinkSpan>,
@@ -45,7 +45,7 @@ impl Observer for Recorder {
     }
 }
 
-/// What every worker and link did when.
+/// The activity of every worker and link.
 pub struct Timeline {
     spans: Vec<Span>,
     tracks: Vec<NamedTrack>,
@@ -150,7 +150,7 @@ impl Timeline {
         self.spans.len()
     }
 
-    /// Whether nothing happened.
+    /// Whether there are no spans.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -159,7 +159,7 @@ impl Timeline {
     /// Writes the JSON.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let us = |picoseconds: u64| picoseconds as f64 * 1e-6;
         let mut writer = TraceWriter::new(out)?;

@@ -1,4 +1,4 @@
-//! What one worker is doing.
+//! The state of one worker.
 use paceline_model::{Cluster, Trace};
 
 use crate::options::Options;
@@ -11,38 +11,38 @@ pub(crate) enum Phase {
     /// Waits for the parameters of its next layer.
     Parameters,
     Backward,
-    /// Backward is over; waits for the sums.
+    /// The backward pass has ended; waits for the sums.
     Sums,
     Optimizer,
-    /// Waits for the other workers, or has done all iterations.
+    /// Waits for the other workers, or has completed all iterations.
     Idle,
 }
 
 pub(crate) struct Worker<C> {
-    /// Which recorded worker it behaves as.
+    /// The recorded worker whose behaviour it copies.
     pub recorded: usize,
     pub iteration: u32,
     pub phase: Phase,
     pub since: u64,
     pub layer: usize,
     pub next_ready: usize,
-    /// Of the whole compute, and of the backward pass, in this iteration.
+    /// Factors of all computation and of the backward pass in this iteration.
     pub factor: f64,
     pub backward_factor: f64,
     straggler: f64,
     spread: f64,
     random: Random,
     pub backward_start: u64,
-    /// Picoseconds it computed since measuring began.
+    /// Picoseconds of computation since measuring began.
     pub busy: u64,
-    /// What led to where it is in its own compute.
+    /// The chain of causes behind the current point of its computation.
     pub chain: C,
-    /// Iterations whose sum of each bucket it holds, and the total over buckets.
+    /// For each bucket, the iterations whose sum it has, and the total over buckets.
     pub held: Vec<u32>,
     pub held_total: u64,
 }
 
-/// Seed of the fixed shuffle in which workers differ: any constant will do, but it must stay.
+/// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
 const SHUFFLE_SEED: u64 = 0x70ac_e11e;
 
 /// All workers of a simulation.
@@ -63,7 +63,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 backward_factor: 1.0,
                 straggler,
                 spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
-                // Streams of neighbouring seeds and ranks must not overlap: both are mixed before use.
+                // Streams of neighbouring seeds and ranks must not overlap, so both are hashed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
                 backward_start: 0,
                 busy: 0,

@@ -29,7 +29,7 @@ fn ring_of_1024_workers() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every strategy that has a closed form takes exactly that long, one bucket alone, one rank per node.
+    /// Every strategy with a closed form takes exactly that time for a single bucket with one rank per node.
     #[test]
     fn every_strategy_takes_as_long_as_its_closed_form(
         strategy in 0..registry().len(),
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// Closed form over event simulation, of one bucket on nodes of several ranks; `None` where there is no closed form.
+/// Ratio of closed form to event simulation, for one bucket on nodes of several ranks; `None` without a closed form.
 fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64) -> Option<f64> {
     let cluster = Cluster {
         gpus_per_node: per_node,
@@ -91,8 +91,8 @@ fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64) -> Option<f64> {
     Some(closed / simulate(&trace, &cluster, &Options::new(name, workers)).unwrap().iteration_s)
 }
 
-/// Forms for sizes that no event simulation reaches, against it where it does: a ring's is exact, that of pipelines that
-/// fill and drain within 8 %.
+/// Closed forms for sizes that no event simulation reaches, compared with it where it does: a ring's is exact, that of
+/// pipelines that fill and drain is within 8 %.
 #[test]
 fn forms_on_nodes_are_near_the_event_simulation() {
     let shapes =
@@ -117,7 +117,7 @@ fn parameter_server_incast_is_2ws_over_b() {
     }
 }
 
-/// A sum that is forwarded as it comes costs no transmission of its own, unless the server's port is busy.
+/// A sum that is forwarded while it arrives costs no extra transmission, unless the server's port is busy.
 #[test]
 fn a_switch_that_cuts_through_saves_one_transmission() {
     for workers in [1u32, 2, 8, 32] {
@@ -129,7 +129,7 @@ fn a_switch_that_cuts_through_saves_one_transmission() {
             let closed = once + f64::from(pulls) * once + 20e-6;
             let single = of(&Trace::all_reduce(40_000_000, 1).unwrap());
             assert!((single / closed - 1.0).abs() < 1e-9, "{name} {workers}: {single} {closed}");
-            // Of many tensors only the way of the last one is saved: the port is busy with the others.
+            // Of many tensors, only the last one's extra transmission is saved: the port is busy with the others.
             let many = of(&Trace::all_reduce(400_000_000, 10).unwrap());
             let closed = 10.0 * once + f64::from(pulls) * 10.0 * once + 20e-6;
             assert!((many / closed - 1.0).abs() < 1e-9, "{name} {workers}: {many} {closed}");
@@ -146,7 +146,7 @@ fn servers_share_the_incast_when_tensors_are_cut_evenly() {
     assert!((time(1) / time(8) / 8.0 - 1.0).abs() < 0.02, "{} {}", time(1), time(8));
 }
 
-/// The study's toy: 3 operations of 3 s compute and 3 s of network each, 2 workers.
+/// The study's toy example: 3 operations of 3 s compute and 3 s of network each, 2 workers.
 fn toy() -> Trace {
     let second = |s: u64| Time(s * 1_000_000_000_000);
     let mut trace = Trace::all_reduce(3 * 4_000_000, 3).unwrap();
@@ -165,7 +165,7 @@ fn the_studys_toy_example() {
     let options = |strategy| Options { pull: Pull::Step, ..Options::new(strategy, 2) };
     let push = |strategy| simulate(&toy(), &network, &options(strategy)).unwrap().iteration_s - 9.0;
     assert!((push("ps-multicast") - 21.0).abs() < 1e-6, "{}", push("ps-multicast"));
-    // 12 s in the study, whose toy forwards the sum while it comes in; store and forward adds one transmission.
+    // 12 s in the study, whose toy forwards the sum while it arrives; store and forward adds one transmission.
     assert!((push("ps-multicast-aggregation") - 15.0).abs() < 1e-6);
 }
 
@@ -216,7 +216,7 @@ fn block_distribution_serves_worker_by_worker() {
     let options = |distribution| Options { distribution, ..Options::new("ps", 8) };
     let [block, round] = [Distribution::Block, Distribution::RoundRobin]
         .map(|d| simulate(&trace, &cluster(25.0, 0, 0), &options(d)).unwrap().iteration_s);
-    // The last byte comes at the same moment; it is workers in between that get theirs earlier.
+    // The last byte arrives at the same time; workers in between get theirs earlier.
     assert!((block / round - 1.0).abs() < 1e-9);
 }
 
@@ -236,7 +236,7 @@ fn a_switch_with_little_memory_slows_the_aggregation_but_adds_up() {
     assert!(error.0.contains("--chunk"), "{error}");
 }
 
-/// What roles do with bytes themselves is a link on the way between nodes: the narrowest one decides.
+/// A role's own processing of bytes is a link on the path between nodes: the narrowest one decides.
 #[test]
 fn host_copies_bound_what_the_card_would_carry() {
     let trace = Trace::all_reduce(32_000_000, 1).unwrap();
@@ -258,12 +258,12 @@ fn host_copies_bound_what_the_card_would_carry() {
         let closed = (4.0 + 1.0) * 32e6 * 8.0 / (bound * 1e9);
         assert!((time(&with(gbps, 1), "ps-multicast", 4) / closed - 1.0).abs() < 1e-6, "{gbps}");
     }
-    // Inside a node there are none.
+    // Inside a node there are no copies.
     let inside = time(&with(1.0, 8), "ring", 8);
     assert!(inside < 2.0 * 32e6 * 8.0 / 1e12, "{inside}");
 }
 
-/// Additions follow each other at each role, and copies of sums are none.
+/// Additions are serialised at each role, and copies of sums cost none.
 #[test]
 fn additions_take_as_long_as_their_bytes() {
     let trace = Trace::all_reduce(32_000_000, 1).unwrap();
@@ -277,19 +277,19 @@ fn additions_take_as_long_as_their_bytes() {
         // W-1 of the ring's 2 (W-1) steps add a piece.
         let closed = 2.0 * 7.0 * wire / 8.0 + 7.0 * add / 8.0;
         assert!((time(&adding(gbps), "ring", 8) / closed - 1.0).abs() < 1e-6, "{gbps}");
-        // The slower one of card and adder works without a break; the other one's first or last turn is outside of it.
+        // The slower of card and adder is busy all the time; the first or last turn of the other one is extra.
         let closed = wire.min(add) + 4.0 * wire.max(add) + 4.0 * wire;
         assert!((time(&adding(gbps), "ps", 4) / closed - 1.0).abs() < 1e-6, "{gbps}");
         let closed = 3.0 * (wire + add);
         assert!((time(&adding(gbps), "recursive-doubling", 8) / closed - 1.0).abs() < 1e-6, "{gbps}");
-        // A switch adds in no time, and its server gets one sum.
+        // A switch adds in no time, and its server receives one sum.
         let closed = 6.0 * wire;
         let found = time(&adding(gbps), "ps-aggregation", 4);
         assert!((found / closed - 1.0).abs() < 1e-6, "{gbps} {found} {closed}");
     }
 }
 
-/// The fluid network knows both, too.
+/// The fluid network models both, too.
 #[test]
 fn fluid_sharing_has_copies_and_additions() {
     let trace = Trace::all_reduce(32_000_000, 1).unwrap();

@@ -1,5 +1,5 @@
-//! What holds of coordinators whatever the constants: parts add up, luck is seeded, and each policy is touched by those
-//! causes alone that its mechanism leaves.
+//! Properties of coordinators for any constants: parts add up, draws are seeded, and each policy is affected only by
+//! the causes that its mechanism leaves.
 use paceline_coordinator::PolicyKind;
 use paceline_model::trace::Dtype;
 use paceline_model::{Cluster, Rate, Time, Trace};
@@ -78,7 +78,7 @@ proptest! {
         prop_assert_eq!(text(&found), text(&coordinate(&trace(), &summit(), &asked).unwrap()));
     }
 
-    /// With the same luck, preemptions that are all longer by a factor never make an iteration faster.
+    /// With the same draws, lengthening all preemptions by a factor never makes an iteration faster.
     #[test]
     fn longer_preemptions_are_never_faster(
         name in any_coordinator(),
@@ -116,7 +116,7 @@ fn a_process_alone_has_no_overhead() {
     }
 }
 
-/// What a policy's mechanism removes leaves no trace in it.
+/// Causes that a policy's mechanism removes have no effect on it.
 #[test]
 fn causes_act_through_mechanisms() {
     let same =
@@ -133,14 +133,14 @@ fn causes_act_through_mechanisms() {
         assert_eq!(!same(name, spin), by_spin, "{name}");
         assert_eq!(!same(name, late), by_lateness, "{name}");
     }
-    // Fewer cores for the pipeline are the price of partitioned ones, and of nothing else.
+    // Only partitioned cores leave fewer cores to the pipeline.
     for coordinator in PolicyKind::ALL {
         let costs = !same(coordinator.name(), |it| it.pipeline_cores = 3.0);
         assert_eq!(costs, coordinator.name() == "partitioned", "{}", coordinator.name());
     }
 }
 
-/// Most of what the graph's order saves in the coordinator comes back inside the collective.
+/// Most of what the graph's order saves in the coordinator is lost again inside the collective.
 #[test]
 fn lateness_comes_back_inside_the_collective() {
     let [negotiated, graph] = ["negotiate", "graph"].map(|name| with(name, 24_576, |_| ()).breakdown);
@@ -184,7 +184,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
     assert!(refused(|_, cluster| cluster.stragglers = vec![(0, 2.0)]).contains("stragglers"));
 }
 
-/// A strategy without a closed form is simulated message by message, where there are few.
+/// A strategy without a closed form is simulated message by message at small sizes.
 #[test]
 fn strategies_without_a_closed_form_are_simulated() {
     let asked = CoordinatedOptions { strategy: "halving-doubling".into(), ..options("graph", 96) };

@@ -1,4 +1,4 @@
-//! What holds for every configuration: it ends, it is deterministic, and it is no faster than physics.
+//! Properties of every configuration: it ends, it is deterministic, and it is no faster than physics allows.
 use paceline_model::cluster::{Jitter, Racks, ServerPlace, Switch};
 use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
 use paceline_model::{Cluster, Rate, Time, Trace};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const US: u64 = 1_000_000;
 
-/// A small model: layer i needs tensor i; gradients come in reverse order; one tensor more is distributed only.
+/// A small model: layer i needs tensor i; gradients come in reverse order; one more tensor is only distributed.
 fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
     let name = |i: usize| format!("t{i}");
     let mut tensors: Vec<Tensor> = sizes
@@ -73,7 +73,7 @@ prop_compose! {
     }
 }
 
-/// The fluid network has no switch that cuts through.
+/// The fluid network has no cut-through switch.
 fn possible(mut cluster: Cluster, options: &Options) -> Cluster {
     cluster.switch.cut_through &= options.network == Network::Fifo;
     cluster
@@ -130,7 +130,7 @@ proptest! {
         let outcome = simulate(&trace, &cluster, &options).unwrap();
         prop_assert_eq!(&simulate(&trace, &cluster, &options).unwrap(), &outcome);
 
-        // Watching changes nothing.
+        // Observing changes nothing.
         let unwatched = Options { critical_path: false, ..options.clone() };
         prop_assert_eq!(simulate(&trace, &cluster, &unwatched).unwrap().iteration_s, outcome.iteration_s);
         let (watched, timeline) = simulate_with_timeline(&trace, &cluster, &options).unwrap();
@@ -139,7 +139,7 @@ proptest! {
         timeline.write(&mut json).unwrap();
         prop_assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok());
 
-        // Compute takes its time, with or without the network; jitter may shorten it.
+        // Computation takes its time, whatever the network; jitter may shorten it.
         let compute = outcome.forward_s + outcome.backward_s + outcome.optimizer_s;
         if cluster.jitter.is_none() && options.barrier {
             prop_assert!(outcome.iteration_s >= compute * (1.0 - 1e-9), "{} {compute}", outcome.iteration_s);
@@ -222,7 +222,7 @@ fn fusion_saves_latency_and_costs_overlap() {
 
 #[test]
 fn fluid_and_fifo_agree_on_a_ring_and_on_an_incast() {
-    // One bucket: all flows are alike, so sharing fairly or in turn ends at the same moment.
+    // One bucket: all flows are alike, so fair sharing and taking turns end at the same time.
     let trace = Trace::all_reduce(8_000_000, 1).unwrap();
     for strategy in ["ring", "halving-doubling", "recursive-doubling", "ps", "ps-multicast-aggregation"] {
         let time = |network| {

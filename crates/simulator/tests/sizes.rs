@@ -1,4 +1,4 @@
-//! Sizes at the edge: refused where they cannot be, quick where they can.
+//! Extreme sizes: refused if impossible, fast otherwise.
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::{ChunkBytes, Distribution, Placement};
 use paceline_simulator::{Options, simulate};
@@ -22,12 +22,12 @@ fn what_takes_too_long_is_refused() {
     assert!(error.contains("messages an iteration") && error.contains("--bucket-size"), "{error}");
 }
 
-/// A layer that needs very many tensors, as in an all-reduce cut small: the time is linear in them.
+/// A layer that needs very many tensors, as in an all-reduce cut into small pieces: the time is linear in their number.
 #[test]
 fn many_tensors_in_one_layer_take_no_time() {
     let trace = Trace::all_reduce(4_000_000, 300_000).unwrap();
     let start = std::time::Instant::now();
     simulate(&trace, &Cluster::default(), &Options::new("ring", 2)).unwrap();
-    // Under a second optimised, some seconds not; comparing each with each took minutes.
+    // Under a second optimised, a few seconds otherwise; comparing all pairs took minutes.
     assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! From all-reduces in the order of their ids to buckets.
+//! Groups all-reduces into buckets, in the order of their ids.
 use std::collections::HashMap;
 
 use super::ids::Ranked;
@@ -7,33 +7,34 @@ use super::{Dag, NodeId};
 /// An all-reduce of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Which node it is.
+    /// Its node.
     pub node: NodeId,
     /// Edges on the longest path from a source to it.
     pub depth: u32,
-    /// The place of its bucket in the plan.
+    /// The index of its bucket in the plan.
     pub bucket: usize,
 }
 
-/// All-reduces that are one operation.
+/// All-reduces that are fused into one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fused {
-    /// Of all its tensors.
+    /// Element type of all its tensors.
     pub dtype: String,
-    /// Sum of its tensors' (of sizes beyond 64 bits: the greatest number).
+    /// Sum of its tensors' bytes, saturating at 64 bits.
     pub bytes: u64,
-    /// Ids, rising.
+    /// Ids, ascending.
     pub tensors: Vec<usize>,
 }
 
 /// One pass in the order of ids. Each dtype has one open bucket, the last of that dtype. A tensor joins it if there is
-/// room and everything that the tensor needs is in earlier buckets. So no bucket holds two that depend on each other, and
-/// none needs a later one: buckets of another dtype count as well, or two open buckets could wait for each other.
+/// room and everything that the tensor needs is in earlier buckets. So no bucket has two members that depend on each
+/// other, and none needs a later one. Buckets of other dtypes count as well, otherwise two open buckets could wait for
+/// each other.
 pub(super) fn fuse(graph: &Dag, ranked: &Ranked, threshold: u64) -> (Vec<Tensor>, Vec<Fused>) {
     let mut tensors: Vec<Tensor> = Vec::new();
     let mut buckets: Vec<Fused> = Vec::new();
     let mut open: HashMap<&str, usize> = HashMap::new();
-    // By node: how many of the first buckets must be done before its children begin.
+    // By node: how many of the first buckets must complete before its children begin.
     let mut behind = vec![0usize; graph.nodes().len()];
     for &node in &ranked.order {
         let earliest = graph.parents(node).iter().map(|parent| behind[parent.at()]).max().unwrap_or(0);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::PlanError;
 
-/// A node's place in the list that the graph was made of.
+/// A node's index in the list from which the graph was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
@@ -15,43 +15,43 @@ impl NodeId {
     }
 }
 
-/// What an all-reduce moves.
+/// The data of an all-reduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllReduce {
-    /// Of the elements; only compared.
+    /// Element type; only compared.
     pub dtype: String,
-    /// Of the whole tensor.
+    /// Bytes of the whole tensor.
     pub bytes: u64,
 }
 
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// No other node has it.
+    /// Unique in the graph.
     pub name: String,
-    /// If it is one.
+    /// `Some` if the operation is an all-reduce.
     pub all_reduce: Option<AllReduce>,
 }
 
-/// Nodes and what each needs. Cycles are found where the graph is planned, since only what a fetch needs matters.
+/// Nodes and their dependencies. Cycles are detected during planning, because only the nodes that a fetch needs matter.
 #[derive(Clone, Debug)]
 pub struct Dag {
     nodes: Vec<Node>,
     by_name: HashMap<String, NodeId>,
-    /// All nodes' parents one after the other; those of node n end where those of n + 1 begin.
+    /// All nodes' parents, concatenated; those of node n end where those of n + 1 begin.
     parents: Vec<NodeId>,
     begins: Vec<u32>,
 }
 
-/// Two numbers are marks of the traversal.
+/// Two numbers are reserved as marks of the traversal.
 const MOST: usize = u32::MAX as usize - 2;
 
 impl Dag {
-    /// A graph of these nodes; an edge leads from a parent to the child that needs it. An edge may stand several times,
-    /// as where an operation reads one tensor twice.
+    /// A graph of these nodes; an edge leads from a parent to the child that needs it. An edge may occur several times,
+    /// for example if an operation reads one tensor twice.
     ///
     /// # Errors
-    /// Two nodes of one name, an edge from or to a node that is not there, and more than 4 billion of either.
+    /// Two nodes with the same name, an edge from or to a missing node, or more than 4 billion of either.
     pub fn new(nodes: Vec<Node>, edges: &[(NodeId, NodeId)]) -> Result<Dag, PlanError> {
         if nodes.len() > MOST || edges.len() > MOST {
             return Err(PlanError::TooLarge { nodes: nodes.len(), edges: edges.len() });
@@ -76,16 +76,16 @@ impl Dag {
         &self.nodes
     }
 
-    /// The node of this name.
+    /// The node with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.by_name.get(name).copied()
     }
 
-    /// What a node of this graph needs.
+    /// The nodes that a node needs.
     ///
     /// # Panics
-    /// If the node is of another, larger graph.
+    /// If the node belongs to another, larger graph.
     #[must_use]
     pub fn parents(&self, node: NodeId) -> &[NodeId] {
         &self.parents[self.parent_places(node)]
@@ -100,7 +100,7 @@ impl Dag {
     }
 }
 
-/// Compressed sparse rows: parents of each child in the order of the edges, and where each child's begin.
+/// Compressed sparse rows: the parents of each child in the order of the edges, and the offset of each child's.
 fn grouped_by_child(nodes: usize, edges: &[(NodeId, NodeId)]) -> Result<(Vec<NodeId>, Vec<u32>), PlanError> {
     let mut begins = vec![0u32; nodes + 1];
     for (edge, &(parent, child)) in edges.iter().enumerate() {

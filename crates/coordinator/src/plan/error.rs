@@ -1,63 +1,63 @@
-//! Why there is no plan.
+//! Why a graph cannot be planned.
 use thiserror::Error;
 
-/// The most nodes of a cycle that a message shows.
+/// Most nodes of a cycle that a message shows.
 const SHOWN: usize = 6;
 
-/// What is wrong with a graph or with what is asked of it; the message names the node.
+/// An invalid graph or fetch; the message names the node.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// Names are how ranks and people refer to nodes.
+    /// Two nodes have the same name, by which ranks and users refer to nodes.
     #[error("nodes {first} and {second} are both named '{name}'; give each a name of its own")]
     DoubleName {
-        /// Of both.
+        /// The name of both.
         name: String,
-        /// Place of the first.
+        /// Index of the first.
         first: usize,
-        /// Place of the second.
+        /// Index of the second.
         second: usize,
     },
-    /// An edge from or to a node that is not there.
+    /// An edge from or to a missing node.
     #[error("edge {edge} names node {node}, and the graph has {nodes} nodes")]
     UnknownNode {
-        /// Place of the edge.
+        /// Index of the edge.
         edge: usize,
-        /// What it names.
+        /// The missing node.
         node: u32,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// A fetch that is not there.
+    /// A fetch that is not in the graph.
     #[error("fetch {fetch} is no node: the graph has {nodes} nodes")]
     UnknownFetch {
-        /// What was asked for.
+        /// The requested node.
         fetch: u32,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// Nothing would be planned.
+    /// No fetches, so that there is nothing to plan.
     #[error("no fetch is given; name at least one node, from which the graph is traversed backward")]
     NoFetch,
-    /// Nodes that need each other.
+    /// Nodes that depend on each other.
     #[error("the graph has a cycle: {}; a plan needs a graph without one", path(.0))]
     Cycle(
-        /// Names along it, each needed by the next and the last by the first.
+        /// Names along the cycle, each needed by the next and the last by the first.
         Vec<String>,
     ),
-    /// The list's order was asked for, and it is none in which the graph can run.
+    /// The list's order was requested, but the graph cannot run in that order.
     #[error("'{node}' stands before '{parent}', which it needs; list parents before children, or number by depth")]
     NotListedInOrder {
-        /// Which stands too early.
+        /// The node that comes too early.
         node: String,
-        /// What it needs.
+        /// The node that it needs.
         parent: String,
     },
-    /// Beyond the numbers of nodes and edges.
+    /// Too many nodes or edges.
     #[error("the graph has {nodes} nodes and {edges} edges, and at most {} of each are planned", u32::MAX - 2)]
     TooLarge {
-        /// How many nodes.
+        /// Number of nodes.
         nodes: usize,
-        /// How many edges.
+        /// Number of edges.
         edges: usize,
     },
 }

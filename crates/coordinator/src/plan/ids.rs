@@ -1,21 +1,21 @@
-//! What the fetches need, numbered: parents before children.
+//! Numbers the nodes that the fetches need: parents before children.
 use super::{Dag, NodeId, PlanError};
 
-/// Not seen by the traversal.
+/// Not visited yet.
 const UNSEEN: u32 = u32::MAX;
-/// On the path from a fetch to the node the traversal is at.
+/// On the path from a fetch to the current node.
 const OPEN: u32 = u32::MAX - 1;
 
-/// Nodes in order, and how deep they are.
+/// Nodes in order, and their depths.
 pub(super) struct Ranked {
     /// Parents before children.
     pub order: Vec<NodeId>,
-    /// By node; of those in `order`, edges on the longest path from a source.
+    /// By node; for those in `order`, the number of edges on the longest path from a source.
     pub depth: Vec<u32>,
 }
 
 impl Ranked {
-    /// In the graph's order, if that has parents before children.
+    /// In the graph's order, if it lists parents before children.
     pub fn listed(mut self, graph: &Dag) -> Result<Ranked, PlanError> {
         self.order.sort_unstable();
         let name = |node: NodeId| graph.nodes()[node.at()].name.clone();
@@ -28,14 +28,15 @@ impl Ranked {
     }
 }
 
-/// By depth, then in the graph's order. Traverses the graph backward from the fetches, depth first: a node's depth is known when those of its parents are.
+/// By depth, then in the graph's order. Traverses the graph backward from the fetches, depth first: a node's depth is
+/// known when those of its parents are.
 pub(super) fn rank(graph: &Dag, fetches: &[NodeId]) -> Result<Ranked, PlanError> {
     let nodes = graph.nodes().len();
     if fetches.is_empty() {
         return Err(PlanError::NoFetch);
     }
     let mut depth = vec![UNSEEN; nodes];
-    // A stack of its own: graphs are deeper than a thread's stack.
+    // An explicit stack, because graphs may be deeper than a thread's stack.
     let mut path: Vec<(NodeId, usize)> = Vec::new();
     for &fetch in fetches {
         match depth.get(fetch.at()) {
@@ -68,7 +69,7 @@ fn open(graph: &Dag, node: NodeId, depth: &mut [u32], path: &mut Vec<(NodeId, us
     path.push((node, graph.parent_places(node).start));
 }
 
-/// By depth; a counting sort, which leaves nodes of one depth in the graph's order.
+/// Sorts by depth; a counting sort, which keeps nodes of the same depth in the graph's order.
 fn sorted(depth: &[u32]) -> Vec<NodeId> {
     let seen = || (0u32..).zip(depth).filter(|&(_, &depth)| depth != UNSEEN);
     let deepest = seen().map(|(_, &depth)| depth as usize).max().unwrap_or(0);
@@ -87,7 +88,7 @@ fn sorted(depth: &[u32]) -> Vec<NodeId> {
     order
 }
 
-/// The path holds children before their parents, from the fetch on.
+/// The path lists children before their parents, starting with the fetch.
 fn cycle(graph: &Dag, closing: NodeId, path: &[(NodeId, usize)]) -> PlanError {
     let back = path.iter().rev().map(|&(node, _)| node).take_while(|&node| node != closing);
     let names = std::iter::once(closing).chain(back).map(|node| graph.nodes()[node.at()].name.clone());

@@ -1,21 +1,21 @@
-//! When a cycle begins.
+//! Decides when a cycle begins.
 //!
-//! Horovod's threads each sleep for what is left of their own cycle time. One that the kernel wakes late makes the others
-//! wait for it; their cycle has then lasted longer, so that they skip their next sleep while the late one sleeps in full,
-//! and they wait for it again. With a global sleep every vote finds the shortest sleep that a rank has left, and all take
-//! that one (S. Pumma et al., the variant GS with N = 1; there it is an all-reduce of its own, here a number of the vote).
+//! In Horovod, each thread sleeps for the rest of its own cycle time. If the kernel wakes one late, the others wait for
+//! it; their cycle has then lasted longer, so they skip their next sleep while the late one sleeps in full, and they
+//! wait for it again. With a global sleep, every vote finds the shortest remaining sleep of any rank, and all use that
+//! (S. Pumma et al., the variant GS with N = 1; there it is a separate all-reduce, here a number of the vote).
 use crate::event::Time;
 
-/// Of one rank.
+/// The cycle timer of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
     cycle_time: Time,
     global: bool,
     /// When the last cycle began.
     began: Option<Time>,
-    /// How long the one before it lasted.
+    /// Duration of the cycle before it.
     lasted: Time,
-    /// When the next may begin.
+    /// When the next cycle may begin.
     next: Option<Time>,
 }
 
@@ -23,7 +23,7 @@ pub struct Pace {
 const TICK: Time = 1000;
 
 impl Pace {
-    /// `global`: all ranks share one.
+    /// `global`: all ranks share one sleep.
     #[must_use]
     pub fn new(cycle_time: Time, global: bool) -> Pace {
         Pace { cycle_time, global, began: None, lasted: 0, next: None }
@@ -35,14 +35,14 @@ impl Pace {
         self.next = Some(now + self.cycle_time);
     }
 
-    /// For its vote: what this rank has left of its cycle time after a cycle as long as the last, in microseconds.
+    /// For its vote: the remaining cycle time of this rank after a cycle as long as the last, in microseconds.
     #[must_use]
     pub fn left(&self) -> Option<u32> {
         let left = self.cycle_time.saturating_sub(self.lasted) / TICK;
         self.global.then(|| u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// The votes are counted: the least that a rank has left, in microseconds.
+    /// The votes are counted: the shortest remaining time of any rank, in microseconds.
     pub fn counted(&mut self, now: Time, least: Option<u32>) {
         self.lasted = self.began.map_or(0, |began| now.saturating_sub(began));
         if let Some(least) = least {
@@ -50,7 +50,7 @@ impl Pace {
         }
     }
 
-    /// When the next may begin.
+    /// When the next cycle may begin.
     #[must_use]
     pub fn next(&self, now: Time) -> Time {
         self.next.unwrap_or(now)
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn ranks_that_were_held_up_sleep_as_long_as_the_late_one() {
         let mut paces = [Pace::new(5_000_000, true), Pace::new(5_000_000, true)];
-        // The second wakes 3 ms late: the vote takes the first 3 ms.
+        // The second wakes 3 ms late, so the vote takes 3 ms.
         paces[0].begins(0);
         paces[1].begins(3_000_000);
         let count = |paces: &mut [Pace; 2], now| {
@@ -74,7 +74,7 @@ mod tests {
         count(&mut paces, 3_100_000);
         paces.iter_mut().for_each(|pace| pace.begins(8_100_000));
         count(&mut paces, 8_200_000);
-        // Each for itself, the first would begin 1.9 ms after its vote and the second 4.9 ms.
+        // Independently, the first would begin 1.9 ms after its vote and the second 4.9 ms.
         assert_eq!(paces.clone().map(|pace| pace.next(0)), [10_100_000; 2]);
     }
 

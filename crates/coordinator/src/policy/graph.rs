@@ -1,18 +1,18 @@
-//! Order from the graph: a plan agreed on once, after which ranks tell each other nothing but tensors.
+//! Order from the graph: ranks agree once on a plan, and then exchange only tensors.
 //!
-//! S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant TOPO: each
-//! tensor has a number that follows from the graph, so every rank issues the same buckets in the same order by itself.
-//! There the graph is static. Here a step in which it was not is found on all ranks at once, by numbers that travel with
-//! the tensors: one says that something was out of order on a rank, one for each tensor that a rank had none of.
+//! S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant TOPO:
+//! the graph gives each tensor a number, so every rank issues the same buckets in the same order without coordination.
+//! There the graph is static. Here a step that deviates is detected on all ranks at once, through numbers that travel
+//! with the tensors: one says that something was out of order on a rank, and one per tensor says that a rank lacked it.
 //!
-//! An optimizer's steps have a state machine of their own. In the first step tensors are negotiated and their order is
-//! written down. At its end ranks propose it, and go on; when all have proposed the same tensors, the first rank's order
-//! becomes the plan. In each step that follows, bucket k begins when all of it is there and bucket k-1 has begun. What is not
-//! as planned is negotiated, and with the step's end all ranks learn anew.
+//! The steps of each optimizer have their own state machine. In the first step, tensors are negotiated and their order
+//! is recorded. At its end each rank proposes its order and continues; once all have proposed the same tensors, the
+//! first rank's order becomes the plan. In later steps, bucket k begins when it is complete and bucket k-1 has begun.
+//! Deviations from the plan are negotiated, and all ranks learn of them at the end of the step.
 //!
-//! No rank waits for another to compare: that could be one that waits for something else first. Proposals are negotiated as
-//! any tensor is, and what is negotiated begins in one order on all ranks; the plan holds after the first step in which a
-//! gradient began after the proposals did.
+//! No rank waits for another to compare, because that one might be waiting for something else first. Proposals are
+//! negotiated like any tensor, and negotiated operations begin in the same order on all ranks. The plan takes effect
+//! after the first step in which a gradient began after the proposals did.
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -20,12 +20,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::{Request, Terms};
 
-/// How large buckets are, in bytes. A tensor that is larger has one of its own.
+/// Limits on buckets, in bytes. A larger tensor gets a bucket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Of the first one: the sooner it is complete the sooner the network has work.
+    /// Limit of the first bucket: the sooner it is complete, the sooner the network has work.
     pub first: u64,
-    /// Of the others.
+    /// Limit of the others.
     pub most: u64,
 }
 
@@ -34,36 +34,36 @@ pub struct Limits {
 pub struct Seen {
     /// Its name.
     pub name: String,
-    /// What all ranks must ask for alike.
+    /// The terms on which all ranks must agree.
     pub terms: Terms,
-    /// It was not computed in the backward pass, but stands for one that was missing at its end.
+    /// It was not computed in the backward pass, but stands in for a gradient that was missing at its end.
     pub late: bool,
 }
 
-/// What a rank has seen in a step, in its order; nothing if it cannot be planned.
+/// A rank's record of a step, in its order; empty if it cannot be planned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
-    /// Each name once.
+    /// Each name occurs once.
     pub tensors: Vec<Seen>,
 }
 
-/// Who takes care of a tensor that was asked for.
+/// How a submitted tensor is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Assignment {
     /// It is negotiated.
     Negotiated,
-    /// It has this slot of the plan.
+    /// It fills this slot of the plan.
     Slot(usize),
 }
 
-/// A bucket that is to begin now.
+/// A bucket that must begin now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Issue {
-    /// Its slots.
+    /// Its range of slots.
     pub slots: Range<usize>,
-    /// Those of them for which this rank has nothing though it should; zeros go in their place.
+    /// Those slots for which this rank has no tensor; zeros are sent instead.
     pub absent: Vec<usize>,
-    /// Something was not as planned on this rank, in this step so far.
+    /// Something deviated from the plan on this rank, in this step so far.
     pub irregular: bool,
 }
 
@@ -76,7 +76,7 @@ struct SlotPlan {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// What was asked for in this step; whether something came twice; whether ranks are comparing an earlier step's.
+    /// Tensors of this step; whether one occurred twice; whether ranks are comparing an earlier step's.
     Learning {
         seen: Vec<Seen>,
         twice: bool,
@@ -94,26 +94,26 @@ impl Phase {
     const FRESH: Phase = Phase::Learning { seen: Vec::new(), twice: false, proposed: false };
 }
 
-/// A plan that lived for fewer steps than this was not worth it.
+/// A plan that lasted for fewer steps than this was not worthwhile.
 const WORTH_IT: u32 = 8;
-/// After each plan that was not, twice as many steps pass until the next, at most 2 to this power.
+/// After each plan that was not worthwhile, the number of steps until the next is doubled, up to 2 to this power.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// The steps of one optimizer on one rank.
+/// The optimizer steps on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Graph {
     limits: Limits,
     phase: Phase,
-    /// Steps by this plan.
+    /// Steps with this plan.
     lived: u32,
-    /// Plans in a row that were not worth it.
+    /// Consecutive plans that were not worthwhile.
     failures: u32,
     /// Steps until ranks compare again.
     rest: u32,
 }
 
 impl Graph {
-    /// Nothing has been seen yet.
+    /// Nothing has been recorded yet.
     #[must_use]
     pub fn new(limits: Limits) -> Graph {
         Graph { limits, phase: Phase::FRESH, lived: 0, failures: 0, rest: 0 }
@@ -134,7 +134,7 @@ impl Graph {
         }
     }
 
-    /// The user asks for an operation. `late`: its tensor was missing at the end of the backward pass.
+    /// The user submits an operation. `late`: its tensor was missing at the end of the backward pass.
     pub fn asked(&mut self, request: &Request, late: bool) -> Assignment {
         match &mut self.phase {
             Phase::Learning { proposed: true, .. } => Assignment::Negotiated,
@@ -166,7 +166,7 @@ impl Graph {
         issues
     }
 
-    /// Nothing more comes in this step: all that has not begun begins now.
+    /// Ends the submissions of this step: everything that has not begun begins now.
     pub fn flush(&mut self) -> Vec<Issue> {
         let mut issues = self.due();
         let Phase::Planned { plan, filled, next, irregular } = &mut self.phase else { return issues };
@@ -177,12 +177,13 @@ impl Graph {
         }
         filled.fill(false);
         *next = 0;
-        // What was seen after the last bucket had begun is told with the first of the next step.
+        // Deviations after the last bucket began are reported with the first bucket of the next step.
         *irregular &= !issues.iter().any(|issue| issue.irregular);
         issues
     }
 
-    /// This rank has no more data: the rest of a step with zeros, by which the others learn that there is no plan any more.
+    /// This rank has no more data: it sends zeros for the rest of the step, which tells the others that the plan has
+    /// ended.
     pub fn leave(&mut self) -> Vec<Issue> {
         if let Phase::Planned { irregular, .. } = &mut self.phase {
             *irregular = true;
@@ -192,13 +193,13 @@ impl Graph {
         issues
     }
 
-    /// All ranks have joined, and go on together.
+    /// All ranks have joined, and continue together.
     pub fn restart(&mut self) {
         *self = Graph::new(self.limits);
     }
 
-    /// A step is over: what this rank proposes, if it does now. `irregular`: on some rank something was not as planned. All
-    /// ranks say the same, and propose after the same step.
+    /// Ends a step; returns this rank's proposal, if it makes one now. `irregular`: some rank deviated from the plan.
+    /// The flag is the same on all ranks, and all propose after the same step.
     pub fn ended(&mut self, irregular: bool) -> Option<Proposal> {
         match &mut self.phase {
             Phase::Planned { .. } => {
@@ -229,7 +230,8 @@ impl Graph {
         self.failures = if was_worth_it { 0 } else { (self.failures + 1).min(MOST_DOUBLINGS) };
     }
 
-    /// What all ranks propose, in rank order; none of a rank that has joined. Whether there is a plan now.
+    /// Compares all ranks' proposals, in rank order; `None` for a rank that has joined. Returns whether there is a plan
+    /// now.
     pub fn agree(&mut self, proposals: &[Option<Proposal>]) -> bool {
         self.lived = 0;
         let Some(slots) = common(proposals) else {
@@ -246,7 +248,7 @@ impl Graph {
     }
 }
 
-/// The first rank's order, if all ranks have seen the same; what came late on some rank comes last.
+/// The first rank's order, if all ranks have recorded the same tensors; tensors that were late on some rank come last.
 fn common(proposals: &[Option<Proposal>]) -> Option<Vec<Seen>> {
     let all: Option<Vec<&Proposal>> = proposals.iter().map(Option::as_ref).collect();
     let mut all = all?;
@@ -273,7 +275,7 @@ fn common(proposals: &[Option<Proposal>]) -> Option<Vec<Seen>> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// Neighbours that may go together. Gradients do not need each other's sums, so that all of them are concurrent.
+/// Whether neighbours can be fused. Gradients do not need each other's sums, so all of them are concurrent.
 fn buckets(slots: &[Seen], limits: Limits) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut bytes = 0;
@@ -296,11 +298,11 @@ fn buckets(slots: &[Seen], limits: Limits) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether a tensor can be planned: zeros change nothing, and a number that travels with it arrives.
+/// Whether a tensor can be planned: zeros must not change the result, and the status number must survive the scaling.
 #[must_use]
 pub fn can_be_planned(terms: &Terms) -> bool {
     let floats = ["float16", "bfloat16", "float32", "float64"];
-    // What is multiplied by less may be nothing, or too much for half precision.
+    // Smaller factors may underflow, and larger ones overflow half precision.
     let [before, after] = terms.scale.map(f64::from_bits);
     let is_kept = |factor: f64| (1e-5..=1e5).contains(&factor.abs());
     let is_float = floats.contains(&terms.dtype.as_str());

@@ -1,10 +1,10 @@
-//! Horovod's way: cycles in which ranks vote with a bit for each tensor they know, and report the others to the first
-//! rank, which answers what is ready everywhere.
+//! Horovod's method: in each cycle, ranks vote with a bit for each known tensor and report other tensors to the first
+//! rank, which replies with what is ready everywhere.
 //!
 //! A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", 2018, section 4; the
-//! response cache and its bit vector as described by S. Pumma et al., "Alleviating Load Imbalance in Data Processing for
-//! Large-Scale Deep Learning", section II. Unlike Horovod's, a cycle begins only when a rank has something new: a rank
-//! that waits for others does not vote again, it is invited.
+//! response cache and its bit vector as described by S. Pumma et al., "Alleviating Load Imbalance in Data Processing
+//! for Large-Scale Deep Learning", section II. Unlike in Horovod, a cycle begins only when a rank has something new: a
+//! rank that waits for others does not vote again until it is invited.
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Pace, Policy};
@@ -14,38 +14,39 @@ use crate::fuse::fuse;
 use crate::request::Request;
 use crate::table::Table;
 
-/// What users set.
+/// User settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// From the beginning of a cycle to that of the next, so that more tensors are ready; an invitation cuts it short.
+    /// From the start of one cycle to the start of the next, so that more tensors are ready; an invitation cuts it
+    /// short.
     pub cycle_time: Time,
-    /// Most bytes of a bucket of several tensors.
+    /// Most bytes of a bucket with several tensors.
     pub threshold: u64,
-    /// Tensors that are remembered.
+    /// Capacity of the response cache, in tensors.
     pub capacity: usize,
-    /// After so long a tensor that some ranks have not asked for is told of.
+    /// After this time, a tensor that some ranks have not submitted causes a warning.
     pub warn_after: Option<Time>,
-    /// After so long it fails.
+    /// After this time, it fails.
     pub give_up_after: Option<Time>,
-    /// All ranks sleep equally long between cycles.
+    /// All ranks sleep for the same time between cycles.
     pub global_sleep: bool,
 }
 
 impl Settings {
-    /// After so long somebody is to hear of a tensor, in one way or the other.
+    /// Time until the first warning or failure.
     fn patience(&self) -> Option<Time> {
         self.warn_after.into_iter().chain(self.give_up_after).min()
     }
 }
 
-/// How the others learn that a tensor is ready here.
+/// How other ranks learn that a tensor is ready on this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum How {
-    /// By the bit of its place in the cache.
+    /// By the bit of its cache slot.
     Bit(usize),
     /// By the next report.
     News,
-    /// The first rank knows.
+    /// The first rank knows already.
     Reported,
 }
 
@@ -61,38 +62,38 @@ struct Pending {
 enum Phase {
     Idle,
     Voting,
-    /// What the vote has agreed on already.
+    /// Tensors that the vote has agreed on already.
     Reporting(Vec<Agreed>),
 }
 
-/// A rank's part.
+/// The state machine of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Negotiate {
     rank: u32,
     settings: Settings,
     phase: Phase,
-    /// Votes so far, here and anywhere.
+    /// Votes so far, on this rank and on any.
     cycle: u64,
     invited: u64,
     pace: Pace,
-    /// Something that no vote has told yet.
+    /// There is something that no vote has announced yet.
     fresh: bool,
     /// The user waits: the next cycle begins at once.
     awaited: bool,
     pending: BTreeMap<String, Pending>,
     numbers: u64,
     cache: Cache,
-    /// Places that this rank wants forgotten.
+    /// Cache slots that this rank wants dropped.
     drops: BTreeSet<usize>,
     joined: bool,
     joined_now: bool,
-    /// By the last vote, some rank had no more data.
+    /// According to the last vote, some rank had no more data.
     some_joined: bool,
-    /// On the first rank.
+    /// `Some` on the first rank.
     table: Option<Table>,
-    /// The first rank has something to refuse.
+    /// The first rank has a refusal to announce.
     gives_up: bool,
-    /// What was asked for last.
+    /// Time of the last submission.
     wakes: Option<Time>,
 }
 
@@ -122,14 +123,14 @@ impl Negotiate {
         }
     }
 
-    /// In messages rank i is called `called[i]`.
+    /// In messages, rank i has the name `called[i]`.
     #[must_use]
     pub fn calling(mut self, called: &[u32]) -> Negotiate {
         self.table = self.table.map(|_| Table::new(called.to_vec()));
         self
     }
 
-    /// Names that have been asked for and not begun.
+    /// Names that have been submitted and have not begun.
     pub fn pending(&self) -> impl Iterator<Item = &str> {
         self.pending.keys().map(String::as_str)
     }
@@ -145,14 +146,14 @@ impl Negotiate {
         for request in &mut requests {
             request.together.clone_from(&together);
         }
-        // Either all by bits or none: they are to be agreed on in one cycle.
+        // All by bits or none: they must be agreed on in one cycle.
         let place = |request: &Request| self.cache.place(&request.name).filter(|&p| self.cache.at(p) == Some(request));
         let places: Option<Vec<usize>> = requests.iter().map(place).collect();
         for (index, request) in requests.into_iter().enumerate() {
             let how = match &places {
                 Some(places) => How::Bit(places[index]),
                 None => {
-                    // Others may still vote for what was.
+                    // Other ranks may still vote for the old request.
                     let known = self.cache.place(&request.name);
                     self.drops.extend(known.filter(|&place| self.cache.at(place) != Some(&request)));
                     How::News
@@ -193,7 +194,7 @@ impl Negotiate {
         actions.push(Action::Vote(self.cycle, ballot));
     }
 
-    /// This rank has joined, and zeros will not do for what stands there: the first rank is to say so to all.
+    /// This rank has joined and zeros are not allowed for the tensor in this slot: the first rank must tell all ranks.
     fn needed_for(&self, place: usize) -> bool {
         self.joined && self.cache.at(place).is_some_and(|request| !request.terms.can_do_without(self.rank))
     }
@@ -215,7 +216,7 @@ impl Negotiate {
                 agreed.push(Agreed { request, own: Vec::new() });
             }
         }
-        // What was asked for before the last one joined still goes with zeros of the others: they report as joined.
+        // Requests submitted before the last rank joined still run with zeros from the others, which report as joined.
         let joined = self.joined;
         self.joined &= !tally.joined;
         if tally.news {
@@ -261,7 +262,7 @@ impl Negotiate {
         actions.extend(fuse(agreed, self.settings.threshold).into_iter().map(begin));
     }
 
-    /// The cache has forgotten a tensor that waits by its bit: it is news again, and what goes with it.
+    /// The cache has dropped a tensor that waits by its bit: it must be reported instead, with its whole group.
     fn demote(&mut self, name: &str) {
         let Some(pending) = self.pending.get(name).filter(|pending| matches!(pending.how, How::Bit(_))) else { return };
         let together = pending.request.together.clone();
@@ -272,11 +273,11 @@ impl Negotiate {
         self.fresh = true;
     }
 
-    /// Tensors that have waited too long.
+    /// Reports tensors that have waited too long.
     fn look_after(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Settings { warn_after, give_up_after, .. } = self.settings;
         if let Some(after) = self.settings.patience() {
-            // A bit does not say who lacks it; the first rank's table does.
+            // A bit does not say which rank lacks it; the first rank's table does.
             let late = self.pending.values().filter(|pending| now.saturating_sub(pending.since) >= after);
             let late = late.filter_map(|pending| match pending.how {
                 How::Bit(place) => Some((place, pending.request.name.clone())),
@@ -296,7 +297,7 @@ impl Negotiate {
         }
     }
 
-    /// Votes if it is time to, else says when it will be.
+    /// Votes if it is time, otherwise requests a wake-up.
     fn go_on(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut due = None;
         if self.phase == Phase::Idle {

@@ -1,4 +1,4 @@
-//! Graphs for tests of the planner, and what they say about dependence by brute force.
+//! Graphs for tests of the planner, and their dependencies by brute force.
 #![allow(dead_code, reason = "each test takes what it needs")]
 use paceline_coordinator::plan::{AllReduce, Dag, Node, NodeId};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// As many edges between the same nodes, each from the one that stands first.
+    /// Multiple edges between the same nodes, each from the one listed first.
     pub fn listed_in_order(mut self) -> Case {
         self.pairs.iter_mut().for_each(|pair| *pair = (pair.0.min(pair.1), pair.0.max(pair.1)));
         self.dag = Dag::new(self.dag.nodes().to_vec(), &edges(&self.pairs)).expect("edges lead to nodes");
@@ -46,7 +46,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
         .prop_map(|(operations, pairs, shuffled, fetches, threshold)| {
             let nodes =
                 operations.into_iter().enumerate().map(|(at, operation)| node(&format!("n{at}"), operation)).collect();
-            // Edges follow a hidden order, so that there is no cycle and the list's order says nothing.
+            // Edges follow a hidden order, so that there is no cycle and the list's order carries no information.
             let pairs: Vec<(u32, u32)> = pairs
                 .into_iter()
                 .filter(|(a, b)| a != b)
@@ -58,7 +58,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// Which nodes each node needs, directly or through others.
+/// The nodes that each node needs, directly or indirectly.
 pub fn ancestors(case: &Case) -> Vec<Vec<bool>> {
     let count = case.dag.nodes().len();
     let mut needs = vec![vec![false; count]; count];

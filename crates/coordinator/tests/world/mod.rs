@@ -1,4 +1,4 @@
-//! Ranks that talk by the simplest driver there is, in an order drawn from a seed.
+//! Ranks that communicate through the simplest possible driver, in an order drawn from a seed.
 #![allow(dead_code, reason = "every test uses a part of it")]
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub fn request(name: &str) -> Request {
     Request { name: name.into(), terms, own: Vec::new(), together: None, patient: false }
 }
 
-/// Operations between ranks: by rank what it gave, in the order in which it began them.
+/// Operations between ranks: each rank's contributions, in the order in which it began them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     pub machines: Vec<Negotiate>,
@@ -37,7 +37,7 @@ pub struct World {
     pub warned: Vec<Stall>,
     pub all_joined: Vec<Vec<u32>>,
     pub votes: u64,
-    /// Ranks join when they have nothing left to ask for.
+    /// Ranks join when they have nothing left to submit.
     pub joins: bool,
 }
 
@@ -68,12 +68,12 @@ impl World {
         self.tell(rank, Event::Submitted(requests));
     }
 
-    /// An event reaches a rank.
+    /// Delivers an event to a rank.
     pub fn tell(&mut self, rank: usize, event: Event) {
         self.tell_all(rank, [event]);
     }
 
-    /// Several do, together.
+    /// Delivers several together.
     pub fn tell_all(&mut self, rank: usize, events: impl IntoIterator<Item = Event>) {
         for action in self.machines[rank].on_all(self.now, events) {
             match action {
@@ -113,14 +113,14 @@ impl World {
         }
     }
 
-    /// Lets the next event on its way to a rank arrive.
+    /// Delivers the next event in flight to a rank.
     pub fn deliver(&mut self, rank: usize) -> bool {
         let Some(event) = self.inboxes[rank].pop_front() else { return false };
         self.tell(rank, event);
         true
     }
 
-    /// Lets all events on their way to a rank arrive together.
+    /// Delivers all events in flight to a rank together.
     pub fn deliver_all(&mut self, rank: usize) -> bool {
         let events = std::mem::take(&mut self.inboxes[rank]);
         let some = !events.is_empty();
@@ -128,7 +128,7 @@ impl World {
         some
     }
 
-    /// The next who sleeps wakes; nobody if that is after `limit`.
+    /// Wakes the next sleeping rank, unless that is after `limit`.
     pub fn wake(&mut self, limit: Time) -> bool {
         let next = (0..self.ranks()).filter_map(|rank| Some((self.asleep[rank]?, rank))).min();
         let Some((until, rank)) = next.filter(|(until, _)| *until <= limit) else { return false };
@@ -138,13 +138,13 @@ impl World {
         true
     }
 
-    /// Until nothing happens any more but by the passing of much time.
+    /// Runs until only the passing of much time could cause events.
     pub fn settle(&mut self) {
         let limit = self.now + 50;
         self.wait_for(limit);
     }
 
-    /// Until then.
+    /// Runs until this time.
     pub fn wait(&mut self, until: Time) {
         self.wait_for(until);
         self.now = self.now.max(until);
@@ -160,7 +160,7 @@ impl World {
         panic!("it does not come to rest");
     }
 
-    /// Every rank asks for what is in its queue; who goes on when is drawn.
+    /// Every rank submits its queue; the order of ranks is random.
     pub fn run(&mut self, queues: &mut [VecDeque<Vec<String>>], seed: u64) {
         let mut state = seed | 1;
         let mut joined = vec![!self.joins; self.ranks()];
@@ -196,7 +196,7 @@ impl World {
         panic!("it does not come to rest");
     }
 
-    /// Nothing is left that somebody asked for.
+    /// Nothing that was submitted is left.
     pub fn all_done(&self) -> bool {
         self.machines.iter().all(|machine| machine.pending().next().is_none())
     }

@@ -1,4 +1,4 @@
-//! What a bucket takes once all have agreed on it: copies into and out of the fusion buffer, and the all-reduce.
+//! The cost of a bucket once all ranks have agreed on it: copies to and from the fusion buffer, and the all-reduce.
 use std::collections::HashMap;
 
 use paceline_model::{Cluster, Rate, Time, Trace};
@@ -9,18 +9,18 @@ use crate::options::{Options, SimulationError};
 use crate::prepare::rates;
 use crate::run::simulate;
 
-/// Up to so many ranks a strategy without a closed form is simulated message by message.
+/// Up to this many ranks, a strategy without a closed form is simulated message by message.
 const MOST_SIMULATED: u32 = 1024;
 
 /// The all-reduce of one strategy on one cluster.
 pub(super) struct Collective {
     strategy: &'static str,
     schedule: Box<dyn Schedule>,
-    /// With the congestion of this number of nodes.
+    /// With the congestion of this many nodes.
     cluster: Cluster,
     workers: u32,
     element_bytes: u64,
-    /// ms beside the closed form.
+    /// ms in addition to the closed form.
     besides: f64,
     /// bytes → ms.
     known: HashMap<u64, f64>,
@@ -64,12 +64,12 @@ impl Collective {
         Bucket { id: 0, len: bytes.div_ceil(self.element_bytes), pull_only: false }
     }
 
-    /// What one bucket costs in messages and elements.
+    /// The messages and elements of one bucket.
     pub fn volume(&self, bytes: u64) -> Volume {
         self.schedule.volume(&self.bucket(bytes))
     }
 
-    /// ms from when the last process has come.
+    /// ms from the arrival of the last process.
     pub fn ms(&mut self, bytes: u64) -> Result<f64, SimulationError> {
         if let Some(&ms) = self.known.get(&bytes) {
             return Ok(ms);
@@ -101,14 +101,14 @@ impl Collective {
                 self.strategy, self.workers
             )));
         }
-        // Elements of four bytes are those of a bare all-reduce; what counts are bytes.
+        // As in a bare all-reduce, elements have four bytes; only the bytes matter.
         let trace = Trace::all_reduce(bytes.next_multiple_of(4), 1).map_err(|e| SimulationError(e.to_string()))?;
         let options = Options { critical_path: false, ..Options::new(self.strategy, self.workers) };
         Ok(simulate(&trace, cluster, &options)?.iteration_s)
     }
 }
 
-/// ms of the copies of a bucket into the fusion buffer and out of it; a tensor alone is reduced where it is.
+/// ms for copying a bucket to the fusion buffer and back; a single tensor is reduced in place.
 pub(super) fn copies_ms(tensors: usize, bytes: u64, constants: &Constants) -> f64 {
     if tensors < 2 {
         return 0.0;

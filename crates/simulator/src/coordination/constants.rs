@@ -1,24 +1,24 @@
-//! Every constant of the model: name, unit, value, and where the value is from. Documentation prints this table.
+//! Every constant of the model: name, unit, value and source. The documentation prints this table.
 use serde::Deserialize;
 
-/// A constant as documentation shows it.
+/// A constant for the documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
-    /// As files of constants call it.
+    /// Its name in files of constants.
     pub name: &'static str,
     /// Empty for a pure number.
     pub unit: &'static str,
-    /// Unless a file of constants says otherwise.
+    /// The default; a file of constants can override it.
     pub default: f64,
-    /// Values that make sense.
+    /// Valid values.
     pub range: (f64, f64),
-    /// What it is.
+    /// A description.
     pub meaning: &'static str,
-    /// Where the value is from.
+    /// The source of the value.
     pub source: &'static str,
 }
 
-/// Declares the struct, its defaults and its table at once, so that they cannot differ.
+/// Declares the struct, its defaults and its table together, so that they cannot differ.
 macro_rules! constants {
     ($($name:ident: $default:literal $unit:literal in $least:literal..=$most:literal, $meaning:literal, $source:literal;)*) => {
         /// The model's constants; docs/explanation/coordinator-model.md shows each with its source.
@@ -35,7 +35,7 @@ macro_rules! constants {
         }
 
         impl Constants {
-            /// Every constant, in the order in which the model uses them.
+            /// All constants, in the order in which the model uses them.
             pub const TABLE: &'static [Constant] = &[$(Constant {
                 name: stringify!($name),
                 unit: $unit,
@@ -45,7 +45,7 @@ macro_rules! constants {
                 source: $source,
             },)*];
 
-            /// Values in the order of the table.
+            /// The values, in the order of the table.
             #[must_use]
             pub fn values(&self) -> Vec<f64> {
                 vec![$(self.$name),*]
@@ -91,7 +91,7 @@ constants! {
 
 impl Constants {
     /// # Errors
-    /// The first constant that is outside of its range, by name.
+    /// A constant is out of range; the message names the first.
     pub fn check(&self) -> Result<(), String> {
         for (constant, value) in Constants::TABLE.iter().zip(self.values()) {
             let (least, most) = constant.range;

@@ -1,4 +1,4 @@
-//! A run of many iterations: what is asked for, and the result.
+//! A run of many iterations: its options and its result.
 use paceline_coordinator::PolicyKind;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
@@ -11,70 +11,70 @@ use super::policy::{Setting, model};
 use super::workload::Workload;
 use crate::options::SimulationError;
 
-/// What is simulated, beyond trace and cluster.
+/// The options of a run, besides trace and cluster.
 #[derive(Clone)]
 pub struct CoordinatedOptions {
-    /// Who decides what is reduced when.
+    /// The coordinator's policy.
     pub coordinator: PolicyKind,
     /// Name or alias of the collective's strategy.
     pub strategy: String,
-    /// Processes, one per GPU.
+    /// Number of processes, one per GPU.
     pub workers: u32,
-    /// Over which the result is the mean.
+    /// Number of iterations to average over.
     pub iterations: u32,
-    /// Of all that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Whether gradients are handed over while the backward pass still runs.
+    /// Whether gradients are submitted while the backward pass is still running.
     pub overlap: bool,
-    /// How long pipeline and scheduling are both active; none: the constants' share of an iteration on one node.
+    /// How long pipeline and scheduling are both active; `None`: the constants' share of an iteration on one node.
     pub contention_s: Option<f64>,
-    /// The model's.
+    /// Constants of the model.
     pub constants: Constants,
 }
 
-/// Where an iteration goes, in seconds: exclusive parts, on average over processes and iterations.
+/// Breakdown of an iteration in seconds: disjoint parts, averaged over processes and iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Breakdown {
-    /// What a process that nothing delays computes.
+    /// Computation of a process without delays.
     pub compute_s: f64,
-    /// Until a collective begins: others that are not ready, late wake-ups, cycles, agreement.
+    /// Waiting until a collective begins: ranks that are not ready, late wake-ups, cycles, agreement.
     pub coordinator_s: f64,
-    /// Into the fusion buffer and out of it.
+    /// Copies to and from the fusion buffer.
     pub copy_s: f64,
-    /// Inside the collective: the network, and processes that come later than others.
+    /// Inside the collective: the network, and processes that arrive later than others.
     pub collective_s: f64,
 }
 
 /// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Coordinated {
-    /// As the registry calls it.
+    /// The registry's name of the policy.
     pub coordinator: &'static str,
-    /// Processes.
+    /// Number of processes.
     pub workers: u32,
-    /// Mean.
+    /// Mean iteration time.
     pub iteration_s: f64,
-    /// Of the mean.
+    /// Breakdown of the mean.
     pub breakdown: Breakdown,
-    /// By how much the latest process is late, in seconds, on average; it is waited for in one part or another.
+    /// Mean lateness of the latest process in seconds; the waiting for it is included in the parts.
     pub latest_s: f64,
     /// How long input pipeline and scheduling are both active, in seconds.
     pub contention_s: f64,
-    /// Buckets, were all tensors ready at once.
+    /// Number of buckets if all tensors were ready at once.
     pub buckets: usize,
-    /// Of all of them.
+    /// Messages of all buckets.
     pub messages: u64,
-    /// Bytes a worker sends in an iteration.
+    /// Bytes that a worker sends per iteration.
     pub bytes_sent_per_worker: f64,
 }
 
-/// More than this takes longer than anyone waits; fewer draws say as much.
+/// More would take too long to simulate, and fewer draws give the same result.
 const MOST_ITERATIONS: u32 = 1_000_000;
 
 /// Simulates one run.
 ///
 /// # Errors
-/// Options that cannot be, with the remedy.
+/// Invalid options; the message says what to do.
 pub fn coordinate(
     trace: &Trace,
     cluster: &Cluster,
@@ -96,13 +96,13 @@ pub fn coordinate(
     let setting = Setting {
         processes: options.workers,
         compute: workload.compute,
-        // No tensor moves before the computation's end, and with it contention ends.
+        // Without overlap, no tensor moves before the computation ends, and contention ends with it.
         contention: (contention * stretch).min(workload.compute),
         consensus: constants.consensus_step_ms * f64::from(options.workers).log2(),
         constants: constants.clone(),
     };
     let (mut coordinator, mut copy, mut network, mut late) = (0.0, 0.0, 0.0, 0.0);
-    // One process agrees with itself, and reduces nothing.
+    // A single process agrees with itself and reduces nothing.
     let iterations = if options.workers > 1 { options.iterations } else { 0 };
     for iteration in 0..iterations {
         let mut draws = Draws::new(options.seed, iteration);

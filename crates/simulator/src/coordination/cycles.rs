@@ -1,32 +1,33 @@
-//! Coordinators that wait for each other in every cycle: each sleeps until a cycle after its last wake-up, or not at all
-//! if that is over; then all agree in an all-reduce, which ends when the last has come. Who comes early spins in it.
+//! Coordinators that wait for each other in every cycle: each sleeps until one cycle time after its last wake-up, or
+//! not at all if that has passed. Then all agree in an all-reduce, which ends when the last has arrived. Those that
+//! arrive early spin in it.
 //!
-//! Whoever wakes late thereby has a later turn from then on: the others find their cycle over and skip the sleep, it
-//! sleeps in full, and they wait for it again, until the iteration's collective keeps all threads busy for longer than a
-//! cycle and so brings them together.
+//! A thread that wakes late stays behind from then on: the others find their cycle time exceeded and skip the sleep,
+//! the late one sleeps in full, and they wait for it again. That ends when the iteration's collective keeps all threads
+//! busy for longer than a cycle and so realigns them.
 use super::draws::{Draws, Spin};
 use super::policy::{Agreement, Setting};
 
 /// How long a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleep {
-    /// By its own last cycle.
+    /// For the rest of its own cycle time.
     Own,
-    /// As little as the one that sleeps least.
+    /// As long as the rank with the shortest sleep.
     Smallest,
 }
 
-/// All coordinators together; times are ms from the start of the iteration.
+/// All coordinators together; times are in ms from the start of the iteration.
 pub(super) struct Cycles<'a> {
     setting: &'a Setting,
     sleep: Sleep,
     /// Whether wake-ups may be late.
     late: bool,
-    /// Of the all-reduces of a cycle.
+    /// Time of the all-reduces of a cycle.
     agreement: f64,
     /// When the last agreement ended.
     agreed: f64,
-    /// When threads last woke: nearly all, and those that differ.
+    /// When threads last woke: the common time, and those that differ.
     woke: f64,
     others: Vec<f64>,
     spins: Vec<Spin>,
@@ -35,7 +36,7 @@ pub(super) struct Cycles<'a> {
 }
 
 impl<'a> Cycles<'a> {
-    /// `votes`: all-reduces a cycle.
+    /// `votes`: all-reduces per cycle.
     pub fn new(setting: &'a Setting, sleep: Sleep, late: bool, votes: f64, draws: &mut Draws) -> Cycles<'a> {
         Cycles {
             setting,
@@ -43,7 +44,7 @@ impl<'a> Cycles<'a> {
             late,
             agreement: votes * setting.consensus,
             agreed: 0.0,
-            // An iteration begins anywhere in a cycle.
+            // An iteration begins at a random point of a cycle.
             woke: -setting.constants.cycle_ms * draws.unit(),
             others: Vec::new(),
             spins: Vec::new(),
@@ -70,7 +71,7 @@ impl<'a> Cycles<'a> {
         Agreement { seen: woke, earliest: woke, issued: self.agreed, last: self.agreed }
     }
 
-    /// When nearly all wake; `others` then holds those that wake at another time.
+    /// The common wake-up time; `others` then holds the threads that wake at another time.
     fn wake(&mut self, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
         let due = |woke: f64| (woke + constants.cycle_ms).max(self.agreed);
@@ -99,7 +100,7 @@ impl<'a> Cycles<'a> {
         let contended = (to.min(self.setting.contention) - from).max(0.0);
         let goes_on = from <= self.spun.1 + self.agreement;
         match self.spins.last_mut() {
-            // Without a sleep in between it is one spin.
+            // Without a sleep in between, it is a single spin.
             Some(spin) if goes_on => {
                 spin.length = to - self.spun.0;
                 spin.contended += contended;
@@ -111,8 +112,8 @@ impl<'a> Cycles<'a> {
             _ => return,
         }
         self.spun.1 = to;
-        // A spin without end in sight at the end of the computation lasts until the last process is ready: it bounds
-        // nobody's lateness.
+        // A spin that is still in progress at the end of the computation lasts until the last process is ready, so it
+        // does not limit how late a process can be.
         let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle_ms > to + self.agreement;
         if to >= self.setting.compute
             && !sleeps

@@ -1,34 +1,34 @@
-//! Late wake-ups and preemptions. Only processes that have one cost anything: from one to the next is a single draw,
-//! so tens of thousands of processes are a few hundred draws.
+//! Late wake-ups and preemptions. Only processes that have any cost time: one draw gives the distance to the next such
+//! process, so tens of thousands of processes take a few hundred draws.
 use crate::random::Random;
 
-/// A time in which a coordinator waits and keeps a core busy.
+/// A period in which a coordinator waits and keeps a core busy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spin {
-    /// While the process's other threads need the cores, ms.
+    /// The part during which the process's other threads need the cores, ms.
     pub contended: f64,
-    /// All of it, ms.
+    /// The whole period, ms.
     pub length: f64,
 }
 
-/// What preempts a process's scheduling.
+/// The causes of preemptions of a process's scheduling.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Preemptions<'a> {
-    /// Per ms of contention, and how long it is, ms.
+    /// Preemptions per ms of contention, and their mean length in ms.
     pub rate: f64,
     pub contention: f64,
     pub mean: f64,
-    /// Per ms of the process's own spinning.
+    /// Preemptions per ms of the process's own spinning.
     pub spin_rate: f64,
     pub spins: &'a [Spin],
 }
 
-/// A seeded stream.
+/// A seeded random stream.
 pub(super) struct Draws(Random);
 
 impl Draws {
-    /// Each iteration has a stream of its own, so that the same iteration of two policies meets the same luck. Neighbouring
-    /// states of SplitMix64 are one stream shifted by a draw: iterations must be mixed, not counted.
+    /// Each iteration has its own stream, so that the same iteration under two policies gets the same draws. Streams of
+    /// SplitMix64 with neighbouring seeds are shifted copies of one another, so the iteration number is hashed.
     pub fn new(seed: u64, iteration: u32) -> Draws {
         let mixed = |state: u64| Random::new(state).next();
         Draws(Random::new(mixed(seed) ^ mixed(!u64::from(iteration))))
@@ -47,7 +47,7 @@ impl Draws {
         -mean * self.unit().ln()
     }
 
-    /// How many of `count` independent trials succeed: geometric gaps from one success to the next.
+    /// How many of `count` independent trials succeed, by drawing the geometric gaps between successes.
     pub fn successes(&mut self, count: u32, probability: f64) -> u32 {
         if probability <= 0.0 {
             return 0;
@@ -66,8 +66,9 @@ impl Draws {
         }
     }
 
-    /// By how much the latest of `processes` is late, ms: for each the sum of its preemptions, a Poisson process over
-    /// its contention. All processes' contentions stand one behind the other, so one's preemptions are neighbours.
+    /// The lateness of the latest of `processes`, ms: a process's lateness is the sum of its preemptions, a Poisson
+    /// process over its contention. The contention periods of all processes are laid end to end, so the preemptions of
+    /// one are neighbours.
     pub fn latest(&mut self, processes: u32, by: &Preemptions<'_>) -> f64 {
         let own = by.rate * by.contention;
         let spun: f64 = by.spins.iter().map(|spin| by.spin_rate * spin.contended).sum();
@@ -84,7 +85,7 @@ impl Draws {
             if at.floor() > process {
                 (process, sum) = (at.floor(), 0.0);
             }
-            // The place within the process's contention says which of its causes it was.
+            // The position within the process's contention decides which of its causes it was.
             let place = (at - process) * each;
             let length = self.exponential(by.mean);
             sum += if place < own { length } else { length.min(spin_at(by, place - own)) };
@@ -93,7 +94,7 @@ impl Draws {
     }
 }
 
-/// How long the spin at this place of all spins is.
+/// The length of the spin at this position among all spins.
 fn spin_at(by: &Preemptions<'_>, mut place: f64) -> f64 {
     for spin in by.spins {
         place -= by.spin_rate * spin.contended;
@@ -101,7 +102,7 @@ fn spin_at(by: &Preemptions<'_>, mut place: f64) -> f64 {
             return spin.length;
         }
     }
-    // Rounding may leave a rest behind the last one.
+    // Rounding may leave a remainder after the last one.
     by.spins.last().map_or(0.0, |spin| spin.length)
 }
 
@@ -124,13 +125,13 @@ mod tests {
         assert_eq!(Draws::new(1, 0).successes(9, 1.0), 9);
     }
 
-    /// The latest of n exponentials with mean m is m times the n-th harmonic number on average.
+    /// The maximum of n exponentials with mean m is m times the n-th harmonic number on average.
     #[test]
     fn the_latest_is_that_of_so_many_exponentials() {
         let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spins: &[] };
         let mut draws = Draws::new(5, 0);
         let mean = (0..2000).map(|_| draws.latest(20_000, &by)).sum::<f64>() / 2000.0;
-        // 2,000 preemptions, few on the same process: a little above 4 (ln 2000 + 0.577) = 32.7.
+        // 2,000 preemptions, few in the same process: slightly more than 4 (ln 2000 + 0.577) = 32.7.
         assert!((32.0..38.0).contains(&mean), "{mean}");
     }
 

@@ -1,30 +1,30 @@
-//! One iteration: from the first layer to the last sum.
+//! Simulates one iteration, from the first layer to the last sum.
 use super::collective::{Collective, copies_ms};
 use super::draws::{Draws, Preemptions};
 use super::policy::{Agreement, Model, Setting};
 use super::workload::{Fused, Workload};
 use crate::options::SimulationError;
 
-/// Where the time of an iteration went, ms, beside the computation; every moment counts once.
+/// Breakdown of the time after the computation in ms; every moment counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
-    /// Until processes begin a collective.
+    /// Waiting until processes begin a collective.
     pub coordinator: f64,
     pub copy: f64,
-    /// The network, and in it the wait for processes that come later.
+    /// The network, including the wait in it for processes that arrive later.
     pub collective: f64,
-    /// By how much the latest process was late, ms; not a part of the iteration.
+    /// Lateness of the latest process, ms; not a part of the iteration.
     pub late: f64,
 }
 
-/// The part of what follows the computation that is told already.
+/// How much of the time after the computation has been attributed.
 struct Clock {
     compute: f64,
     now: f64,
 }
 
 impl Clock {
-    /// How much of the time until `end` is new.
+    /// How much of the time until `end` has not been attributed yet.
     fn until(&mut self, end: f64) -> f64 {
         let new = (end - self.now.max(self.compute)).max(0.0);
         self.now = self.now.max(end);
@@ -32,7 +32,7 @@ impl Clock {
     }
 }
 
-/// Simulates one.
+/// Simulates one iteration.
 pub(super) fn iterate(
     model: &Model,
     setting: &Setting,
@@ -40,7 +40,7 @@ pub(super) fn iterate(
     collective: &mut Collective,
     draws: &mut Draws,
 ) -> Result<Spent, SimulationError> {
-    // What processes are late by must be drawn before anyone can know what is ready, so cycles run ahead to the end of
+    // Lateness must be drawn before it is known which tensors are ready, so cycles are simulated ahead to the end of
     // the computation; later ones preempt nothing.
     let mut policy = (model.begin)(setting, draws);
     let mut agreements = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn iterate(
     Ok(spent)
 }
 
-/// Buckets in the order of the graph: each begins, in a process, when its last tensor is ready there.
+/// Buckets in the order of the graph: each begins in a process when its last tensor is ready there.
 fn in_order(
     workload: &Workload,
     late: f64,
@@ -96,7 +96,8 @@ fn in_order(
     Ok(())
 }
 
-/// One bucket, begun by processes at `begin` (on average, and the last of them) or when the one before it is done.
+/// One bucket, begun by processes at `begin` (the mean, and the last of them), or when the previous bucket has
+/// completed.
 fn issue(
     spent: &mut Spent,
     clock: &mut Clock,
@@ -107,7 +108,7 @@ fn issue(
 ) -> Result<(), SimulationError> {
     let copies = copies_ms(bucket.tensors, bucket.bytes, &setting.constants);
     spent.coordinator += clock.until(issued);
-    // Each process copies when it begins; the last one's copies are those that everybody waits for.
+    // Each process copies when it begins; the others wait for the copies of the last one.
     let start = clock.now.max(last);
     spent.collective += clock.until(start);
     spent.copy += clock.until(start + copies);

@@ -1,4 +1,5 @@
-//! What the coordinators cost, one a file. They are those of `paceline-coordinator`, under its names.
+//! The cost of each coordinator policy, one per file. The policies are those of `paceline-coordinator`, with the same
+//! names.
 mod global_sleep;
 mod graph;
 mod negotiate;
@@ -10,49 +11,49 @@ use paceline_coordinator::PolicyKind;
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
 
-/// What a policy knows of an iteration; times are ms.
+/// The parameters of an iteration for a policy; times are in ms.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub processes: u32,
-    /// From the start of the iteration until a process that nothing delays has all gradients.
+    /// From the start of the iteration until a process without delays has all gradients.
     pub compute: f64,
     /// How long pipeline and scheduling are both active.
     pub contention: f64,
-    /// An all-reduce of the cache's bits.
+    /// Time of an all-reduce of the cache's bits.
     pub consensus: f64,
     pub constants: Constants,
 }
 
-/// An agreement on what is ready everywhere; times are ms.
+/// An agreement on which tensors are ready everywhere; times are in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Agreement {
-    /// It is on tensors that were ready by then.
+    /// It covers tensors that were ready by this time.
     pub seen: f64,
-    /// The same for processes that look at another time; nothing delays those.
+    /// The same for processes that check at another time and have no delays.
     pub earliest: f64,
-    /// When processes begin the collective, on average, and the last one.
+    /// When processes begin the collective: the mean, and the last one.
     pub issued: f64,
     pub last: f64,
 }
 
-/// A coordinator at work in one iteration.
+/// A coordinator during one iteration.
 pub(super) trait Policy {
-    /// The next agreement; agreements are in the order of time. None: tensors are issued as they are ready, without.
+    /// The next agreement, in order of time. `None`: tensors are issued when they are ready, without agreement.
     fn next(&mut self, draws: &mut Draws) -> Option<Agreement>;
 
-    /// Spins until now that take cores from what the process computes.
+    /// Spins so far that compete with the process's computation for cores.
     fn spins(&self) -> &[Spin];
 }
 
-/// How a kind of coordinator is modelled.
+/// The model of a policy.
 pub(super) struct Model {
-    /// The input pipeline is active longer by this factor.
+    /// Factor by which the input pipeline is active for longer.
     pub stretch: fn(&Constants) -> f64,
-    /// At the start of an iteration.
+    /// Creates the coordinator at the start of an iteration.
     pub begin: for<'a> fn(&'a Setting, &mut Draws) -> Box<dyn Policy + 'a>,
 }
 
-/// The model of a kind.
+/// The model of this policy.
 pub(super) fn model(kind: PolicyKind) -> &'static Model {
     match kind {
         PolicyKind::Negotiate => &negotiate::NEGOTIATE,

@@ -1,4 +1,4 @@
-//! Trace and cluster in the model's terms.
+//! Converts trace and cluster to the quantities of the model.
 use paceline_model::{Cluster, Trace};
 
 use super::collective::{Collective, copies_ms};
@@ -8,32 +8,32 @@ use crate::options::SimulationError;
 /// A gradient that is reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tensor {
-    /// From the start of the iteration, in a process that nothing delays, ms.
+    /// From the start of the iteration, in a process without delays, ms.
     pub ready: f64,
     pub bytes: u64,
 }
 
-/// Tensors that are reduced as one.
+/// Tensors that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fused {
     pub tensors: usize,
     pub bytes: u64,
 }
 
-/// What one process does in an iteration.
+/// The work of one process in an iteration.
 pub(super) struct Workload {
-    /// In the order in which they are ready.
+    /// Gradients in the order in which they become ready.
     pub tensors: Vec<Tensor>,
     /// Forward and backward pass, ms.
     pub compute: f64,
     /// After the last sum, ms.
     pub optimizer: f64,
-    /// Bytes up to which tensors are fused.
+    /// Fusion threshold in bytes.
     pub threshold: u64,
 }
 
 impl Workload {
-    /// Without overlap all gradients are handed over at the end of the backward pass, as XLA's compiled steps do.
+    /// Without overlap, all gradients are submitted at the end of the backward pass, as in XLA's compiled steps.
     pub fn new(trace: &Trace, overlap: bool, constants: &Constants) -> Workload {
         let worker = &trace.workers[0];
         let forward = worker.forward_time().seconds() * 1e3;
@@ -56,7 +56,7 @@ impl Workload {
         }
     }
 
-    /// The buckets of some tensors that are ready at once: neighbours, up to the threshold.
+    /// The buckets of tensors that are ready at the same time: neighbours, up to the threshold.
     pub fn fuse(&self, tensors: &[Tensor]) -> Vec<Fused> {
         let mut buckets: Vec<Fused> = Vec::new();
         for tensor in tensors {
@@ -71,7 +71,7 @@ impl Workload {
         buckets
     }
 
-    /// An iteration of one node that nothing delays, ms: the published shares of contention are shares of such.
+    /// An iteration on one node without delays, ms: the published shares of contention refer to it.
     pub fn on_one_node(
         &self,
         strategy: &str,

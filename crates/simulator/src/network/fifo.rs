@@ -1,8 +1,9 @@
-//! The FIFO network: every link carries one message after the other, in the order of their heads' arrival.
+//! The FIFO network: every link carries one message after the other, in the order in which their heads arrive.
 //!
-//! Messages pass cut-through: a link forwards the first bit at once, so that an idle path costs one transmission
-//! time, whatever its length. There is no back-pressure: a queue holds any number of messages. This is the model of
-//! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"; docs/explanation/models.md says when it is right.
+//! Forwarding is cut-through: a link forwards the first bit at once, so an idle path costs one transmission time,
+//! whatever its length. There is no back-pressure: a queue holds any number of messages. This is the model of M. A.
+//! Chang et al., "How to Train your DNN: The Network Operator Edition"; docs/explanation/models.md says when it
+//! applies.
 use paceline_schedule::Peers;
 
 use crate::agenda::Agenda;
@@ -14,15 +15,15 @@ use crate::path::{Chain, Part};
 /// Picoseconds a message occupies a link.
 #[inline]
 fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
-    // Sizes and rates are exact in 53 bits; rounding to a picosecond is the same everywhere.
+    // Sizes and rates are exact in 53 bits, and rounding to a picosecond is the same on every machine.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
     let time = (bytes as f64 * ps_per_byte + 0.5) as u64;
     time
 }
 
-/// Occupies a link from the arrival of the head; gives when the head leaves, when the tail does. `slowest` is the slowest
-/// link on the way so far, in picoseconds per byte: the tail cannot come sooner. The head comes `early`, so many
-/// picoseconds before the event's time, before which the tail cannot leave.
+/// Occupies a link from the arrival of the head; returns when the head leaves and when the tail does. `slowest` is the
+/// slowest link so far on the path, in picoseconds per byte: the tail cannot arrive faster. The head arrives `early`,
+/// in picoseconds, before the event's time, before which the tail cannot leave.
 #[inline]
 fn occupy<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
@@ -50,7 +51,7 @@ fn occupy<C: Chain, O: Observer>(
     (begin.max(now), end)
 }
 
-/// Transmission is counted once, on the last link: cut-through, all links carry the message at once.
+/// Transmission is counted once, on the last link: with cut-through, all links carry the message at the same time.
 #[inline]
 fn deliver<C: Chain>(
     wires: &NetworkLinks,
@@ -64,7 +65,7 @@ fn deliver<C: Chain>(
     agenda.push_behind(link, Event { time: end, kind: EventKind::Delivered, ..event });
 }
 
-/// What a message has brought is added up, behind what came to its receiver before it.
+/// Adds a message's contents to the sum, after those that reached the receiver before it.
 pub(crate) fn add<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
@@ -105,7 +106,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
     }
 }
 
-/// The head of a unicast is at a further link.
+/// The head of a unicast is at the next link.
 #[inline]
 pub(crate) fn head<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
@@ -124,8 +125,8 @@ pub(crate) fn head<C: Chain, O: Observer>(
     }
 }
 
-/// A multicast leaves its sender: one slot on its link, one copy per rack, one slot at each receiving node, and
-/// inside a node a copy for each rank.
+/// A multicast leaves its sender: it occupies the sender's link once, one copy goes to each rack, it occupies the link
+/// of each receiving node once, and inside a node there is a copy for each rank.
 pub(crate) fn multicast<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,
@@ -136,7 +137,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     let (overhead, home) = (wires.overhead, wires.node(event.from()));
     let mut sent: Option<Event<C>> = None;
     for receiver in to.iter().filter(|&receiver| wires.node(receiver) == home).collect::<Vec<_>>() {
-        // One slot on the sender's link inside the node, however many copies.
+        // The sender's link inside the node is occupied once, however many copies there are.
         let copy = sent.unwrap_or_else(|| {
             let route = wires.route(event.from(), receiver);
             let mut copy = event;
@@ -182,7 +183,7 @@ fn leave<C: Chain, O: Observer>(
     }
 }
 
-/// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another or a node.
+/// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another rack, or a node.
 pub(crate) fn multicast_head<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
     agenda: &mut Agenda<C>,

@@ -1,8 +1,8 @@
-//! The fluid network: messages between the same two roles follow each other on one connection, and connections share
-//! every link max-min fairly, as long-lived TCP flows strive to.
+//! The fluid network: messages between the same two roles share one connection, one after the other, and connections
+//! share every link max-min fairly, which long-lived TCP flows approximate.
 //!
-//! Rates change only when a flow begins or ends; between those moments progress is linear. Events of one moment are
-//! handled before rates are computed, so that an incast of many simultaneous messages costs one solution.
+//! Rates change only when a flow begins or ends; in between, progress is linear. All events of one moment are handled
+//! before rates are computed, so that an incast of many simultaneous messages costs one solution.
 use std::collections::{HashMap, VecDeque};
 
 use paceline_schedule::Peers;
@@ -21,17 +21,17 @@ struct Flow<C> {
     rate: f64,
     started: u64,
     latency: u64,
-    /// Receivers, where it is a multicast.
+    /// Receivers, if it is a multicast.
     to: Option<Peers>,
     event: Event<C>,
 }
 
-/// Messages of one connection, in order; with receivers, where it is a multicast.
+/// Key of a connection, whose messages stay in order; with receivers, if it is a multicast.
 type Line<C> = VecDeque<(Event<C>, Option<Peers>)>;
 
 pub(crate) struct Fluid<C> {
     flows: Vec<Flow<C>>,
-    /// Messages that wait for the one before them on the same connection.
+    /// Messages that wait for an earlier one on the same connection.
     waiting: HashMap<(u32, u32), Line<C>>,
     solver: Solver,
     rates: Vec<f64>,
@@ -56,7 +56,7 @@ impl<C: Chain> Fluid<C> {
         }
     }
 
-    /// A message leaves its sender, now or after those before it on its connection.
+    /// A message leaves its sender, now or after earlier ones on its connection.
     pub fn send(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, event: Event<C>, to: Option<Peers>) {
         let connection = (event.from(), if to.is_some() { ALL } else { event.to() });
         if let Some(line) = self.waiting.get_mut(&connection) {
@@ -89,7 +89,7 @@ impl<C: Chain> Fluid<C> {
         event.chain.add(Part::Latency, latency + wires.overhead, 0);
         let first = links.first().map_or(Part::Latency, |&link| wires.links[link as usize].part);
         event.chain.add(first, now - event.time, now - event.time);
-        // The fixed cost of a message delays it; it takes no share of a link.
+        // The fixed cost of a message delays it; it uses no share of a link.
         let latency = latency + wires.overhead;
         self.flows.push(Flow { links, left: event.bytes as f64, rate: 0.0, started: now, latency, to, event });
         self.ask(agenda, now);
@@ -110,7 +110,7 @@ impl<C: Chain> Fluid<C> {
         }
     }
 
-    /// Computes rates and the moment at which the next flow ends.
+    /// Computes rates and the time at which the next flow ends.
     pub fn resolve(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, now: u64) {
         self.resolve_asked = false;
         self.settle(now);
@@ -131,7 +131,7 @@ impl<C: Chain> Fluid<C> {
         }
     }
 
-    /// Delivers the flows that have ended, and starts what waited for them.
+    /// Delivers the flows that have ended, and starts the messages that waited for them.
     pub fn flow_end<O: Observer>(
         &mut self,
         wires: &mut NetworkLinks,
@@ -144,7 +144,7 @@ impl<C: Chain> Fluid<C> {
         }
         let now = end.time;
         self.settle(now);
-        // Half a byte: rounding of a picosecond at the fastest rate that units allow is less.
+        // Half a byte: more than the rounding of a picosecond at the fastest rate that units allow.
         let (ended, flows): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flows).into_iter().partition(|f| f.left < 0.5);
         self.flows = flows;
         self.ask(agenda, now);
@@ -169,7 +169,7 @@ impl<C: Chain> Fluid<C> {
         now: u64,
     ) {
         let mut event = flow.event;
-        // Time on the wire counts for the link that gave it least, which is the one with the least rate to spare.
+        // Time on the wire is attributed to the link that limited it, which is the one with the least spare rate.
         let slowest = |link: &u32| {
             let users = self.flows.iter().filter(|other| other.links.contains(link)).count();
             (users as f64 + 1.0) * wires.links[*link as usize].ps_per_byte

@@ -1,9 +1,9 @@
 //! Max-min fair rates by progressive filling (D. Bertsekas, R. Gallager, "Data Networks", 1992, section 6.5.2).
 //!
-//! All flows grow alike until a link is full; its flows are then fixed, and the others grow on. The solver knows no
-//! time and no messages.
+//! All flows grow equally until a link is full; its flows are then fixed, and the others continue to grow. The solver
+//! knows nothing of time or messages.
 
-/// Flows and the links each of them crosses; scratch space is kept between calls.
+/// Flows and the links that each of them crosses; scratch space is kept between calls.
 #[derive(Default)]
 pub(crate) struct Solver {
     left: Vec<f64>,
@@ -56,7 +56,7 @@ impl Solver {
         self.touched.clear();
     }
 
-    /// The link that gives its flows least; the first of several.
+    /// The link with the smallest share per flow; the first of several.
     fn bottleneck(&mut self) -> Option<u32> {
         self.touched.retain(|&link| self.users[link as usize] > 0);
         let share = |link: u32| self.left[link as usize] / f64::from(self.users[link as usize]);
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_textbook_example() {
-        // One long flow over both links, one short flow on each: the narrow link decides for the long one.
+        // One long flow over both links, one short flow on each: the narrow link limits the long one.
         assert_eq!(solve(&[1.0, 4.0], &[vec![0, 1], vec![0], vec![1]]), [0.5, 0.5, 3.5]);
     }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// Max-min fair: no link is overfull, and every flow has a full link on which nobody has more.
+        /// Max-min fair: no link is overloaded, and every flow crosses a full link on which no other flow is faster.
         #[test]
         fn is_max_min_fair(
             capacity in prop::collection::vec(0.1f64..10.0, 1..8),

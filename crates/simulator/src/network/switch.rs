@@ -1,9 +1,9 @@
 //! The memory of an aggregating switch.
 //!
-//! A partial sum takes memory from its first contribution until the sum has been sent on. A message for which there
-//! is none waits at its sender, and all behind it: the link to the switch is lossless, as SHARP's is (R. Graham et
-//! al., "Scalable Hierarchical Aggregation Protocol", COMHPC 2016). All workers send in the same order, so the sums
-//! that are open get their contributions before anything that waits for memory: there is no deadlock.
+//! A partial sum needs memory from its first contribution until the sum has been sent. If there is none, a message
+//! waits at its sender, and all messages behind it: the link to the switch is lossless, as with SHARP (R. Graham et
+//! al., "Scalable Hierarchical Aggregation Protocol", COMHPC 2016). All workers send in the same order, so open sums
+//! get their contributions before anything that waits for memory: there is no deadlock.
 use std::collections::{HashSet, VecDeque};
 
 use crate::event::Event;
@@ -33,7 +33,7 @@ impl<C: Copy> Memory<C> {
         true
     }
 
-    /// Whether a worker may send this to the switch now; if not, it is kept.
+    /// Whether a worker may send this to the switch now; if not, the message is kept.
     pub fn admit(&mut self, event: Event<C>) -> bool {
         let line = usize::from(event.src);
         if self.waiting[line].is_empty() && self.fits(&event) {
@@ -43,7 +43,7 @@ impl<C: Copy> Memory<C> {
         false
     }
 
-    /// A sum has been sent on: its memory is free. Gives the messages that may go now.
+    /// A sum has been sent and its memory is free. Returns the messages that may be sent now.
     pub fn release(&mut self, switch: u32, inst: u32, lane: u32, bytes: u64) -> Vec<Event<C>> {
         if self.open.remove(&(switch, inst, lane)) {
             self.used -= bytes;

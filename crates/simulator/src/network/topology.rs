@@ -1,4 +1,4 @@
-//! Links, and which of them a message takes.
+//! Links, and the route of a message over them.
 use std::ops::Range;
 
 use paceline_model::cluster::ServerPlace;
@@ -12,13 +12,13 @@ pub(crate) struct Link {
     pub ps_per_byte: f64,
     /// When the last message reserved so far has passed.
     pub free: u64,
-    /// Picoseconds it was occupied.
+    /// Picoseconds during which it was occupied.
     pub busy: u64,
     pub part: Part,
     pub name: LinkName,
 }
 
-/// For people: which link it is.
+/// Identifies the link in output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkName {
     NodeOut(u32),
@@ -32,14 +32,14 @@ pub(crate) enum LinkName {
     RackDown(u32),
 }
 
-/// No link: the message comes from, or ends at, the switch.
+/// No link: the message starts or ends at the switch.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Stages of the way from one role to another: the sender's own copies, its node's card (or its link inside the
-/// node), a rack's uplink, another's downlink, the receiver's card, the receiver's own copies.
+/// Stages of a route: the sender's own copies, its node's card (or its link inside the node), a rack's uplink,
+/// another's downlink, the receiver's card, the receiver's own copies.
 pub(crate) const STAGES: usize = 6;
 
-/// The stage at the sender's card, behind which is the way to other nodes.
+/// The stage at the sender's card, after which the path to other nodes begins.
 pub(crate) const OUT: u8 = 1;
 
 /// The stage at a rack's uplink.
@@ -51,30 +51,30 @@ pub(crate) const DOWN: u8 = 3;
 /// The stage at the receiver's card.
 pub(crate) const IN: u8 = 4;
 
-/// The way from one role to another, a link for each stage; those that are not on it are [`NONE`].
+/// The route from one role to another: a link for each stage; stages without one are [`NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub links: [u32; STAGES],
-    /// Between the sender's card and the next link.
+    /// Latency between the sender's card and the next link.
     pub latency: u64,
 }
 
 impl Route {
-    /// The first stage from this one on that has a link; none: the message is there.
+    /// The first stage from this one on that has a link; `None`: the message has arrived.
     #[inline]
     pub fn next(&self, stage: u8) -> Option<u8> {
         (stage..STAGES as u8).find(|&stage| self.links[stage as usize] != NONE)
     }
 }
 
-/// A link on the way of a message.
+/// A link on the route of a message.
 pub(crate) struct Hop {
     pub link: u32,
-    /// What a byte takes on the slowest link before it.
+    /// Time per byte on the slowest earlier link.
     pub slowest: f64,
-    /// Between this link and the next.
+    /// Latency between this link and the next.
     pub latency: u64,
-    /// The stage after this one.
+    /// The next stage.
     pub next: Option<u8>,
 }
 
@@ -93,16 +93,16 @@ pub(crate) struct NetworkLinks {
     pub overhead: u64,
     /// Roles' own copies take time.
     pub copies: bool,
-    /// Their additions do.
+    /// Roles' additions take time.
     pub adds: bool,
     cut_through: bool,
-    /// All links that messages take have one rate.
+    /// All links that messages use have the same rate.
     pub uniform: bool,
 }
 
 impl NetworkLinks {
-    /// A rack's uplink is as many parallel links of the nodes' rate as oversubscription leaves (the leaf of a
-    /// leaf-spine network, its load ideally balanced); for fluid sharing it is one wide link.
+    /// A rack's uplink consists of parallel links of the nodes' rate, as many as oversubscription leaves (the leaf of a
+    /// leaf-spine network with ideally balanced load); for fluid sharing it is one wide link.
     pub fn new(cluster: &Cluster, roles: Roles, fluid: bool) -> NetworkLinks {
         let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
         let colocated = cluster.servers == ServerPlace::Colocated;
@@ -166,7 +166,7 @@ impl NetworkLinks {
         }
     }
 
-    /// Whether this role is a switch whose sums' heads leave with the heads of what it adds up.
+    /// Whether this role is a cut-through switch, where the head of a sum leaves with the heads of its inputs.
     #[inline]
     pub fn cuts_through(&self, role: u32) -> bool {
         self.cut_through && self.is_switch(role)
@@ -193,7 +193,7 @@ impl NetworkLinks {
         2 * self.nodes + 2 * role
     }
 
-    /// The link of a role's own copies, out of it; the next one is into it.
+    /// The link for outgoing copies of a role; the next one is for incoming copies.
     fn host_out(&self, role: u32) -> u32 {
         if !self.copies {
             return NONE;
@@ -201,12 +201,12 @@ impl NetworkLinks {
         self.role_out(self.roles.workers + self.roles.servers) + 2 * role
     }
 
-    /// The same, into it.
+    /// The link for incoming copies of a role.
     fn host_in(&self, role: u32) -> u32 {
         if self.copies { self.host_out(role) + 1 } else { NONE }
     }
 
-    /// What adds up at a role, as a link that every byte passes. Only where `adds`.
+    /// The adder of a role, modelled as a link that every byte passes. Only if `adds`.
     pub fn adder(&self, role: u32) -> u32 {
         let roles = self.roles.workers + self.roles.servers;
         self.role_out(roles) + if self.copies { 2 * roles } else { 0 } + role
@@ -218,17 +218,17 @@ impl NetworkLinks {
         self.adder(if self.adds { roles } else { 0 })
     }
 
-    /// The rack of a node; without racks all are in one.
+    /// The rack of a node; without racks, all are in one.
     pub fn rack(&self, node: u32) -> u32 {
         self.nodes_per_rack.map_or(0, |per_rack| node / per_rack)
     }
 
-    /// Racks that have workers.
+    /// Racks with workers.
     pub fn worker_racks(&self) -> u32 {
         self.nodes_per_rack.map_or(1, |per_rack| self.worker_nodes.div_ceil(per_rack))
     }
 
-    /// Nodes of a rack that have workers.
+    /// Nodes of a rack with workers.
     pub fn nodes_of_rack(&self, rack: u32) -> Range<u32> {
         let per_rack = self.nodes_per_rack.unwrap_or(self.nodes);
         (rack * per_rack).min(self.worker_nodes)..((rack + 1) * per_rack).min(self.worker_nodes)
@@ -246,18 +246,18 @@ impl NetworkLinks {
         first..(first + self.gpus_per_node).min(self.roles.workers)
     }
 
-    /// The link on which a role gets its own copy of what comes from `from`.
+    /// The link on which a role receives its own copy of a message from `from`.
     fn last_link(&self, from: u32, to: u32) -> u32 {
         if self.copies && self.node(from) != self.node(to) { self.host_in(to) } else { self.role_out(to) + 1 }
     }
 
-    /// The same, and what a byte takes on the slowest link before it.
+    /// The same, and the time per byte on the slowest link before it.
     pub fn last(&self, from: u32, to: u32) -> (u32, f64) {
         let before = self.at_stage(from, to, IN).slowest;
         (self.last_link(from, to), before.max(self.card_into(from, to)))
     }
 
-    /// Where a message is at a stage of its way.
+    /// The link of a message at a stage of its route.
     #[inline]
     pub fn at_stage(&self, from: u32, to: u32, stage: u8) -> Hop {
         if self.uniform {
@@ -270,7 +270,7 @@ impl NetworkLinks {
         Hop { link: self.earliest(route.links[stage as usize]), slowest, latency, next: route.next(stage + 1) }
     }
 
-    /// Links to and from the aggregating switch are half of the way between two nodes.
+    /// Links to and from the aggregating switch are half of the path between two nodes.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "returned through memory it costs a stall per message")]
     pub fn route(&self, from: u32, to: u32) -> Route {
@@ -299,13 +299,13 @@ impl NetworkLinks {
         Route { links, latency: self.latency }
     }
 
-    /// What a byte takes on the card through which a multicast came to a rank's node; nothing from its own node.
+    /// Time per byte on the card through which a multicast reached a rank's node; zero from its own node.
     fn card_into(&self, from: u32, to: u32) -> f64 {
         let node = self.node(to);
         if self.node(from) == node { 0.0 } else { self.links[2 * node as usize + 1].ps_per_byte }
     }
 
-    /// Of the parallel links that begin with `link`, the one that is free first. Only rack uplinks have any.
+    /// The parallel link after `link` that is free first. Only rack uplinks have several.
     #[inline]
     pub fn earliest(&self, link: u32) -> u32 {
         if self.uplinks == 1 || self.links[link as usize].part != Part::RackUplink {
@@ -319,7 +319,7 @@ impl NetworkLinks {
         if self.roles.servers > 1 { Time(2 * (self.latency + self.overhead)) } else { Time::ZERO }
     }
 
-    /// Where a node's link stands in a timeline: with its worker or server, or with its first rank. Gives process,
+    /// Where a node's link appears in a timeline: with its worker or server, or with its first rank. Returns process,
     /// thread and the process's name.
     pub fn process_of_node(&self, node: u32, thread: u32) -> (u32, u32, String) {
         match node.checked_sub(self.worker_nodes) {

@@ -1,5 +1,5 @@
-//! GS: one more all-reduce a cycle gives the smallest sleep, which all use. So a late one does not sleep in full while
-//! the others skip theirs, and nobody waits for the same lateness twice.
+//! GS: one more all-reduce per cycle computes the smallest sleep, which all ranks use. So a late rank does not sleep in
+//! full while the others skip their sleep, and the others wait for the same delay only once.
 use super::Model;
 use super::negotiate::Negotiate;
 use crate::coordination::cycles::{Cycles, Sleep};

@@ -1,5 +1,5 @@
-//! TOPO: tensors have an order from the graph, and a bucket is issued when it is complete and the one before it is
-//! issued. No cycles, no agreement; that processes are late at different times shows inside the collective.
+//! TOPO: the graph gives tensors an order, and a bucket is issued when it is complete and the previous one has been
+//! issued. No cycles, no agreement. If processes are late at different times, they wait inside the collective.
 use super::{Agreement, Model, Policy};
 use crate::coordination::draws::{Draws, Spin};
 

@@ -1,5 +1,5 @@
-//! The baseline: a thread per process, all agree in every cycle in a blocking all-reduce of the response cache's bits.
-//! Every thread sleeps by its own clock, so one that wakes late makes the others spin for the rest of the iteration.
+//! The baseline: one thread per process, and in every cycle a blocking all-reduce of the response cache's bits. Every
+//! thread sleeps by its own clock, so one that wakes late makes the others spin for the rest of the iteration.
 use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
@@ -9,7 +9,7 @@ pub(super) const NEGOTIATE: Model = Model {
     begin: |setting, draws| Box::new(Negotiate(Cycles::new(setting, Sleep::Own, true, 1.0, draws))),
 };
 
-/// Also of `global-sleep`, which differs in how long it sleeps.
+/// Also the model of `global-sleep`, which differs only in how long it sleeps.
 pub(super) struct Negotiate<'a>(pub Cycles<'a>);
 
 impl Policy for Negotiate<'_> {

@@ -1,6 +1,6 @@
-//! NBCS: the all-reduce of the cache's bits does not block. Each thread begins one in a turn, tests it in every turn, and
-//! begins the next when it is complete; in between it sleeps its cycle, so nobody spins. What is agreed is known a turn
-//! later where threads are not in step, and they begin the collective each in a turn of its own.
+//! NBCS: the all-reduce of the cache's bits does not block. Each thread begins one, tests it once per turn, and begins
+//! the next when it has completed. In between it sleeps for its cycle time, so no thread spins. Where threads are out
+//! of step, an agreement is known one turn later, and they begin the collective each in its own turn.
 use super::{Agreement, Model, Policy, Setting};
 use crate::coordination::draws::{Draws, Spin};
 
@@ -14,7 +14,7 @@ pub(super) const NONBLOCKING: Model = Model {
 
 struct Nonblocking<'a> {
     setting: &'a Setting,
-    /// The turn in which threads begin the next all-reduce: nearly all, and those that differ. ms.
+    /// The turn in which threads begin the next all-reduce: the common time, and those that differ, in ms.
     turn: f64,
     others: Vec<f64>,
 }
@@ -30,7 +30,7 @@ impl Nonblocking<'_> {
         due
     }
 
-    /// The next turn of nearly all; those that are late in it become others.
+    /// The next turn of most threads; those that are late in it are moved to the others.
     fn all_after(&mut self, turn: f64, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
         let due = turn + constants.cycle_ms;
@@ -76,7 +76,7 @@ impl Policy for Nonblocking<'_> {
             sum += own;
             last = last.max(own);
         }
-        // Those that fell behind just now may have more turns until it is complete.
+        // Threads that have just fallen behind may have more turns until it completes.
         for i in before..self.others.len() {
             let mut turn = self.others[i];
             while turn < complete {

@@ -1,5 +1,5 @@
-//! SCP: coordinator, scheduling and pipeline have cores of their own. The coordinator wakes in time, and its spinning
-//! preempts nothing; with fewer cores the pipeline is active for longer.
+//! SCP: coordinator, scheduling and pipeline have separate cores. The coordinator wakes on time, and its spinning
+//! preempts nothing; with fewer cores, the pipeline is active for longer.
 use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
