@@ -1,15 +1,15 @@
-//! What a forecast is made from: units, the trace of one training step, and the cluster it runs on.
+//! The input of forecasts: units, the trace of one training step, and the cluster it runs on.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`units`] | time, sizes and rates as types, and the one parser of "25Gbps", "100MB", "10us" |
-//! | [`trace`] | what one worker computes in one iteration, independent of any network |
-//! | [`cluster`] | nodes, links, racks and what the switch can do |
-//! | [`graph`] | the operations of one step and their dependences, with no time in it |
-//! | [`document`] | what these files have in common: reading, strictness, errors that name the place |
+//! | [`trace`] | the computation of one worker in one iteration, independent of any network |
+//! | [`cluster`] | nodes, links, racks and the switch's features |
+//! | [`graph`] | the operations of one step and their dependencies, without times |
+//! | [`document`] | code shared by these files: reading, strictness, errors that name the place |
 //! | [`mod@nearest`] | "did you mean …?" |
 //!
-//! This crate knows no strategy, no clock and no socket.
+//! This crate knows nothing of strategies, clocks or sockets.
 pub mod cluster;
 pub mod document;
 pub mod graph;

@@ -1,9 +1,9 @@
-//! The known name that a mistyped one most likely means.
+//! Finds the known name that a mistyped one most likely means.
 
-/// Longer words are no typing mistakes, and the comparison's cost grows with their length.
+/// Longer words are not typing mistakes, and the cost of the comparison grows with their length.
 const LONGEST_WORD: usize = 100;
 
-/// The candidate most like `word`, case aside; none where no candidate is alike enough to be worth proposing.
+/// The candidate most similar to `word`, ignoring case; `None` if none is similar enough to suggest.
 ///
 /// ```
 /// assert_eq!(paceline_model::nearest("byte", ["tensor", "bytes"]), Some("bytes"));
@@ -18,7 +18,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|candidate| (strsim::normalized_damerau_levenshtein(&word, &candidate.to_lowercase()), candidate))
-        // Three letters of seven: as low as "fp32" needs it to find "float32".
+        // Three letters of seven: as low as is needed for "fp32" to find "float32".
         .filter(|&(likeness, _)| likeness >= 3.0 / 7.0 - 1e-9)
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .map(|(_, candidate)| candidate)

@@ -1,7 +1,7 @@
-//! Time, sizes and rates, each with its unit in the type, and the parser of what users type.
+//! Time, sizes and rates, each with its unit in the type, and the parser of the forms that users type.
 //!
-//! Time is an integer number of picoseconds: at 25 Gbit/s a byte takes exactly 320 ps, so that sums of transmission
-//! times are exact and a simulation gives the same bytes on every machine. 64 bits hold 213 days.
+//! Time is an integer number of picoseconds: at 25 Gbit/s a byte takes exactly 320 ps, so sums of transmission times
+//! are exact and a simulation gives the same bytes on every machine. 64 bits hold 213 days.
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
@@ -17,15 +17,15 @@ pub struct Time(pub u64);
 pub const PS_PER_S: u64 = 1_000_000_000_000;
 
 impl Time {
-    /// The start of everything, and no duration.
+    /// Time zero, or an empty duration.
     pub const ZERO: Time = Time(0);
-    /// Later than anything that happens.
+    /// Later than any event.
     pub const MAX: Time = Time(u64::MAX);
 
     /// Rounds to the nearest picosecond. `seconds` must be finite, not negative and below 213 days.
     ///
     /// # Panics
-    /// If it is not; callers check what users gave.
+    /// If it is not; callers check user input.
     #[must_use]
     pub fn from_seconds(seconds: f64) -> Time {
         assert!(
@@ -36,7 +36,7 @@ impl Time {
         Time((seconds * PS_PER_S as f64).round() as u64)
     }
 
-    /// In seconds, as JSON and people want it.
+    /// In seconds, for JSON and for display.
     #[must_use]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / PS_PER_S as f64
@@ -51,7 +51,8 @@ impl Time {
     }
 }
 
-/// The longest time a user may give: one day. Longer ones are mistakes of unit, and sums must stay below 213 days.
+/// The longest time that a user may give: one day. Longer ones are mistakes in the unit, and sums must stay below 213
+/// days.
 pub const MAX_SECONDS: f64 = 86_400.0;
 
 impl Add for Time {
@@ -96,20 +97,19 @@ impl Rate {
     }
 }
 
-/// Why a quantity could not be read; the message is for the user and names the remedy.
+/// Why a quantity could not be parsed; the message is for the user and says what to do.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct UnitError(pub String);
 
-/// Powers of 1000 and of 1024 that a prefix stands for: `k` and `ki`.
+/// Powers of 1000 and of 1024 for a prefix: `k` and `ki`.
 const PREFIXES: [(&str, i32); 5] = [("", 0), ("k", 1), ("m", 2), ("g", 3), ("t", 4)];
 
-/// How amounts and rates of data are spelled, case aside, and what each spelling means.
+/// How amounts and rates of data are spelled, ignoring case, and what each spelling means.
 ///
-/// Case matters for one letter. `B` is bytes and `b` is bits (IEEE 1541), and whoever writes a capital anywhere is taken at
-/// their word: `Gbps`, `Gb/s` and `Mb` are bits, `GBps`, `GB/s` and `MB` bytes. Text wholly in lower case says nothing by its
-/// case, and means what it is commonly written for; where that is not one thing it is refused. Nothing depends on the
-/// case of a prefix.
+/// Case matters for one letter: `B` is bytes and `b` is bits (IEEE 1541). If any letter is a capital, the case is taken
+/// literally: `Gbps`, `Gb/s` and `Mb` are bits, `GBps`, `GB/s` and `MB` bytes. Text entirely in lower case has its
+/// common meaning, and is refused if there is more than one. The case of a prefix never matters.
 const SPELLINGS: [(&str, bool, Letters); 8] = [
     ("bps", true, Letters::Abbreviated { lower: Amount::Bits }),
     ("b/s", true, Letters::Abbreviated { lower: Amount::Unclear }),
@@ -123,7 +123,7 @@ const SPELLINGS: [(&str, bool, Letters); 8] = [
 
 #[derive(Clone, Copy)]
 enum Letters {
-    /// `b` or `B`, by its case; `lower` is what it means where all letters are small.
+    /// `b` or `B`, by its case; `lower` is the meaning if all letters are lower case.
     Abbreviated {
         lower: Amount,
     },
@@ -134,11 +134,11 @@ enum Letters {
 enum Amount {
     Bits,
     Bytes,
-    /// Both are written so.
+    /// Commonly used for both.
     Unclear,
 }
 
-/// What a unit of data means, by [`SPELLINGS`].
+/// The meaning of a unit of data, according to [`SPELLINGS`].
 #[derive(Clone, Copy)]
 struct DataUnit {
     amount: Amount,
@@ -169,13 +169,13 @@ impl DataUnit {
         if self.is_binary { 1024_f64.powi(self.power) } else { 1000_f64.powi(self.power) }
     }
 
-    /// `value` of these as the rate to write if each is `bits` bits: "200Gbps".
+    /// The suggested rate for `value` units of `bits` bits: "200Gbps".
     fn as_rate(self, value: f64, bits: f64) -> String {
         let value = value * bits * self.factor() / 1000_f64.powi(self.power);
         format!("{}{}bps", plain(value), ["", "k", "M", "G", "T"][self.power.unsigned_abs() as usize])
     }
 
-    /// `value` of these as the size to write if each is `bytes` bytes: "3.125MB".
+    /// The suggested size for `value` units of `bytes` bytes: "3.125MB".
     fn as_size(self, value: f64, bytes: f64) -> String {
         let prefix = match (self.is_binary, self.power) {
             (false, power) => ["", "k", "M", "G", "T"][power.unsigned_abs() as usize],
@@ -185,7 +185,7 @@ impl DataUnit {
     }
 }
 
-/// A number as people write it: with an exponent only where it would be long.
+/// A number in its usual form: with an exponent only if it would be long.
 fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e9).contains(&value) { format!("{value}") } else { format!("{value:e}") }
 }
@@ -197,7 +197,7 @@ const TIME_UNITS: &[(&str, f64)] =
 fn split<'a>(text: &'a str, what: &str, example: &str) -> Result<(f64, &'a str), UnitError> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
-    // An exponent ("1e-3ms") belongs to the number when digits follow it; "1eb" does not exist as a unit.
+    // An exponent ("1e-3ms") belongs to the number if digits follow it; the unit "1eb" does not exist.
     let end = exponent_end(text, digits);
     let (number, unit) = text.split_at(end);
     let value: f64 = number
@@ -217,10 +217,10 @@ fn exponent_end(text: &str, digits: usize) -> usize {
     if digits > 0 && count > 0 { digits + 1 + sign + count } else { digits }
 }
 
-/// Reads a rate in bits per second: `25Gbps`, `25Gb/s`, `500Mbit/s`. Units are SI: 25Gbps is 25e9 bit/s.
+/// Parses a rate in bits per second: `25Gbps`, `25Gb/s`, `500Mbit/s`. Units are SI: 25Gbps is 25e9 bit/s.
 ///
 /// # Errors
-/// A number without a unit, bytes (`25GBps`, `3GB/s`), a size where a rate is meant (`25GB`), zero, or anything else.
+/// A number without a unit, bytes (`25GBps`, `3GB/s`), a size instead of a rate (`25GB`), zero, or anything else.
 pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     let example = "25Gbps or 500Mbps";
     let (value, unit) = split(text, "rate", example)?;
@@ -266,10 +266,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     Ok(Rate(rate))
 }
 
-/// Reads a size in bytes: `100MB` (SI), `64KiB` (IEC).
+/// Parses a size in bytes: `100MB` (SI), `64KiB` (IEC).
 ///
 /// # Errors
-/// A number without a unit, bits (`25Mb`), a rate where a size is meant, a fraction of a byte, or anything else.
+/// A number without a unit, bits (`25Mb`), a rate instead of a size, a fraction of a byte, or anything else.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let example = "100MB or 64KiB";
     let (value, unit) = split(text, "size", example)?;
@@ -301,7 +301,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     Ok(bytes.round() as u64)
 }
 
-/// Reads a time: `10us`, `1.5ms`, `0s`.
+/// Parses a time: `10us`, `1.5ms`, `0s`.
 ///
 /// # Errors
 /// A number without a unit (`0` alone is accepted), more than a day, or anything else.
@@ -359,7 +359,7 @@ mod tests {
         assert!(parse_size("25Gbps").unwrap_err().0.contains("size"));
     }
 
-    /// What each spelling is, in one table: bits per second, or what the refusal tells to write instead.
+    /// The meaning of each spelling, in one table: bits per second, or the suggestion of the error.
     #[test]
     fn rates_as_people_spell_them() {
         for (text, rate) in [
@@ -429,7 +429,7 @@ mod tests {
         }
     }
 
-    /// The words in an error that follow "write", with their units, are themselves read, and as what they say.
+    /// The suggestions after "write" in an error can themselves be parsed, and mean what the error says.
     fn remedies(error: &str) -> Vec<String> {
         let after = error.split_once("write ").map_or("", |(_, after)| after);
         let words = after.split([' ', ',', ':']);

@@ -1,4 +1,4 @@
-//! Graph files: the documented example, and what a person does wrong in one.
+//! Graph files: the documented example, and common mistakes in one.
 use paceline_model::Graph;
 
 fn example() -> &'static str {

@@ -1,4 +1,4 @@
-//! Whatever stands in a file: an error of one line, or a document that is written and read back as it was.
+//! Whatever a file contains, the result is an error of one line, or a document that is written and read back unchanged.
 use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, import_sends};
 use paceline_model::{Cluster, DocumentError, Graph, Time, Trace};
 use proptest::collection::vec;
@@ -45,7 +45,7 @@ fn graph_or_error(text: &[u8]) -> Result<(), TestCaseError> {
     }
 }
 
-/// What everyone who uses a trace relies on.
+/// The invariants on which every user of a trace relies.
 fn holds(trace: &Trace) -> Result<(), TestCaseError> {
     let mut order = trace.distribution.clone();
     order.sort_unstable();
@@ -107,7 +107,7 @@ fn changed(text: &str, changes: &[Change]) -> Vec<u8> {
                 text.splice(within(to)..within(to), copy);
             }
             Change::Cut(at) => text.truncate(within(at)),
-            // In the place of a value: what stands up to the next comma or bracket.
+            // Replaces a value: everything up to the next comma or bracket.
             Change::Splice(at, piece) => {
                 let start = (within(at)..length).find(|&i| b":[,".contains(&text[i])).map_or(0, |i| i + 1);
                 let end = (start..length).find(|&i| b",]}".contains(&text[i])).unwrap_or(length);
@@ -118,7 +118,7 @@ fn changed(text: &str, changes: &[Change]) -> Vec<u8> {
     text
 }
 
-/// A valid trace: `sizes` are elements of tensors, each needed by the layer of its number modulo the layers.
+/// A valid trace: `sizes` are the elements of tensors; tensor i is needed by layer i modulo the number of layers.
 fn trace() -> impl Strategy<Value = Trace> {
     let day = 86_400_000_000_000_000_u64;
     let time = prop_oneof![0..=1_000_000_000_000_u64, 0..=day].prop_map(Time);

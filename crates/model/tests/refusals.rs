@@ -1,4 +1,4 @@
-//! What a person does wrong in a trace or cluster file, and what the error says. One line, the place, the remedy.
+//! Common mistakes in a trace or cluster file, and their error messages: one line with the place and what to do.
 use paceline_model::{Cluster, Trace};
 
 fn page(text: &str) -> &str {

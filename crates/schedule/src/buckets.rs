@@ -1,15 +1,15 @@
-//! Which gradients travel together.
+//! Groups gradients into buckets.
 //!
-//! Gradients are fused in the order in which they become ready, as DDP does (S. Li et al., "PyTorch Distributed:
+//! Gradients are fused in the order in which they become ready, as in DDP (S. Li et al., "PyTorch Distributed:
 //! Experiences on accelerating data parallel training", VLDB 2020, section 3.2.3): a bucket takes gradients until it
-//! has at least the given size, so it may be larger by one gradient; the first one is smaller, so that the network
-//! starts early.
+//! has at least the given size, so it may exceed it by up to one gradient. The first bucket is smaller, so that the
+//! network starts early.
 
-/// Bytes of the first bucket, where larger ones follow: DDP's `_DEFAULT_FIRST_BUCKET_BYTES`.
+/// Bytes of the first bucket if larger ones follow: DDP's `_DEFAULT_FIRST_BUCKET_BYTES`.
 pub const FIRST_BUCKET_BYTES: u64 = 1024 * 1024;
 
-/// Groups gradients (given by their bytes, in ready order) into buckets: ranges of that order, none empty.
-/// `size` none: every gradient is its own bucket.
+/// Groups gradients (given by their bytes, in ready order) into buckets: non-empty ranges of that order. If `size` is
+/// `None`, every gradient is its own bucket.
 #[must_use]
 pub fn fuse(gradient_bytes: &[u64], size: Option<u64>) -> Vec<std::ops::Range<usize>> {
     let Some(size) = size else {

@@ -6,13 +6,14 @@
 //! | [`step`] | the vocabulary: send, receive, barrier; pieces and peers |
 //! | [`schedule`] | the [`Schedule`] trait: a strategy for a given topology |
 //! | [`plan`] | topology and knobs, the registry of strategies, [`plan::build`] |
-//! | [`buckets`] | which gradients travel together |
-//! | [`strategies`] | one strategy a file |
+//! | [`buckets`] | groups gradients into buckets |
+//! | [`strategies`] | one strategy per file |
 //!
-//! A program is a set of *lanes*. A lane is the sequential story of one piece of a bucket over all roles; a role's
-//! part in it is a list of steps, given by a pure function of (bucket, role, lane, program counter), so that nothing
-//! is ever materialised: a ring over 1,024 workers has two million messages and no list of them. Lanes of a role are
-//! independent of each other. A message is matched by (operation, bucket, lane, slot), never by the order of arrival.
+//! A program is a set of *lanes*. A lane is the sequence of operations on one piece of a bucket over all roles; a
+//! role's part in it is a list of steps, given by a pure function of (bucket, role, lane, program counter), so that
+//! nothing is ever materialised: a ring over 1,024 workers has two million messages and no list of them. The lanes of a
+//! role are independent of each other. A message is matched by (operation, bucket, lane, slot), never by the order of
+//! arrival.
 //!
 //! Nothing here knows time, sockets or threads.
 pub mod buckets;

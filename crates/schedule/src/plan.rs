@@ -1,4 +1,4 @@
-//! Topology and knobs, the registry of strategies, and how one is built.
+//! Topology and knobs, the registry of strategies, and building a schedule.
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,21 +8,21 @@ use crate::schedule::Schedule;
 use crate::step::{Bucket, Piece};
 use crate::strategies;
 
-/// Who takes part and where.
+/// The number of roles and their nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Ranks that train, at least 1.
+    /// Number of training ranks, at least 1.
     pub workers: u32,
-    /// Neighbouring ranks on one node; the last node may have fewer.
+    /// Consecutive ranks on one node; the last node may have fewer.
     pub ranks_per_node: u32,
-    /// Parameter servers, at least 1 where the strategy has any.
+    /// Number of parameter servers, at least 1 if the strategy has any.
     pub servers: u32,
-    /// Most workers that one aggregation takes; none: any number.
+    /// Most workers in one aggregation; `None`: unlimited.
     pub switch_radix: Option<u32>,
 }
 
 impl Topology {
-    /// `workers` on a node each, one server, an unlimited switch.
+    /// `workers` on one node each, one server, an unlimited switch.
     #[must_use]
     pub fn flat(workers: u32) -> Topology {
         Topology { workers, ranks_per_node: 1, servers: 1, switch_radix: None }
@@ -44,11 +44,11 @@ impl Topology {
 /// How a bucket is cut into messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// Not at all.
+    /// One message.
     Whole,
-    /// Into as many nearly equal pieces as there are workers.
+    /// As many nearly equal pieces as there are workers.
     PerWorker,
-    /// Into pieces of this many elements.
+    /// Pieces of this many elements.
     Elements(u64),
 }
 
@@ -76,7 +76,7 @@ impl Chunk {
         }
     }
 
-    /// Whose turn a lane is: pieces that are one for each take turns by themselves, others from bucket to bucket.
+    /// Decides which rank a lane starts at: with one piece per rank, by piece, otherwise by bucket.
     #[must_use]
     pub fn turn(self, bucket: &Bucket, lane: u32) -> u32 {
         match self {
@@ -86,21 +86,21 @@ impl Chunk {
     }
 }
 
-/// How a bucket is cut into messages, as users say it: in bytes. `whole`, `per-worker` or a number.
+/// How a bucket is cut into messages, in bytes as users write it: `whole`, `per-worker` or a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChunkBytes {
-    /// Not at all.
+    /// One message.
     Whole,
-    /// A piece per worker.
+    /// One piece per worker.
     PerWorker,
-    /// Pieces of so many bytes.
+    /// Pieces of this many bytes.
     #[serde(untagged)]
     Size(u64),
 }
 
 impl ChunkBytes {
-    /// The same in elements of so many bytes; none if a piece has no whole element.
+    /// The same in elements of this many bytes; `None` if a piece has no whole element.
     #[must_use]
     pub fn in_elements(self, element_bytes: u64) -> Option<Chunk> {
         match self {
@@ -115,7 +115,7 @@ impl ChunkBytes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Bucket i on server i modulo their number, as TensorFlow does.
+    /// Bucket i on server i modulo the number of servers, as in TensorFlow.
     #[default]
     RoundRobin,
     /// Every bucket is cut into servers x workers equal pieces, spread over the servers.
@@ -125,7 +125,7 @@ pub enum Placement {
     Table(Arc<[u32]>),
 }
 
-/// In which order servers send after the barrier.
+/// The order in which servers send after the barrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
@@ -136,36 +136,36 @@ pub enum Distribution {
     Block,
 }
 
-/// How ranks of a node reduce among themselves.
+/// How the ranks of a node reduce among themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inside {
     /// The first rank of the node gathers, adds and sends back.
     Root,
-    /// A ring inside the node; every rank then takes part in the rings between nodes.
+    /// A ring inside the node; then every rank takes part in the rings between nodes.
     #[default]
     Ring,
 }
 
-/// What the links carry, for a library that chooses by it.
+/// Rates of the links, for a library whose choice depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Of a node's card, bytes/s.
+    /// Rate of a node's card, bytes/s.
     pub between: u64,
-    /// Of a rank's link inside the node, bytes/s.
+    /// Rate of a rank's link inside the node, bytes/s.
     pub inside: u64,
     /// Bytes of an element.
     pub element: u64,
 }
 
 impl Default for Rates {
-    /// Cards of 100 Gbit/s and slots of PCI Express 3.0 x16, float32: what NCCL's tables are written for.
+    /// 100 Gbit/s cards and PCI Express 3.0 x16 slots, float32: the assumptions of NCCL's tables.
     fn default() -> Rates {
         Rates { between: 12_500_000_000, inside: 12_500_000_000, element: 4 }
     }
 }
 
-/// The user's choices. `None` is the strategy's own default.
+/// The user's choices. `None` is the strategy's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Knobs {
     /// How buckets are cut.
@@ -178,7 +178,7 @@ pub struct Knobs {
     pub barrier: bool,
     /// For `hierarchical`.
     pub inside: Inside,
-    /// For `native`; known where the network is.
+    /// For `native`; set if the network is known.
     pub rates: Option<Rates>,
 }
 
@@ -195,7 +195,7 @@ impl Default for Knobs {
     }
 }
 
-/// A setting that only some strategies look at.
+/// A setting that affects only some strategies, or a feature that they need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
     /// Number of servers.
@@ -204,22 +204,22 @@ pub enum Knob {
     Placement,
     /// Order of the servers' sends.
     Distribution,
-    /// Cutting into messages.
+    /// Cutting buckets into messages.
     Chunk,
     /// Layer by layer or all at once.
     Pull,
     /// Reduction inside the node.
     Inside,
-    /// The network must copy.
+    /// Needs a network that multicasts.
     Multicast,
-    /// The network must add.
+    /// Needs a network that aggregates.
     Aggregation,
-    /// What it does depends on what the links carry.
+    /// Depends on the rates of the links.
     Rates,
 }
 
 impl Knob {
-    /// As the command line calls it.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -236,32 +236,32 @@ impl Knob {
     }
 }
 
-/// What makes a schedule.
+/// Builds a schedule.
 pub type Builder = fn(&Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>;
 
-/// A strategy as the registry lists it.
+/// An entry of the registry of strategies.
 pub struct Entry {
-    /// As users type it.
+    /// The name that users type.
     pub name: &'static str,
-    /// Other names for the same.
+    /// Aliases.
     pub aliases: &'static [&'static str],
-    /// One line for people.
+    /// A one-line summary.
     pub summary: &'static str,
-    /// What it looks at, and what it needs of the network.
+    /// The knobs that affect it, and the network features that it needs.
     pub knobs: &'static [Knob],
-    /// Checks topology and knobs and makes the schedule.
+    /// Checks topology and knobs and builds the schedule.
     pub build: Builder,
 }
 
 impl Entry {
-    /// Whether the strategy looks at this knob or needs this of the network.
+    /// Whether this knob affects the strategy, or it needs this network feature.
     #[must_use]
     pub fn uses(&self, knob: Knob) -> bool {
         self.knobs.contains(&knob)
     }
 }
 
-/// Why a strategy cannot be built; for the user.
+/// Why a strategy cannot be built, as a message for the user.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct PlanError(pub String);
@@ -272,16 +272,16 @@ pub fn registry() -> &'static [&'static Entry] {
     strategies::ALL
 }
 
-/// The strategy of this name or alias.
+/// The strategy with this name or alias.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Entry> {
     registry().iter().copied().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
-/// The same, or why not.
+/// As [`find`], with an error message.
 ///
 /// # Errors
-/// An unknown name; the message lists those that are known.
+/// An unknown name; the message lists the known ones.
 pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
     find(name).ok_or_else(|| {
         let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
@@ -295,7 +295,7 @@ pub const MAX_WORKERS: u32 = 60_000;
 /// Builds a schedule.
 ///
 /// # Errors
-/// An unknown name, no workers, or knobs that exclude each other; the message names the remedy.
+/// An unknown name, no workers, or knobs that exclude each other; the message says what to do.
 pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
     let entry = look_up(name)?;
     let wrong = |message: &str| Err(PlanError(message.into()));

@@ -1,10 +1,10 @@
 //! The interface of a strategy.
 use crate::step::{Bucket, Step};
 
-/// Roles are numbered workers first, then servers, then switches.
+/// Numbers of roles. Roles are numbered workers first, then servers, then switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// Ranks that train.
+    /// Training ranks.
     pub workers: u32,
     /// Parameter servers.
     pub servers: u32,
@@ -13,26 +13,26 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// All of them.
+    /// Number of roles.
     #[must_use]
     pub fn total(self) -> u32 {
         self.workers + self.servers + self.switches
     }
 }
 
-/// What one bucket costs, in closed form: the oracle of the programs, documented in docs/explanation/models.md.
+/// The cost of one bucket in closed form: the oracle of the programs, documented in docs/explanation/models.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Messages of all roles; a multicast counts once.
     pub messages: u64,
-    /// Elements that workers send, all together.
+    /// Elements that all workers send together.
     pub worker_elements: u64,
     /// Elements that servers send; a multicast counts once.
     pub server_elements: u64,
     /// Elements that switches send.
     pub switch_elements: u64,
-    /// Longest chain of messages that depend on each other. Exact where the number of workers is a power of two (and
-    /// a multiple of the ranks per node), else an upper bound.
+    /// Longest chain of messages that depend on each other. Exact if the number of workers is a power of two (and a
+    /// multiple of the ranks per node), otherwise an upper bound.
     pub hops: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Links {
     pub inside: Link,
 }
 
-/// Latencies that a network of any speed does not undercut, in seconds.
+/// Minimum latencies on a network of any speed, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
     /// From one node to another.
@@ -67,13 +67,13 @@ pub struct Least {
 ///
 /// `step` is called once for every step of every role: it costs a few nanoseconds and must not allocate.
 pub trait Schedule: Send + Sync {
-    /// How many take part.
+    /// The number of roles.
     fn roles(&self) -> Roles;
 
-    /// Lanes of a bucket; 0 where nothing is to be done.
+    /// Lanes of a bucket; 0 if there is nothing to do.
     fn lanes(&self, bucket: &Bucket) -> u32;
 
-    /// Slots of a lane: receives are numbered below this.
+    /// Slots of a lane: receives are numbered from 0 up to this.
     fn slots(&self) -> u16;
 
     /// The most messages that one receive waits for.
@@ -81,15 +81,15 @@ pub trait Schedule: Send + Sync {
         1
     }
 
-    /// Step `pc` of `role` in `lane`. After `Done` it is not asked again.
+    /// Step `pc` of `role` in `lane`. Not called again after `Done`.
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step;
 
-    /// How many lanes of this bucket meet the barrier at this role.
+    /// Number of lanes of this bucket that have a barrier at this role.
     fn barriers(&self, _bucket: &Bucket, _role: u32) -> u32 {
         0
     }
 
-    /// The order in which the lanes that met the barrier go on: by this, then by the priority of the bucket, then by
+    /// The group of a lane after the barrier: lanes continue in order of group, then of the bucket's priority, then of
     /// lane. Round-robin distribution (for each tensor, for each worker) has one group; block distribution (for each
     /// worker, for each tensor) has one per worker.
     fn release_group(&self, _bucket: &Bucket, _lane: u32) -> u32 {
@@ -105,18 +105,19 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// Seconds that one bucket alone takes on nodes of several ranks, for numbers of them that no event simulation
-    /// reaches. An approximation where pipelines fill and drain; docs/explanation/models.md says how far it is off.
+    /// Seconds that one bucket alone takes on nodes of several ranks, for sizes that no event simulation reaches. An
+    /// approximation if pipelines fill and drain; docs/explanation/models.md gives its error.
     fn closed_form_on_nodes(&self, _bucket: &Bucket, _links: Links) -> Option<f64> {
         None
     }
 
-    /// What a message of this bucket takes at least, where a library's publications say: between nodes and inside one.
+    /// The minimum latency of a message of this bucket, if a library's publications give one: between nodes and inside
+    /// one.
     fn least_latency(&self, _bucket: &Bucket) -> Option<Least> {
         None
     }
 
-    /// What a degenerate case became ("hierarchical with one GPU per node is a ring"), for the user.
+    /// A note for the user about a degenerate case ("hierarchical with one GPU per node is a ring").
     fn note(&self) -> Option<String> {
         None
     }

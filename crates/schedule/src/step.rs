@@ -1,6 +1,6 @@
 //! The vocabulary of programs.
 
-/// A run of elements of a bucket.
+/// A range of elements of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First element.
@@ -36,9 +36,9 @@ impl Piece {
 pub struct Peers {
     /// The first role.
     pub first: u32,
-    /// How many.
+    /// How many roles.
     pub count: u32,
-    /// From one to the next.
+    /// Distance from one to the next.
     pub stride: u32,
     /// Role numbers are taken modulo this.
     pub wrap: u32,
@@ -57,7 +57,7 @@ impl Peers {
         Peers { first, count, stride: 1, wrap: u32::MAX }
     }
 
-    /// All of `0..workers` but `me`, beginning with the one after it.
+    /// All of `0..workers` except `me`, starting with the next one.
     #[must_use]
     pub fn others(me: u32, workers: u32) -> Peers {
         Peers { first: (me + 1) % workers, count: workers - 1, stride: 1, wrap: workers }
@@ -70,7 +70,7 @@ impl Peers {
         (self.first + k * self.stride) % self.wrap
     }
 
-    /// Where `role` stands among them.
+    /// The position of `role` among them.
     #[must_use]
     pub fn position(self, role: u32) -> Option<u32> {
         self.iter().position(|r| r == role).map(|k| k as u32)
@@ -87,9 +87,9 @@ impl Peers {
 pub enum Op {
     /// Overwrites it.
     Assign,
-    /// Is added to it.
+    /// Added to it.
     Reduce,
-    /// The first contribution overwrites, the others are added: servers and switches have none of their own, and
+    /// The first contribution overwrites, the others are added: servers and switches have no values of their own, and
     /// adding to zero would lose the sign of -0.0.
     AssignThenReduce,
 }
@@ -97,48 +97,48 @@ pub enum Op {
 /// One step of a role in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Asynchronous: the program goes on at once. Satisfies `slot` of the same lane at each of `to`.
+    /// Asynchronous: the program continues at once. Satisfies `slot` of the same lane at each of `to`.
     Send {
-        /// Receivers; unicasts go out in this order.
+        /// Receivers; unicasts are sent in this order.
         to: Peers,
         /// One message that the network copies.
         multicast: bool,
-        /// Which receive of the lane it is for.
+        /// The receive of the lane that it is for.
         slot: u16,
-        /// What is sent.
+        /// The elements to send.
         piece: Piece,
     },
     /// Waits for one message from each of `from`, and combines them in that order.
     Recv {
         /// Senders, in the order of combination.
         from: Peers,
-        /// Matches the sends' slot.
+        /// Matches the slot of the sends.
         slot: u16,
         /// How to combine.
         op: Op,
-        /// Where in the bucket.
+        /// The elements to receive.
         piece: Piece,
     },
-    /// Waits until every lane with a barrier, of every bucket and role of this operation, has come to it. The
-    /// runtime realises it with control messages (it is the chief's token queue of synchronous parameter servers).
+    /// Waits until every lane with a barrier, of every bucket and role of this operation, has reached it. The runtime
+    /// implements it with control messages (like the chief's token queue of synchronous parameter servers).
     Barrier,
-    /// The role's part in this lane is over.
+    /// The role has finished this lane.
     Done,
 }
 
-/// A fused run of gradients that is synchronised as one.
+/// A group of gradients that is synchronised as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Number of the bucket; placement counts by it.
+    /// Number of the bucket, which decides its placement.
     pub id: u32,
-    /// Elements.
+    /// Number of elements.
     pub len: u64,
-    /// Servers distribute it but there is no gradient to add up (a moving average): the push is empty.
+    /// Servers distribute it, but there is no gradient to add (a moving average): the push is empty.
     pub pull_only: bool,
 }
 
 impl Bucket {
-    /// What is pushed of a piece: nothing where there is no gradient.
+    /// The elements pushed of a piece: none without a gradient.
     #[must_use]
     pub fn pushed(&self, piece: Piece) -> Piece {
         if self.pull_only { Piece { off: piece.off, len: 0 } } else { piece }

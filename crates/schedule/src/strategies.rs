@@ -1,5 +1,5 @@
-//! One strategy a file. To add one: write its file, name it here twice, and describe it in docs/reference/strategies.md; the
-//! property tests run over [`ALL`].
+//! One strategy per file. To add one, write its file, name it here twice, and describe it in
+//! docs/reference/strategies.md; the property tests run over [`ALL`].
 mod halving_doubling;
 mod hierarchical;
 mod native;
@@ -12,7 +12,7 @@ mod tree;
 
 use crate::plan::Entry;
 
-/// Every strategy, in the order in which tables list them.
+/// Every strategy, in the order of tables.
 pub(crate) const ALL: &[&Entry] = &[
     &ps::PS,
     &ps::PS_MULTICAST,

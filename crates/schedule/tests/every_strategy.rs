@@ -1,4 +1,4 @@
-//! What holds for every strategy in the registry, whatever it is: a new one is covered without a line here.
+//! Properties of every strategy in the registry; a new one is covered without a change here.
 mod reference;
 
 use std::sync::Arc;
@@ -14,13 +14,13 @@ fn buckets(lens: &[u64]) -> Vec<Bucket> {
     (0..).zip(lens).map(|(id, &len)| Bucket { id, len, pull_only: false }).collect()
 }
 
-/// Different in every element, bucket and role, so that no wrong sum looks right.
+/// Different in every element, bucket and role, so that every wrong sum is detected.
 fn value(role: u32, bucket: u32, element: u64) -> i64 {
     let mut random = Random(u64::from(role) << 40 | u64::from(bucket) << 20 | element);
     random.below(1 << 40) as i64 - (1 << 39)
 }
 
-/// Runs it and checks sums and volume.
+/// Runs the schedule and checks sums and volume.
 fn check(name: &str, schedule: &dyn Schedule, buckets: &[Bucket], capacity: usize, seed: u64, exact_hops: bool) {
     let roles = schedule.roles();
     let fresh = |role| -> Vec<Vec<i64>> {
@@ -57,7 +57,7 @@ const ODD_SIZES: [u64; 8] = [1, 0, 2, 7, 64, 101, 3, 1000];
 /// Servers, the switch's radix, knobs.
 type Variant = (u32, Option<u32>, Knobs);
 
-/// Every combination of knobs that this strategy looks at.
+/// Every combination of the knobs that affect this strategy.
 fn variants(entry: &Entry) -> Vec<Variant> {
     let mut all = vec![(1, None, Knobs::default())];
     let widen = |all: &mut Vec<Variant>, change: &dyn Fn(&mut Variant)| {
@@ -82,7 +82,7 @@ fn variants(entry: &Entry) -> Vec<Variant> {
         widen(&mut all, &|v| v.1 = Some(3));
     }
     if entry.uses(Knob::Rates) {
-        // So slow that buckets of a few elements count as large.
+        // So slow that even buckets of a few elements count as large.
         widen(&mut all, &|v| v.2.rates = Some(Rates { between: 1_000_000, inside: 10_000, element: 4 }));
     }
     let mut chunked = all.clone();
@@ -152,7 +152,7 @@ fn tensors_without_gradient_are_distributed_by_servers() {
         for barrier in [true, false] {
             let knobs = Knobs { barrier, ..Knobs::default() };
             let schedule = build(entry.name, &Topology::flat(4), &knobs).unwrap();
-            // The server keeps its own values only where it does not add: an empty push must not overwrite them.
+            // The server keeps its own values only if it does not add: an empty push must not overwrite them.
             check(entry.name, &*schedule, &some, usize::MAX, 7, true);
         }
     }
@@ -172,7 +172,7 @@ fn names_are_unique_and_all_builders_refuse_what_cannot_be() {
     assert!(build("rign", &Topology::flat(2), &Knobs::default()).is_err_and(|e| e.0.contains("ring")));
 }
 
-/// Lanes are independent only if no two of a role touch the same element.
+/// Lanes are independent only if no two of the same role touch the same element.
 #[test]
 fn lanes_of_a_worker_do_not_overlap() {
     for entry in registry() {

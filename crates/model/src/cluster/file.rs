@@ -1,4 +1,4 @@
-//! Reading a cluster: the one parser of docs/reference/cluster-format.md.
+//! Parses cluster files: the only parser of docs/reference/cluster-format.md.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -17,11 +17,12 @@ use crate::units::{Rate, Time};
 const FORMAT: Format = Format { name: "paceline-cluster", version: 1, hint };
 
 impl Cluster {
-    /// Reads the JSON of a cluster; `source` is what errors call it. Without its folder and its ending it is also the
-    /// cluster's name where the text gives none.
+    /// Reads the JSON of a cluster; `source` is its name in errors. Without folder and extension, it is also the
+    /// cluster's name if the text gives none.
     ///
     /// # Errors
-    /// Anything that docs/reference/cluster-format.md does not allow, in one line that names the place and the remedy.
+    /// Anything that docs/reference/cluster-format.md does not allow, in one line that names the place and says what to
+    /// do.
     pub fn from_json(text: &[u8], source: &str) -> Result<Cluster, DocumentError> {
         let file: ClusterFile = parse(text, source, &FORMAT)?;
         file.checked(source).map_err(|problem| problem.of(source))
@@ -30,16 +31,16 @@ impl Cluster {
     /// Reads a cluster file, a regular file of at most [`crate::document::MAX_BYTES`].
     ///
     /// # Errors
-    /// A file that cannot be read, and what [`Cluster::from_json`] refuses.
+    /// A file that cannot be read, or that [`Cluster::from_json`] refuses.
     pub fn read(path: &Path) -> Result<Cluster, DocumentError> {
         Cluster::from_json(&read(path)?, &path.to_string_lossy())
     }
 }
 
-/// A cluster file. What it leaves out is as [`Cluster::default`] has it.
+/// A cluster file. Missing fields have the values of [`Cluster::default`].
 #[derive(Deserialize)]
 struct ClusterFile {
-    /// Looked at before the other fields are.
+    /// Checked before the other fields.
     #[serde(rename = "format")]
     _format: IgnoredAny,
     #[serde(rename = "version")]
@@ -182,7 +183,7 @@ fn server_place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ser
     Err(D::Error::custom(format!("unknown place {}; {hint}valid are {}", shown(&found), names.join(", "))))
 }
 
-/// What the value of each field is, for errors about it.
+/// The expected value of each field, for errors.
 fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",

@@ -1,34 +1,35 @@
-//! A cluster: nodes, links, racks, and what the switch can do. Its file is described in docs/reference/cluster-format.md.
+//! A cluster: nodes, links, racks, and the switch's features. The file format is described in
+//! docs/reference/cluster-format.md.
 mod file;
 mod write;
 
 use crate::units::{Rate, Time};
 
-/// The rate inside a node where none is given: a PCI Express 3.0 x16 slot carries 15.75 GB/s on the wire
-/// (PCI-SIG base specification 3.0: 8 GT/s, 128b/130b) and about 12.5 GB/s after packet headers.
+/// The default rate inside a node: a PCI Express 3.0 x16 slot carries 15.75 GB/s on the wire (PCI-SIG base
+/// specification 3.0: 8 GT/s, 128b/130b) and about 12.5 GB/s after packet headers.
 pub const DEFAULT_INTRA_BANDWIDTH: Rate = Rate(100e9);
 
 /// Nodes in racks; a rack's uplink is narrower than the sum of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Racks {
-    /// How many nodes share one uplink, workers' nodes first.
+    /// Number of nodes that share one uplink, workers' nodes first.
     pub nodes_per_rack: u32,
     /// Sum of the nodes' rates over the uplink's rate; 1 is full bisection.
     pub oversubscription: f64,
 }
 
-/// What the network between the nodes can do beyond unicast.
+/// Features of the network between the nodes beyond unicast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Switch {
     /// Copies one message to many ports.
     pub multicast: bool,
-    /// Adds what several ports send and forwards the sum.
+    /// Adds what several ports send, and forwards the sum.
     pub aggregation: bool,
-    /// It forwards a sum as it comes, not when all of a message has come (store and forward).
+    /// It forwards a sum while it arrives, not when a whole message has arrived (store and forward).
     pub cut_through: bool,
-    /// Bytes of partial sums it can hold at once; none: unlimited.
+    /// Bytes of partial sums that it can hold at once; `None`: unlimited.
     pub memory: Option<u64>,
-    /// How many workers one aggregation can take; more become several partial sums. None: unlimited.
+    /// Most workers in one aggregation; more become several partial sums. `None`: unlimited.
     pub radix: Option<u32>,
 }
 
@@ -42,7 +43,7 @@ pub enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// As users type it.
+    /// The name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -62,42 +63,42 @@ pub struct Jitter {
 /// The machines and the network between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// For tables.
+    /// The name for tables.
     pub name: String,
-    /// Where the figures come from.
+    /// The source of the figures.
     pub provenance: String,
-    /// Of a node's network card, each way.
+    /// Rate of a node's network card, each way.
     pub bandwidth: Rate,
-    /// One way between two nodes.
+    /// Latency between two nodes, one way.
     pub latency: Time,
-    /// Fixed cost of a message at its sender; the link is busy with it.
+    /// Fixed cost of a message at its sender; the link is busy during it.
     pub message_overhead: Time,
     /// Ranks that share one network card.
     pub gpus_per_node: u32,
-    /// Of a rank's link inside the node, each way.
+    /// Rate of a rank's link inside the node, each way.
     pub intra_bandwidth: Rate,
-    /// One way between two ranks of a node.
+    /// Latency between two ranks of a node, one way.
     pub intra_latency: Time,
-    /// What a rank or server itself does with the bytes of a message to or from another node, each way: copies
-    /// between a GPU's memory and the host's, serialization. None: it takes no time.
+    /// Rate at which a rank or server itself processes the bytes of a message to or from another node, each way: copies
+    /// between a GPU's memory and the host's, serialization. `None`: it takes no time.
     pub host_bandwidth: Option<Rate>,
-    /// At which a rank or server adds up what it receives. None: additions take no time.
+    /// Rate at which a rank or server adds what it receives. `None`: additions take no time.
     pub reduction_bandwidth: Option<Rate>,
     /// Where servers run.
     pub servers: ServerPlace,
-    /// None: full bisection.
+    /// `None`: full bisection.
     pub racks: Option<Racks>,
-    /// What the switch can do.
+    /// Features of the switch.
     pub switch: Switch,
-    /// Rank and the factor by which all its compute takes longer.
+    /// Rank, and the factor by which all its computation takes longer.
     pub stragglers: Vec<(u32, f64)>,
     /// Random variation per worker and iteration, seeded.
     pub jitter: Option<Jitter>,
 }
 
 impl Default for Cluster {
-    /// 25 Gbit/s, no latency, one GPU a node, and a switch that can do everything: what a forecast asks is often
-    /// what a better network would bring.
+    /// 25 Gbit/s, no latency, one GPU per node, and a switch with all features, because forecasts often ask what a
+    /// better network would bring.
     fn default() -> Cluster {
         Cluster {
             name: "flat".into(),

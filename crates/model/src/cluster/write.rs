@@ -1,10 +1,10 @@
-//! Writing a cluster, with units as people write them.
+//! Writes a cluster, with units as people write them.
 use super::Cluster;
 use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
 impl Cluster {
-    /// The JSON of docs/reference/cluster-format.md, every field of it. Reading it gives this cluster again.
+    /// The JSON of docs/reference/cluster-format.md, with every field. Reading it gives this cluster again.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut fields = vec![
@@ -52,8 +52,8 @@ impl Cluster {
     }
 }
 
-/// The number in the first unit in which it is at least 1 and is read back as it was; floats may lose their last bit
-/// on the way, and then a smaller unit is taken. The last unit always does.
+/// The number in the first unit in which it is at least 1 and is read back unchanged; floats may lose their last bit in
+/// the conversion, and then a smaller unit is tried. The last unit always works.
 fn exactly(value: f64, units: &[(&str, f64)], is_exact: impl Fn(&str) -> bool) -> String {
     let texts = units.iter().filter(|&&(_, factor)| value >= factor || factor == 1.0);
     let mut texts = texts.map(|(unit, factor)| format!("{}{unit}", value / factor)).filter(|text| is_exact(text));

@@ -1,20 +1,19 @@
-//! The one error type of documents: a line that names the source, the place and the remedy.
+//! The error type of all documents: one line that names the source and the place, and says what to do.
 use thiserror::Error;
 
-/// The longest that each part of a message may be; together with separators they stay below 400 characters, a few
-/// lines of a terminal.
+/// Longest text of each part of a message; with separators they stay below 400 characters, a few lines of a terminal.
 const MAX_SOURCE: usize = 90;
 const MAX_PLACE: usize = 90;
 const MAX_MESSAGE: usize = 210;
 const MAX_NAME: usize = 60;
 
-/// Why a document could not be read: one line that names the source, the place in it and the remedy.
+/// Why a document could not be read: one line that names the source and the place in it, and says what to do.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct DocumentError(String);
 
 impl DocumentError {
-    /// About a place; an empty `place` means the whole document.
+    /// An error at a place; an empty `place` means the whole document.
     pub(crate) fn at(source: &str, place: &str, message: &str) -> DocumentError {
         let source = if source.is_empty() { "document".into() } else { shorten(source, MAX_SOURCE) };
         let message = shorten(message, MAX_MESSAGE);
@@ -25,7 +24,7 @@ impl DocumentError {
     }
 }
 
-/// What is wrong and where, before it is known in which file.
+/// What is wrong and where, before the file is known.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub place: String,
@@ -42,13 +41,13 @@ impl Problem {
     }
 }
 
-/// A name in quotes, as short as a message needs it.
+/// A name in quotes, shortened for a message.
 pub(crate) fn shown(name: &str) -> String {
     format!("'{}'", shorten(name, MAX_NAME))
 }
 
-/// Cuts out the middle, since both ends of a path or of a message say more than its middle, and shows what could
-/// break the line or recolour the terminal as a question mark.
+/// Cuts out the middle, because both ends of a path or of a message say more, and replaces characters that could break
+/// the line or recolour the terminal with question marks.
 pub(crate) fn shorten(text: &str, longest: usize) -> String {
     let harmless = |c: char| if is_unprintable(c) { '?' } else { c };
     if text.chars().nth(longest).is_none() {

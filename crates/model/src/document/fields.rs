@@ -9,10 +9,11 @@ use super::error::is_unprintable;
 use super::{seconds, shown};
 use crate::units::{Rate, Time, UnitError, parse_rate, parse_size, parse_time};
 
-/// The most bytes of a tensor, and of all of them: a petabyte. Sums over thousands of workers still fit 64 bits.
+/// Most bytes of a tensor, and of all tensors together: a petabyte. Sums over thousands of workers still fit in 64
+/// bits.
 pub(crate) const MAX_TENSOR_BYTES: u64 = 1_000_000_000_000_000;
 
-/// A name that may be shown on a terminal, not empty; the error is a message for the user.
+/// A non-empty name that is safe to show on a terminal; the error is a message for the user.
 pub(crate) fn check_name(name: String) -> Result<String, String> {
     if name.is_empty() {
         return Err("is empty; give a name".into());
@@ -20,7 +21,7 @@ pub(crate) fn check_name(name: String) -> Result<String, String> {
     check_text(name)
 }
 
-/// Text that may be shown on a terminal; the error is a message for the user.
+/// Text that is safe to show on a terminal; the error is a message for the user.
 pub(crate) fn check_text(text: String) -> Result<String, String> {
     match text.chars().find(|&c| is_unprintable(c)) {
         Some(c) => {
@@ -30,18 +31,18 @@ pub(crate) fn check_text(text: String) -> Result<String, String> {
     }
 }
 
-/// What a document without a name is called: as its file is, if that may be shown.
+/// The name of a document without one: its file's, if that is safe to show.
 pub(crate) fn name_of_file(source: &str) -> Option<String> {
     let stem = Path::new(source).file_stem()?.to_string_lossy().into_owned();
     check_name(stem).ok()
 }
 
-/// For `deserialize_with`: a name that is not empty.
+/// For `deserialize_with`: a non-empty name.
 pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     check_name(String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// For `deserialize_with` of an optional field: a name that is not empty.
+/// For `deserialize_with` of an optional field: a non-empty name.
 pub(crate) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     name(deserializer).map(Some)
 }
@@ -51,12 +52,12 @@ pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     check_text(String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// For `deserialize_with`: seconds, a day at the most.
+/// For `deserialize_with`: seconds, at most a day.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
     seconds::parse(<&RawValue>::deserialize(deserializer)?.get()).map_err(D::Error::custom)
 }
 
-/// For `deserialize_with` of an optional field: seconds, a day at the most.
+/// For `deserialize_with` of an optional field: seconds, at most a day.
 pub(crate) fn optional_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     time(deserializer).map(Some)
 }
@@ -72,7 +73,7 @@ pub(crate) fn tensor_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     }
 }
 
-/// A whole number within a range.
+/// An integer within a range.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<u32>) -> Result<u32, D::Error> {
     let number = u64::deserialize(deserializer)?;
     u32::try_from(number).ok().filter(|number| range.contains(number)).ok_or_else(|| {
@@ -80,7 +81,7 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeIncl
     })
 }
 
-/// A number within a range. Read from its digits: serde_json's own floats may be off by the last bit.
+/// A number within a range. Read from its digits, because serde_json's floats may be off by the last bit.
 pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<f64>) -> Result<f64, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?.get();
     let Ok(number) = text.parse::<f64>() else {
@@ -90,11 +91,11 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInc
         let range = format!("{} and {}", range.start(), range.end());
         return Err(D::Error::custom(format!("is {} and must lie between {range}", shown(text))));
     }
-    // -0 lies in the range and would be written back with its sign.
+    // -0 is in the range, but would be written back with its sign.
     Ok(number + 0.0)
 }
 
-/// What `parse` makes of a string such as "25Gbps".
+/// The result of `parse` for a string such as "25Gbps".
 fn quantity<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, UnitError>,
@@ -119,7 +120,7 @@ pub(crate) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 
 /// For `deserialize_with` of an optional field: the delay of a message, such as "10us".
 pub(crate) fn optional_delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
-    // No network takes a minute: longer delays are mistakes of unit.
+    // No network takes a minute: longer delays are mistakes in the unit.
     const LONGEST: Time = Time(60 * crate::units::PS_PER_S);
     let delay = quantity(deserializer, parse_time)?;
     if delay > LONGEST {

@@ -1,4 +1,4 @@
-//! From the bytes of a JSON document to its fields, and serde's errors in the words of a person.
+//! Reads the fields of a JSON document, and rewords serde's errors for users.
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::error::Category;
@@ -7,17 +7,17 @@ use serde_json::value::RawValue;
 use super::strict::Object;
 use super::{DocumentError, MAX_BYTES, shorten};
 
-/// What sets one kind of document apart from another.
+/// The differences between kinds of documents.
 pub(crate) struct Format {
     /// The value of the field `format`.
     pub name: &'static str,
-    /// The one version that is read.
+    /// The only supported version.
     pub version: u64,
-    /// What the value of a field is, for errors about it.
+    /// The expected value of a field, for errors.
     pub hint: fn(&str) -> Option<&'static str>,
 }
 
-/// All kinds, for whoever gives one where another is meant.
+/// All kinds, to recognise one given where another is expected.
 const KINDS: &[(&str, &str)] = &[
     ("paceline-trace", "a trace"),
     ("paceline-cluster", "a cluster file (--cluster)"),
@@ -46,7 +46,7 @@ pub(crate) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The text of a document that may be anything: compressed, binary, empty.
+/// The text of a document, which may be anything: compressed, binary, empty.
 fn decode<'a>(document: &'a [u8], source: &str, format: &Format) -> Result<&'a str, DocumentError> {
     let wrong = |message: &str| Err(DocumentError::at(source, "", message));
     if document.len() as u64 > MAX_BYTES {
@@ -64,7 +64,7 @@ fn decode<'a>(document: &'a [u8], source: &str, format: &Format) -> Result<&'a s
             return wrong(&format!("is binary or not UTF-8 (at byte {}), and JSON is expected", error.valid_up_to()));
         }
     };
-    // Editors on Windows write a byte order mark; RFC 8259, section 8.1, lets a parser ignore it.
+    // Editors on Windows write a byte order mark; RFC 8259, section 8.1, allows a parser to ignore it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         Some('{') => Ok(text),
@@ -85,8 +85,8 @@ struct Header<'a> {
     version: Option<&'a RawValue>,
 }
 
-/// Looks at format and version before anything else, as the fields of a later version are unknown. A document that
-/// cannot be read as far as that is left to the full reading, whose error names the place.
+/// Checks format and version first, because the fields of a later version are unknown. A document that cannot be parsed
+/// that far is left to the full parser, whose error names the place.
 fn check_header(text: &str, source: &str, format: &Format) -> Result<(), DocumentError> {
     let Ok(header) = serde_json::from_str::<Header>(text) else { return Ok(()) };
     let wrong = |place: &str, message: &str| Err(DocumentError::at(source, place, message));
@@ -114,7 +114,7 @@ fn check_header(text: &str, source: &str, format: &Format) -> Result<(), Documen
     }
 }
 
-/// Says in one line what serde found.
+/// Describes serde's error in one line.
 fn explain(error: &serde_json::Error, path: &str, text: &str, source: &str, format: &Format) -> DocumentError {
     let (line, column) = (error.line(), error.column());
     let full = error.to_string();
@@ -136,7 +136,7 @@ fn explain(error: &serde_json::Error, path: &str, text: &str, source: &str, form
     }
 }
 
-/// A value of the wrong type, a missing or doubled field, or a message of our own.
+/// A value of the wrong type, a missing or duplicate field, or a message of our own.
 fn explain_data(message: &str, path: &str, format: &Format) -> (String, String) {
     let backquoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.strip_suffix('`'));
     if let Some(field) = backquoted("missing field `") {
@@ -150,14 +150,14 @@ fn explain_data(message: &str, path: &str, format: &Format) -> (String, String) 
     let mistyped = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
     if let Some((found, expected)) = mistyped.and_then(|rest| rest.rsplit_once(", expected ")) {
         let field = path.rsplit('.').next().and_then(|last| last.split('[').next()).unwrap_or_default();
-        // The hint is about a field's value: an entry of a list in it is something else.
+        // The hint is about the field's value; an entry of a list in it is something else.
         let hint = if path.ends_with(']') { None } else { (format.hint)(field) };
         return (path.into(), format!("found {}, expected {}", shorten(found, 80), hint.unwrap_or(expected)));
     }
     (path.into(), message.into())
 }
 
-/// The literal near a syntax error that only JavaScript and Python know.
+/// The literal near a syntax error, if it is valid only in JavaScript or Python.
 fn non_finite(text: &str, line: usize, column: usize) -> Option<&'static str> {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (start + column).min(text.len());

@@ -1,11 +1,11 @@
-//! Reading a file that a user named, which may be anything.
+//! Reads a file named by the user, which may be anything.
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::{DocumentError, MAX_BYTES};
 
-/// The whole of a regular file of at most [`MAX_BYTES`].
+/// Reads a regular file of at most [`MAX_BYTES`].
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DocumentError> {
     let source = path.to_string_lossy();
     let wrong = |message: &str| DocumentError::at(&source, "", message);
@@ -14,7 +14,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DocumentError> {
         ErrorKind::PermissionDenied => wrong("may not be read; check the permissions of the file and of its folders"),
         _ => wrong(&format!("cannot be read: {error}")),
     };
-    // Asked before it is opened: opening a pipe without a writer would hang.
+    // Checked before opening, because opening a pipe without a writer would hang.
     let metadata = fs::metadata(path).map_err(io)?;
     if metadata.is_dir() {
         return Err(wrong("is a directory; name a file in it"));
@@ -31,7 +31,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DocumentError> {
         return Err(too_large(metadata.len()));
     }
     let mut bytes = Vec::new();
-    // Limited once more: the file may grow, and files of /proc say that they are empty.
+    // Limited again: the file may grow, and files in /proc report a size of 0.
     File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(io)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(too_large(bytes.len() as u64));

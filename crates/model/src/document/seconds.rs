@@ -1,9 +1,9 @@
-//! Seconds, read from their digits. A float of 64 bits holds every picosecond only up to a quarter of an hour; digits
-//! hold them all, so that what is written is what is read.
+//! Seconds, parsed from their digits. A 64-bit float holds every picosecond only up to a quarter of an hour; digits
+//! hold them all, so that a written value is read back unchanged.
 use super::shown;
 use crate::units::{MAX_SECONDS, PS_PER_S, Time};
 
-/// Why digits are no time.
+/// Why digits are not a valid time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
     NotANumber,
@@ -11,8 +11,8 @@ pub(crate) enum Wrong {
     TooLarge,
 }
 
-/// The picoseconds that a decimal number of seconds stands for, rounded to the nearest. Anything below 1e18 s fits, so
-/// that time stamps since any epoch do.
+/// The picoseconds of a decimal number of seconds, rounded to the nearest. Anything below 1e18 s fits, so timestamps
+/// since any epoch do.
 pub(crate) fn picoseconds(text: &str) -> Result<u128, Wrong> {
     let (negative, number) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
     let (mantissa, exponent) = match number.split_once(['e', 'E']) {
@@ -44,7 +44,7 @@ pub(crate) fn picoseconds(text: &str) -> Result<u128, Wrong> {
     Ok(value + u128::from(cut.as_bytes().first().is_some_and(|&digit| digit >= b'5')))
 }
 
-/// Exponents beyond 64 bits are as good as the largest.
+/// Exponents beyond 64 bits are treated as the largest.
 fn parse_exponent(text: &str) -> Result<i64, Wrong> {
     let (sign, digits) = match text.as_bytes().first() {
         Some(b'-') => (-1, &text[1..]),
@@ -57,7 +57,7 @@ fn parse_exponent(text: &str) -> Result<i64, Wrong> {
     Ok(sign * digits.parse::<i64>().unwrap_or(i64::MAX))
 }
 
-/// Seconds of at most a day; the error is a message for the user.
+/// Seconds, at most a day; the error is a message for the user.
 pub(crate) fn parse(text: &str) -> Result<Time, String> {
     match picoseconds(text) {
         Ok(ps) => match within_a_day(ps) {
@@ -74,7 +74,7 @@ fn too_long(text: &str) -> String {
     format!("{} is longer than a day; times are in seconds: is the unit right?", shown(text))
 }
 
-/// None where it is longer than a day.
+/// `None` if it is longer than a day.
 pub(crate) fn within_a_day(ps: u128) -> Option<Time> {
     u64::try_from(ps).ok().map(Time).filter(|&time| time <= longest())
 }

@@ -1,5 +1,5 @@
-//! Objects and lists, more strictly than serde derives them: an array is no object, an unknown field is named together
-//! with the known one that it resembles, and a list has a limit.
+//! Objects and lists, parsed more strictly than by serde's derive: an array is not an object, an unknown field is
+//! reported together with a similar known one, and lists have a limit.
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use super::fields::check_name;
 use super::{MAX_ENTRIES, shown};
 use crate::nearest;
 
-/// A `T` that stands in the document as an object. (What serde derives accepts an array of the fields' values too.)
+/// A `T` that is an object in the document. (serde's derive also accepts an array of the fields' values.)
 pub(crate) struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -40,7 +40,7 @@ pub(crate) fn from_map<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: A) -> R
     T::deserialize(Fields(map))
 }
 
-/// Hands a derived `Deserialize` the fields of an object, and learns from it which ones it knows.
+/// Passes the fields of an object to a derived `Deserialize`, and learns from it which ones it knows.
 struct Fields<A>(A);
 
 impl<'de, A: MapAccess<'de>> Deserializer<'de> for Fields<A> {

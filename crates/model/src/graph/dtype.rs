@@ -1,10 +1,10 @@
-//! Element types of all-reduces in graphs: what collectives of frameworks move, more than traces have.
+//! Element types of all-reduces in graphs: all that frameworks' collectives support, which is more than traces have.
 
 /// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dtype(usize);
 
-/// Names and bytes of an element, as numpy and ml_dtypes call them.
+/// Names and bytes of each type, as in numpy and ml_dtypes.
 const KNOWN: [(&str, u64); 16] = [
     ("float64", 8),
     ("float32", 4),
@@ -25,13 +25,13 @@ const KNOWN: [(&str, u64); 16] = [
 ];
 
 impl Dtype {
-    /// The type of this name.
+    /// The type with this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Dtype> {
         KNOWN.iter().position(|known| known.0 == name).map(Dtype)
     }
 
-    /// As files have it.
+    /// The name in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         KNOWN[self.0].0

@@ -1,4 +1,4 @@
-//! Reading a graph: the one parser of docs/reference/coordinator-plan.md.
+//! Parses graph files: the only parser of docs/reference/coordinator-plan.md.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -14,11 +14,12 @@ use crate::nearest;
 const FORMAT: Format = Format { name: "paceline-graph", version: 1, hint };
 
 impl Graph {
-    /// Reads the JSON of a graph; `source` is what errors call it. Without its folder and its ending it is also the
-    /// graph's name where the text gives none.
+    /// Reads the JSON of a graph; `source` is its name in errors. Without folder and extension, it is also the graph's
+    /// name if the text gives none.
     ///
     /// # Errors
-    /// Anything that docs/reference/coordinator-plan.md does not allow, in one line that names the place and the remedy.
+    /// Anything that docs/reference/coordinator-plan.md does not allow, in one line that names the place and says what
+    /// to do.
     pub fn from_json(text: &[u8], source: &str) -> Result<Graph, DocumentError> {
         let file: GraphFile = parse(text, source, &FORMAT)?;
         file.checked(source).map_err(|problem| problem.of(source))
@@ -27,7 +28,7 @@ impl Graph {
     /// Reads a graph file, a regular file of at most [`crate::document::MAX_BYTES`].
     ///
     /// # Errors
-    /// A file that cannot be read, and what [`Graph::from_json`] refuses.
+    /// A file that cannot be read, or that [`Graph::from_json`] refuses.
     pub fn read(path: &Path) -> Result<Graph, DocumentError> {
         Graph::from_json(&read(path)?, &path.to_string_lossy())
     }
@@ -35,7 +36,7 @@ impl Graph {
 
 #[derive(Deserialize)]
 struct GraphFile {
-    /// Looked at before the other fields are.
+    /// Checked before the other fields.
     #[serde(rename = "format")]
     _format: IgnoredAny,
     #[serde(rename = "version")]
@@ -147,7 +148,7 @@ fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> 
     })
 }
 
-/// What the value of each field is, for errors about it.
+/// The expected value of each field, for errors.
 fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name in quotes",

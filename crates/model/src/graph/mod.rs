@@ -1,40 +1,40 @@
-//! The graph of one training step: which operations there are, which of them are all-reduces, and what needs what. Its file
-//! is described in docs/reference/coordinator-plan.md.
+//! The graph of one training step: its operations, which of them are all-reduces, and their dependencies. The file
+//! format is described in docs/reference/coordinator-plan.md.
 mod dtype;
 mod file;
 mod write;
 
 pub use dtype::Dtype;
 
-/// What an all-reduce moves.
+/// The data of an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllReduce {
-    /// Of the elements.
+    /// Element type.
     pub dtype: Dtype,
-    /// Of the whole tensor; a whole number of elements, at least one.
+    /// Bytes of the whole tensor: at least one element, and only whole ones.
     pub bytes: u64,
 }
 
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// No other node has it.
+    /// Unique in the graph.
     pub name: String,
-    /// If it is one.
+    /// `Some` if the operation is an all-reduce.
     pub all_reduce: Option<AllReduce>,
 }
 
-/// Operations and their dependences. It may have cycles: whoever traverses it says so.
+/// Operations and their dependencies. It may have cycles, which are detected when it is traversed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
-    /// For tables.
+    /// The name for tables.
     pub name: String,
     /// How it was made.
     pub provenance: String,
     /// In an order that is the same on all ranks.
     pub nodes: Vec<Node>,
-    /// Places of a parent and of the child that needs it.
+    /// Indices of a parent and of the child that needs it.
     pub edges: Vec<(u32, u32)>,
-    /// Places of the nodes from which it is traversed unless others are named.
+    /// Indices of the nodes from which it is traversed by default.
     pub fetches: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! Writing a graph, a node and an edge a line.
+//! Writes a graph, with one line for each node and edge.
 use super::{Graph, Node};
 use crate::document::quoted;
 

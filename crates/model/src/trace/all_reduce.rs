@@ -1,4 +1,4 @@
-//! The trace without a model: `allreduce:100MB`, one all-reduce of so many bytes and nothing else, for comparison with
+//! The trace without a model: `allreduce:100MB` is one all-reduce of that size and nothing else, for comparison with
 //! closed forms and with the benchmarks of libraries (nccl-tests, osu_allreduce).
 use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
 use crate::document::{DocumentError, MAX_ENTRIES, shown};
@@ -7,11 +7,11 @@ use crate::units::{Time, parse_size};
 const PREFIX: &str = "allreduce:";
 
 impl Trace {
-    /// `bytes` of float32 gradients in `count` tensors, all ready at once, around no computation. The sizes differ by
-    /// one element at the most.
+    /// `bytes` of float32 gradients in `count` tensors, all ready at once, without computation. The sizes differ by at
+    /// most one element.
     ///
     /// # Errors
-    /// Bytes that are no whole number of elements, no tensor or more than a million, and fewer elements than tensors.
+    /// Bytes that are not a whole number of elements, no tensor or more than a million, or fewer elements than tensors.
     pub fn all_reduce(bytes: u64, count: u32) -> Result<Trace, DocumentError> {
         let name = if count == 1 { size(bytes) } else { format!("{}/{count}", size(bytes)) };
         let name = format!("{PREFIX}{name}");
@@ -56,14 +56,14 @@ impl Trace {
 /// Reads `allreduce:SIZE[/COUNT]`, as in `allreduce:100MB` or `allreduce:100MB/161`.
 ///
 /// # Errors
-/// Anything else, and what [`Trace::all_reduce`] refuses.
+/// Anything else, or what [`Trace::all_reduce`] refuses.
 pub fn parse_all_reduce(spec: &str) -> Result<Trace, DocumentError> {
     let wrong = |message: &str| Err(DocumentError::at(&shown(spec), "", message));
     let Some(rest) = spec.strip_prefix(PREFIX) else {
         return wrong("write allreduce:SIZE or allreduce:SIZE/COUNT, such as allreduce:100MB/161");
     };
     let (size, count) = rest.split_once('/').unwrap_or((rest, "1"));
-    // Rust's own parser takes a sign.
+    // Rust's own parser would accept a sign.
     let Some(count) = count.parse::<u32>().ok().filter(|_| !count.starts_with('+')) else {
         return wrong("after the slash stands how many tensors, a whole number, such as allreduce:100MB/161");
     };

@@ -1,4 +1,4 @@
-//! From a file's fields to a [`Trace`]: what only the fields together can show to be wrong.
+//! Converts a file's fields to a [`Trace`], and makes the checks that involve several fields.
 use std::collections::HashMap;
 use std::mem;
 
@@ -60,7 +60,7 @@ impl Tensors {
         self.by_name.get(name).copied()
     }
 
-    /// Adds a tensor whose bytes are known later; none beyond the limit.
+    /// Adds a tensor whose bytes are known later; `None` beyond the limit.
     fn add(&mut self, name: String) -> Option<u32> {
         let index = u32::try_from(self.list.len()).ok().filter(|&index| (index as usize) < MAX_ENTRIES)?;
         self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0 });
@@ -82,7 +82,7 @@ impl Tensors {
     }
 
     fn all_have_bytes(&self, first: &WorkerTrace) -> Result<(), Problem> {
-        // Indices were given in the order of the forward pass: the first layer that needs it is found in passing.
+        // Indices are in the order of the forward pass, so this also finds the first layer that needs a tensor.
         for (at, layer) in first.forward.iter().enumerate() {
             if let Some(&index) = layer.tensors.iter().find(|&&index| self.list[index as usize].pull_bytes == 0) {
                 let message = format!(
@@ -110,7 +110,7 @@ struct CheckedWorker {
     needed: Vec<bool>,
 }
 
-/// The first worker says which tensors there are.
+/// The first worker defines which tensors exist.
 fn check_worker(
     worker: WorkerFile,
     place: &str,
@@ -135,7 +135,7 @@ fn check_worker(
         );
         return Err(Problem::new(format!("{place}.backward_s"), message));
     }
-    // Read times are, one by one; scaled and shifted ones may not be.
+    // Times read from a file have been checked individually; scaled and shifted ones have not.
     if backward.max(optimizer_s) > seconds::longest() {
         return Err(Problem::new(place, "its backward pass or optimiser takes longer than a day"));
     }
@@ -152,7 +152,7 @@ fn check_forward(
     let mut layers = Vec::with_capacity(forward.len());
     let mut total: u128 = 0;
     for (at, layer) in forward.into_iter().enumerate() {
-        // Built only where it is shown: a trace may have a million layers.
+        // Built only if it is shown: a trace may have a million layers.
         let here = || format!("{place}.forward[{at}]");
         let mut indices = Vec::with_capacity(layer.tensors.len());
         for name in &layer.tensors {
@@ -223,7 +223,7 @@ fn check_gradients(
 }
 
 impl Dtype {
-    /// The bytes again, if they are whole elements; the error is a message for the user.
+    /// Returns the bytes if they are whole elements; the error is a message for the user.
     pub(super) fn whole_elements(self, bytes: u64) -> Result<u64, String> {
         if bytes.is_multiple_of(self.size()) {
             return Ok(bytes);
@@ -233,7 +233,7 @@ impl Dtype {
     }
 }
 
-/// Every further worker has the tensors of the first, with the same bytes.
+/// Checks that every further worker has the tensors of the first, with the same bytes.
 fn same_tensors(worker: &CheckedWorker, sizes: &[(u32, u64)], tensors: &Tensors, place: &str) -> Result<(), Problem> {
     const SAME: &str = "all workers must have the same tensors";
     let mut own: Vec<Option<u64>> = vec![None; tensors.list.len()];

@@ -1,4 +1,4 @@
-//! The fields of a trace file as they stand in it: names instead of indices, defaults not yet filled in.
+//! The fields of a trace file as written: names instead of indices, without defaults.
 use std::fmt;
 
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use crate::units::Time;
 /// A trace file.
 #[derive(Deserialize)]
 pub(super) struct TraceFile {
-    /// Looked at before the other fields are.
+    /// Checked before the other fields.
     #[serde(rename = "format")]
     pub _format: IgnoredAny,
     #[serde(rename = "version")]
@@ -53,7 +53,7 @@ pub(super) struct WorkerFile {
 /// One forward layer.
 #[derive(Deserialize)]
 pub(super) struct LayerFile {
-    /// May be empty: PyTorch names a model's root module so.
+    /// May be empty: PyTorch gives a model's root module that name.
     #[serde(deserialize_with = "text")]
     pub layer: String,
     #[serde(deserialize_with = "time")]
@@ -83,7 +83,7 @@ pub(super) struct VariationFile {
 /// An entry of the order in which servers distribute tensors.
 pub(super) struct Distributed {
     pub tensor: String,
-    /// Given for a tensor without gradient.
+    /// Given for a tensor without a gradient.
     pub bytes: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> 
     })
 }
 
-/// What the value of each field is, for errors about it.
+/// The expected value of each field, for errors.
 pub(super) fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",
@@ -155,7 +155,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
 }
 
 impl From<&Trace> for TraceFile {
-    /// So that a changed trace is checked and brought into canonical order the way a read one is.
+    /// Lets a changed trace be checked and brought into canonical order like one that was read.
     fn from(trace: &Trace) -> TraceFile {
         let tensor = |index: u32| &trace.tensors[index as usize];
         let layer = |layer: &super::Layer| LayerFile {

@@ -1,6 +1,6 @@
-//! Import of the trace format of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": what a
-//! network operator can record without knowing the model. Two CSV files a model, one row per send, described in
-//! docs/reference/trace-format.md, "Traces of sends".
+//! Imports the trace format of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": what a
+//! network operator can record without knowing the model. There are two CSV files per model, with one row per send,
+//! described in docs/reference/trace-format.md, "Traces of sends".
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
@@ -13,33 +13,33 @@ use crate::document::fields::check_name;
 use crate::document::{DocumentError, Problem, read, seconds, shown};
 use crate::units::Time;
 
-/// What sends do not tell.
+/// Information that sends do not contain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportOptions {
     /// The trace's name.
     pub name: String,
     /// How the sends were recorded.
     pub provenance: String,
-    /// On what they were recorded.
+    /// The hardware on which they were recorded.
     pub device: String,
     /// Samples per worker and iteration.
     pub batch: u32,
     /// Element type of every gradient.
     pub dtype: Dtype,
-    /// The whole forward pass; it is divided equally over the distributed tensors, one layer each.
+    /// Duration of the whole forward pass; it is divided equally over the distributed tensors, one layer each.
     pub forward: Time,
-    /// From the start of the backward pass to a worker's first send: times of sends are relative to it.
+    /// Time from the start of the backward pass to a worker's first send: times of sends are relative to it.
     pub first_gradient: Time,
-    /// The whole backward pass. None: it ends with the last send.
+    /// Duration of the whole backward pass. `None`: it ends with the last send.
     pub backward: Option<Time>,
-    /// What errors call the aggregation trace.
+    /// Name of the aggregation trace in errors.
     pub aggregation_source: String,
-    /// What errors call the distribution trace.
+    /// Name of the distribution trace in errors.
     pub distribution_source: String,
 }
 
 impl Default for ImportOptions {
-    /// A float32 model of batch 1 and without forward pass.
+    /// A float32 model with batch 1 and without a forward pass.
     fn default() -> ImportOptions {
         ImportOptions {
             name: "imported".into(),
@@ -56,8 +56,8 @@ impl Default for ImportOptions {
     }
 }
 
-/// Makes a trace of both files' text: the gradients that workers send (`aggregation`; every source device is a worker)
-/// and the parameters in the order in which servers send them (`distribution`).
+/// Makes a trace from the text of both files: the gradients that workers send (`aggregation`; every source device is a
+/// worker) and the parameters in the order in which servers send them (`distribution`).
 ///
 /// # Errors
 /// Anything that docs/reference/trace-format.md does not allow, naming file, line and column.
@@ -96,10 +96,10 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
     file.checked().map_err(|problem| problem.of(for_aggregation))
 }
 
-/// [`import_sends`] of two files, which errors call by their paths.
+/// [`import_sends`] of two files; errors use their paths.
 ///
 /// # Errors
-/// Files that cannot be read, and what [`import_sends`] refuses.
+/// Files that cannot be read, or that [`import_sends`] refuses.
 pub fn read_sends(aggregation: &Path, distribution: &Path, options: ImportOptions) -> Result<Trace, DocumentError> {
     let text = |path: &Path| {
         let source = path.to_string_lossy().into_owned();
@@ -150,7 +150,7 @@ fn first_sends(sends: &[Send]) -> Result<Vec<&Send>, Problem> {
     Ok(order)
 }
 
-/// The sends of each source device, by name, so that the order of rows does not number the workers.
+/// The sends of each source device, by name, so that the order of rows does not affect the numbering of workers.
 fn workers(sends: &[Send]) -> Result<Vec<Vec<&Send>>, Problem> {
     let mut workers: BTreeMap<&str, Vec<&Send>> = BTreeMap::new();
     let mut sent: HashMap<(&str, &str), &Send> = HashMap::new();
@@ -190,7 +190,7 @@ fn other_size(send: &Send, before: &Send) -> Problem {
     send.problem("bytes", message)
 }
 
-/// Whatever has a gradient is distributed, with the same bytes.
+/// Checks that every tensor with a gradient is distributed, with the same bytes.
 fn all_are_distributed(workers: &[Vec<&Send>], parameters: &[&Send], file: &str) -> Result<(), Problem> {
     let parameters: HashMap<&str, &Send> = parameters.iter().map(|&send| (send.tensor.as_str(), send)).collect();
     for gradient in &workers[0] {
@@ -213,7 +213,7 @@ fn all_are_distributed(workers: &[Vec<&Send>], parameters: &[&Send], file: &str)
     Ok(())
 }
 
-/// One worker; its times are relative to its own first send, so that the network and the cluster's size drop out.
+/// One worker; its times are relative to its own first send, so that network and cluster size cancel out.
 fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Result<WorkerFile, Problem> {
     let first = sends.iter().map(|send| send.ps).min().unwrap_or(0);
     let gradient = |send: &&Send| {
@@ -232,7 +232,7 @@ fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Res
     })
 }
 
-/// A layer per tensor, of equal durations that sum up to `total`: an equal split fits the study's tables best.
+/// One layer per tensor, of equal durations that add up to `total`: an equal split fits the study's tables best.
 fn forward(parameters: &[&Send], total: Time) -> Vec<LayerFile> {
     let count = parameters.len() as u128;
     // At most the total, which fits.

@@ -1,12 +1,12 @@
-//! A trace: what one worker computes in one iteration, independent of any network.
+//! A trace: the computation of one worker in one iteration, independent of any network.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | this one | the types |
-//! | `file`, `parse`, `check`, `write` | the JSON of docs/reference/trace-format.md, read and written |
-//! | [`import`] | traces made of the sends that a network operator sees |
+//! | `file`, `parse`, `check`, `write` | reads and writes the JSON of docs/reference/trace-format.md |
+//! | [`import`] | makes traces from the sends that a network operator sees |
 //! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
-//! | [`modules`], `rate` | traces made of others: with added modules, at a measured rate |
+//! | [`modules`], `rate` | makes traces from others: with added modules, at a measured rate |
 pub mod all_reduce;
 mod check;
 mod file;
@@ -28,31 +28,31 @@ use crate::units::Time;
 /// A gradient or parameter tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// As the model names it, `layer1.0.conv1.weight`.
+    /// The model's name for it, such as `layer1.0.conv1.weight`.
     pub name: String,
-    /// Bytes of its gradient, which workers send. 0: it is distributed by servers but has no gradient.
+    /// Bytes of its gradient, which workers send. 0: servers distribute it, but it has no gradient.
     pub bytes: u64,
-    /// Bytes that a parameter server distributes; equal to `bytes` but for tensors without gradient.
+    /// Bytes that a parameter server distributes; equal to `bytes` except for tensors without gradient.
     pub pull_bytes: u64,
 }
 
 /// One forward layer, in the order of execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// As the model names it.
+    /// The model's name for it.
     pub name: String,
-    /// How long it runs once its inputs are there.
+    /// Its duration once its inputs are available.
     pub duration: Time,
-    /// Indices into [`Trace::tensors`]: the parameters it cannot run without.
+    /// Indices into [`Trace::tensors`]: the parameters that it needs.
     pub tensors: Vec<u32>,
 }
 
-/// The moment at which a gradient may be sent.
+/// The time at which a gradient may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gradient {
     /// Index into [`Trace::tensors`].
     pub tensor: u32,
-    /// From the start of the backward pass.
+    /// Relative to the start of the backward pass.
     pub ready: Time,
 }
 
@@ -63,9 +63,9 @@ pub struct WorkerTrace {
     pub forward: Vec<Layer>,
     /// Gradients in the order in which they become ready.
     pub gradients: Vec<Gradient>,
-    /// The whole backward pass; at least the last gradient's `ready`.
+    /// Duration of the whole backward pass; at least the last gradient's `ready`.
     pub backward: Time,
-    /// The optimiser's step, which runs on the worker (zero where the recorder could not tell it).
+    /// The optimizer's step, which runs on the worker (zero if the recorder could not measure it).
     pub optimizer: Time,
 }
 
@@ -100,7 +100,7 @@ impl Dtype {
     /// Every element type.
     pub const ALL: [Dtype; 4] = [Dtype::Float64, Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
 
-    /// As traces name it.
+    /// The name in traces.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -122,26 +122,27 @@ impl Dtype {
     }
 }
 
-/// What one training step is, on one or several workers.
+/// One training step on one or several workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// For tables.
+    /// The name for tables.
     pub name: String,
     /// How it was made, with its sources.
     pub provenance: String,
-    /// Samples one worker computes in one iteration.
+    /// Samples per worker and iteration.
     pub batch: u32,
-    /// Of every gradient.
+    /// Element type of every gradient.
     pub dtype: Dtype,
-    /// On what it was recorded.
+    /// The hardware on which it was recorded.
     pub device: String,
-    /// In the order in which the forward pass first needs them; then those no layer needs (distributed only).
+    /// In the order in which the forward pass first needs them, followed by those that no layer needs (distributed
+    /// only).
     pub tensors: Vec<Tensor>,
-    /// At least one. Simulated worker i behaves as recorded worker i modulo their number.
+    /// At least one. Simulated worker i behaves like recorded worker i modulo their number.
     pub workers: Vec<WorkerTrace>,
     /// Indices of all tensors in the order in which servers distribute them.
     pub distribution: Vec<u32>,
-    /// How far workers differ: worker i's backward pass is longer by 1 + `backward_spread` * u_i, with u_i evenly
-    /// spaced in [0, 1] in a fixed shuffle. 0 where they do not.
+    /// How much workers differ: worker i's backward pass is longer by the factor 1 + `backward_spread` * u_i, with u_i
+    /// evenly spaced in [0, 1] in a fixed shuffle. 0: they do not differ.
     pub backward_spread: f64,
 }

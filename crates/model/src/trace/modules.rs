@@ -1,12 +1,13 @@
-//! A model made larger: Inception modules added to its middle, to see how a network mechanism's gain depends on the
-//! ratio of computation to communication.
+//! Enlarges a model by adding Inception modules in its middle, to show how the gain from a network mechanism depends on
+//! the ratio of computation to communication.
 //!
 //! M. A. Chang et al., "How to Train your DNN: The Network Operator Edition", add up to 125 modules to Inception-v3:
-//! compute-heavy ones on activations of 35x35x288 (1.1 MB of weights each) and network-heavy ones on 17x17x768 (8.6 MB).
-//! Their time is in proportion to the activations that they put out, which is how the study tells the two kinds
-//! apart; by multiply-adds (0.35e9 and 0.62e9) the network-heavy one would also be the more compute-heavy. Their structure is Inception-v3's (C. Szegedy et al., "Rethinking the Inception
-//! Architecture for Computer Vision", arXiv:1512.00567, as TensorFlow's slim/nets/inception_v3.py has it: Mixed_5d and
-//! Mixed_6e); a convolution has a weight and batch normalisation's beta, and no gamma.
+//! compute-heavy ones on activations of 35x35x288 (1.1 MB of weights each) and network-heavy ones on 17x17x768 (8.6
+//! MB). Their time is proportional to their output activations, which is how the study distinguishes the two kinds; by
+//! multiply-adds (0.35e9 and 0.62e9) the network-heavy one would also be the more compute-heavy. Their structure is
+//! Inception-v3's (C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", arXiv:1512.00567, as
+//! in TensorFlow's slim/nets/inception_v3.py: Mixed_5d and Mixed_6e); a convolution has a weight and batch
+//! normalisation's beta, but no gamma.
 use std::collections::HashSet;
 
 use super::Trace;
@@ -15,7 +16,7 @@ use crate::document::{DocumentError, shown};
 use crate::nearest;
 use crate::units::{MAX_SECONDS, Time};
 
-/// Activations that Inception-v3's 21 layers put out per sample of 299x299 (slim's inception_v3): positions, channels.
+/// Output activations of Inception-v3's 21 layers per 299x299 sample (slim's inception_v3): positions, channels.
 const INCEPTION_LAYERS: &[(u64, u64)] = &[
     (149 * 149, 32),
     (147 * 147, 32),
@@ -48,7 +49,7 @@ const STUDY_BATCH: f64 = 32.0;
 /// More would exceed a million tensors.
 const MOST_MODULES: u32 = 10_000;
 
-/// Which module is added.
+/// The kind of module to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleKind {
     /// On 35x35x288: much time for few bytes.
@@ -100,7 +101,7 @@ const NETWORK: &[Convolution] = &[
 ];
 
 impl ModuleKind {
-    /// As users type it.
+    /// The name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -116,7 +117,7 @@ impl ModuleKind {
         }
     }
 
-    /// What it puts out per sample, as a share of what all of Inception-v3's layers put out.
+    /// Its output per sample, as a share of the output of all of Inception-v3's layers.
     fn activation_share(self) -> f64 {
         let own = match self {
             ModuleKind::Compute => 35 * 35 * 288,
@@ -126,7 +127,7 @@ impl ModuleKind {
         f64::from(own) / all as f64
     }
 
-    /// A module's time, split over its convolutions so that the parts sum up to it.
+    /// A module's time, split over its convolutions so that the parts add up to it.
     fn split(self, time: Time) -> Vec<Time> {
         let convolutions = self.convolutions();
         let all: u64 = convolutions.iter().map(Convolution::weights).sum();
@@ -161,18 +162,18 @@ pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
 }
 
 impl Trace {
-    /// Adds `count` modules at half of the forward layers: `added0.branch1.conv_5x5.weight` and so on.
+    /// Adds `count` modules after half of the forward layers: `added0.branch1.conv_5x5.weight` and so on.
     ///
-    /// A module takes the share of the worker's own forward and backward time that its activations are of
-    /// Inception-v3's, if the trace is Inception-v3's (its name says so). Of any other trace the activations are
-    /// unknown: there a module takes that share of what the study gives for Inception-v3, 0.176 s forward and 0.296 s
-    /// backward at batch 32, in proportion to the trace's batch. Its convolutions share its time in proportion to
-    /// their multiply-adds. In the backward pass the modules run between the layers after them and those before them,
-    /// whose gradients are ready later by the modules' time. Servers distribute their tensors before the first tensor of
-    /// the layers after them. No modules leave the trace as it is.
+    /// If the trace is Inception-v3's (judging by its name), a module takes the share of the worker's forward and
+    /// backward time that its activations have of the model's. For other traces the activations are unknown: there a
+    /// module takes that share of the study's figures for Inception-v3, 0.176 s forward and 0.296 s backward at batch
+    /// 32, in proportion to the trace's batch. Its convolutions share its time in proportion to their multiply-adds. In
+    /// the backward pass the modules run between the layers after them and those before them, whose gradients are ready
+    /// later by the modules' time. Servers distribute their tensors before the first tensor of the layers after them.
+    /// With 0 modules the trace is unchanged.
     ///
     /// # Errors
-    /// More than 10 000 modules, and times that become longer than a day.
+    /// More than 10 000 modules, or times that become longer than a day.
     pub fn with_modules(self, kind: ModuleKind, count: u32) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
         if count > MOST_MODULES {
@@ -184,7 +185,7 @@ impl Trace {
         let mut file = TraceFile::from(&self);
         file.name = format!("{name}+{}:{count}", kind.name());
         let added = Added { kind, count, first: first_free(&self), element: self.dtype.size() };
-        // All workers have the same tensors; where they differ in layers, the first says when servers send them.
+        // All workers have the same tensors; if their layers differ, the first decides when servers send them.
         let first = &self.workers[0].forward;
         let mut after = first.iter().skip(first.len() / 2).flat_map(|layer| &layer.tensors);
         let place = after.find_map(|tensor| self.distribution.iter().position(|placed| placed == tensor));
@@ -219,7 +220,7 @@ struct Added {
 }
 
 impl Added {
-    /// The names of all convolutions, module by module.
+    /// The names of all convolutions, in order of modules.
     fn convolutions(&self) -> impl DoubleEndedIterator<Item = (String, &'static Convolution)> {
         let convolutions = self.kind.convolutions();
         (self.first..self.first + self.count).flat_map(move |module| {
@@ -234,7 +235,7 @@ impl Added {
     /// Adds the modules to one worker, each of which takes `forward` and `backward`.
     fn insert(&self, worker: &mut WorkerFile, forward: Time, backward: Time) {
         let half = worker.forward.len() / 2;
-        // A tensor that layers on both sides share has its gradient when the earlier one is done.
+        // A tensor shared by layers on both sides has its gradient when the earlier one has finished.
         let before: HashSet<&str> =
             worker.forward[..half].iter().flat_map(|layer| &layer.tensors).map(String::as_str).collect();
         let mut start = Time::ZERO;
@@ -269,11 +270,11 @@ impl Added {
     }
 }
 
-/// Modules may be added twice, of both kinds: the second time their numbers go on.
+/// Modules may be added twice, of either kind: the second time, the numbering continues.
 fn first_free(trace: &Trace) -> u32 {
     let number = |name: &str| name.strip_prefix("added")?.split_once('.')?.0.parse::<u32>().ok();
     let highest = trace.tensors.iter().filter_map(|tensor| number(&tensor.name)).max();
-    // A number near 2^32 is no module of ours; its name differs from all of those.
+    // A number near 2^32 is not one of our modules; its name differs from all of theirs.
     highest.map_or(0, |highest| highest.checked_add(1 + MOST_MODULES).map_or(0, |_| highest + 1))
 }
 

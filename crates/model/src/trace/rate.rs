@@ -1,4 +1,4 @@
-//! A trace at the speed of another device, of another batch, of another element type.
+//! Adapts a trace to the speed of another device, another batch or another element type.
 use super::file::TraceFile;
 use super::{Dtype, Trace};
 use crate::document::DocumentError;
@@ -6,11 +6,11 @@ use crate::document::seconds::longest;
 use crate::units::{PS_PER_S, Time};
 
 impl Trace {
-    /// Scales all computation so that one worker alone trains `samples_per_s` samples in a second, as measured on a
-    /// device. Of several recorded workers it is the mean iteration that takes batch / `samples_per_s`.
+    /// Scales all computation so that one worker alone trains `samples_per_s` samples per second, as measured on a
+    /// device. With several recorded workers, the mean iteration takes batch / `samples_per_s`.
     ///
     /// # Errors
-    /// A rate that is not positive, a trace without computation, and times that become longer than a day.
+    /// A rate that is not positive, a trace without computation, or times that become longer than a day.
     pub fn scaled_to_rate(mut self, samples_per_s: f64) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
         let wrong = |message: &str| DocumentError::at(&name, "", message);
@@ -33,11 +33,11 @@ impl Trace {
         self.checked()
     }
 
-    /// Of another number of samples per worker and iteration: both passes take as much longer, the optimiser's step
-    /// does not.
+    /// Changes the number of samples per worker and iteration: both passes scale with it, but the optimizer's step does
+    /// not.
     ///
     /// # Errors
-    /// A batch of 0, a trace without computation, and times that become longer than a day.
+    /// A batch of 0, a trace without computation, or times that become longer than a day.
     pub fn with_batch(mut self, batch: u32) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
         let wrong = |message: &str| DocumentError::at(&name, "", message);
@@ -56,7 +56,7 @@ impl Trace {
         self.checked()
     }
 
-    /// With gradients of another element type on the wire; computation takes as long as before.
+    /// Changes the element type of gradients on the wire; computation takes as long as before.
     ///
     /// # Errors
     /// More bytes than a trace may have.

@@ -1,4 +1,4 @@
-//! The rows of a trace of sends, a CSV file.
+//! Parses a trace of sends, a CSV file.
 use csv::StringRecord;
 
 use crate::document::fields::{MAX_TENSOR_BYTES, check_name};
@@ -9,11 +9,11 @@ use crate::trace::Dtype;
 
 const HEADER: &str = "time_s,tensor,bytes,source,destination";
 
-/// One row: a tensor is ready to be queued.
+/// One row: a tensor that is ready to be queued.
 #[derive(Debug)]
 pub(super) struct Send {
     pub line: u64,
-    /// Since any moment that all rows of the file share.
+    /// Relative to any moment that is the same for all rows of the file.
     pub ps: u128,
     pub tensor: String,
     pub bytes: u64,
@@ -22,13 +22,13 @@ pub(super) struct Send {
 }
 
 impl Send {
-    /// What is wrong in one of its columns.
+    /// An error in one of its columns.
     pub fn problem(&self, column: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("line {}, column {column}", self.line), message)
     }
 }
 
-/// All rows in order of time; rows of the same time keep their order. At least one.
+/// All rows in order of time; rows with the same time keep their order. At least one.
 pub(super) fn rows(text: &str, dtype: Dtype) -> Result<Vec<Send>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
@@ -49,7 +49,7 @@ pub(super) fn rows(text: &str, dtype: Dtype) -> Result<Vec<Send>, Problem> {
     Ok(sends)
 }
 
-/// Where each column of [`HEADER`] stands; the order is free.
+/// The position of each column of [`HEADER`]; columns may be in any order.
 fn columns(header: &StringRecord) -> Result<[usize; 5], Problem> {
     let wrong = |message: String| Problem::new("line 1", format!("{message}; the header is {HEADER}"));
     if header.iter().all(str::is_empty) {
@@ -92,7 +92,7 @@ fn row(record: &StringRecord, columns: [usize; 5], dtype: Dtype) -> Result<Send,
     })
 }
 
-/// May be seconds since 1970: only differences count.
+/// May be seconds since 1970: only differences matter.
 fn time_stamp(text: &str) -> Result<u128, String> {
     picoseconds(text).map_err(|wrong| match wrong {
         Wrong::NotANumber => format!("{} is no number; give seconds, such as 0.004", shown(text)),

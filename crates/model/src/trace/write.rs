@@ -1,4 +1,4 @@
-//! Writing a trace: a line for each layer and gradient, so that it can be read, compared and edited by hand.
+//! Writes a trace with one line for each layer and gradient, so that it can be read, compared and edited by hand.
 use std::fmt::Write;
 
 use super::{Gradient, Layer, Trace, WorkerTrace};
@@ -6,8 +6,8 @@ use crate::document::quoted;
 use crate::document::seconds::write as seconds;
 
 impl Trace {
-    /// The JSON of docs/reference/trace-format.md. Reading it gives this trace again, to the picosecond, if its tensors and
-    /// gradients are in the order that [`Trace`] says (those of every read trace are).
+    /// The JSON of docs/reference/trace-format.md. Reading it gives this trace again, to the picosecond, if its tensors
+    /// and gradients are in the order described at [`Trace`] (as in every trace that was read).
     #[must_use]
     pub fn to_json(&self) -> String {
         let workers: Vec<String> = self.workers.iter().map(|worker| self.worker(worker)).collect();
@@ -81,7 +81,7 @@ impl Trace {
     }
 }
 
-/// A list with an entry per line, closed at the indentation of the line that opens it.
+/// A list with one entry per line; the closing bracket is indented like the line that opens it.
 fn block(entries: &[String], indent: &str) -> String {
     match entries {
         [] => "[]".into(),

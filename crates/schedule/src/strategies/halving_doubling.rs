@@ -1,10 +1,10 @@
 //! Recursive halving and doubling: a reduce-scatter by vector halving, an all-gather by vector doubling.
 //!
-//! R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. Moves as few bytes as a ring in
-//! 2 log2(W) hops. Worlds that are no power of two are folded by halves (ibid., section 4, carried one step further):
-//! with P the largest power of two, workers g and g+P form a pair that acts as one. The pair first splits the vector:
-//! the *keeper* g adds up the half that it keeps in the first halving, the *helper* g+P the half that it gives away,
-//! so that folding costs S/2B on the way in and on the way out instead of S/B, and no element passes twice.
+//! R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. Moves as few bytes as a ring in 2
+//! log2(W) hops. If the number of workers is not a power of two, they are folded by halves (ibid., section 4, carried
+//! one step further): with P the largest power of two, workers g and g+P form a pair that acts as one. The pair first
+//! splits the vector: the *keeper* g adds the half that it keeps in the first halving, the *helper* g+P the half that
+//! it gives away. So folding costs S/2B at the start and at the end instead of S/B, and no element is sent twice.
 use crate::plan::{Chunk, Entry, Knob};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -29,7 +29,7 @@ fn keeps_upper(group: u32, k: u32) -> bool {
     group >> k & 1 == 1
 }
 
-/// What group `g` holds after `k` halvings.
+/// The elements of group `g` after `k` halvings.
 fn kept(whole: Piece, group: u32, k: u32) -> Piece {
     (0..k).fold(whole, |piece, level| piece.half(keeps_upper(group, level)))
 }
@@ -40,7 +40,7 @@ impl HalvingDoubling {
         (1 << phases, phases, self.workers - (1 << phases))
     }
 
-    /// The role that gives away the half which group `g` does not keep, and is given it back.
+    /// The role that gives away the half that group `g` does not keep, and receives it back.
     fn helper(&self, group: u32) -> u32 {
         let (core, _, extras) = self.core();
         if group < extras { group + core } else { group }
@@ -116,8 +116,9 @@ impl Schedule for HalvingDoubling {
         if lanes == 0 || phases == 0 {
             return Volume::default();
         }
-        // Both halves of a pair are exchanged twice: 2S a pair. In halving k the P groups send what they hold, which
-        // is 2^k partitions of the vector into halves: P/2^(k+1) vectors, P/2 + P/4 + … = P-1 in all, and as much back.
+        // Both halves of a pair are exchanged twice: 2S per pair. In halving k the P groups send what they hold, 2^k
+        // partitions of the vector into halves: P/2^(k+1) vectors, P/2 + P/4 + … = P-1 in all, and the same amount
+        // back.
         let pairs = u64::from(extras);
         Volume {
             messages: lanes * (2 * u64::from(core) * u64::from(phases) + 4 * pairs),
@@ -127,7 +128,7 @@ impl Schedule for HalvingDoubling {
         }
     }
 
-    /// For a power of two and a length it divides: 2 ((P-1)/P S/B + log2(P) a).
+    /// For a power of two and a length divisible by it: 2 ((P-1)/P S/B + log2(P) a).
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
         let (core, phases, extras) = self.core();
         if self.chunk != Chunk::Whole || !bucket.len.is_multiple_of(u64::from(core)) || extras > 0 {

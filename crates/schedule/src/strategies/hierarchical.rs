@@ -1,10 +1,11 @@
 //! Hierarchical all-reduce: inside the node, then between the nodes, then inside the node again.
 //!
-//! `inside = root`: the node's first rank gathers and adds (the *simple* reduction of the Ray distributed-SGD evaluation), the roots form a ring, each
-//! root sends the sum back. `inside = ring`: a ring reduce-scatter inside the node leaves shard j at one rank, which
-//! is in the ring of shard j between the nodes; then a ring all-gather inside the node. With equal nodes all network
-//! cards and all inner links are busy (M. Cho et al., "BlueConnect", MLSys 2019; Horovod's
-//! HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j mod their number.
+//! `inside = root`: the node's first rank gathers and adds (the *simple* reduction of the Ray distributed-SGD
+//! evaluation), the roots form a ring, and each root sends the sum back. `inside = ring`: a ring reduce-scatter inside
+//! the node leaves shard j at one rank, which is in the ring of shard j between the nodes; then a ring all-gather
+//! inside the node. With equal nodes, all network cards and all inner links are busy (M. Cho et al., "BlueConnect",
+//! MLSys 2019; Horovod's HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j
+//! mod their number.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
@@ -40,7 +41,7 @@ const SPREAD: u16 = 2;
 const FROM_ROOT: u16 = 3;
 
 impl Hierarchical {
-    /// Most ranks of a node.
+    /// Most ranks on any node.
     fn ranks_per_node(&self) -> u32 {
         self.topology.ranks_per_node.min(self.topology.workers)
     }
@@ -53,7 +54,7 @@ impl Hierarchical {
         }
     }
 
-    /// Which shard of the node a lane is, and at which node its ring between the nodes starts.
+    /// The shard of a lane inside the node, and the node at which its ring between the nodes starts.
     fn shard_and_origin(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
         let (shards, nodes) = (self.ranks_per_node(), self.topology.nodes());
         let number = self.chunk.turn(bucket, lane);
@@ -119,7 +120,7 @@ impl Schedule for Hierarchical {
     fn volume(&self, bucket: &Bucket) -> Volume {
         let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
         let lanes = u64::from(self.lanes(bucket));
-        // Inside a node of m ranks m-1 messages go in and m-1 come out, whichever way.
+        // Inside a node of m ranks, m-1 messages go in and m-1 come out, for either method.
         let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
         let inside = hops(self.ranks_per_node(), self.inside);
         Volume {
@@ -130,8 +131,8 @@ impl Schedule for Hierarchical {
         }
     }
 
-    /// The rings between nodes of all shards share a card: while one waits for the way of its piece, others send. They
-    /// begin as shards are complete, so of what moves inside nodes only half is before or after them, and the last piece.
+    /// The rings between nodes of all shards share a card: while one waits for its piece, others send. They start as
+    /// shards complete, so only half of the traffic inside nodes is before or after them, plus the last piece.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));
         if self.chunk != Chunk::PerWorker || self.inside != Inside::Ring {

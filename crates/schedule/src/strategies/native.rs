@@ -1,10 +1,10 @@
-//! The all-reduce of the library underneath: NCCL's choice, for each size, between one ring over all ranks and trees.
+//! The all-reduce of the underlying library: for each size, NCCL's choice between one ring over all ranks and trees.
 //!
-//! The choice is NCCL's own model of its time, latency + bytes / bandwidth, with the figures of its `src/graph/tuning.cc`
-//! (2.8, repository NVIDIA/nccl at 01afd20a77b5), for the protocols LL (8-byte stores with a flag, low latency, a quarter
-//! of the bandwidth) and Simple. LL128 is left out: it is on for NVLink machines of two generations only. A tree is a
-//! chain inside each node and a double binary tree between the nodes (S. Jeaugey, "Massively scale your deep learning
-//! training with NCCL 2.4", 2019).
+//! NCCL chooses with its own model of the time, latency + bytes / bandwidth, and the figures of its
+//! `src/graph/tuning.cc` (2.8, repository NVIDIA/nccl at 01afd20a77b5), for the protocols LL (8-byte stores with a
+//! flag, low latency, a quarter of the bandwidth) and Simple. LL128 is left out: it is enabled only for NVLink machines
+//! of two generations. A tree is a chain inside each node and a double binary tree between the nodes (S. Jeaugey,
+//! "Massively scale your deep learning training with NCCL 2.4", 2019).
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
 use crate::schedule::{Least, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
@@ -37,14 +37,14 @@ enum Algorithm {
     Ring,
 }
 
-/// How bytes are handed over.
+/// The protocol: how bytes are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Ll,
     Simple,
 }
 
-/// A way to do an all-reduce: `tuning.cc` has a line for each.
+/// A combination of algorithm and protocol: `tuning.cc` has a line for each.
 type Way = (Algorithm, Protocol);
 
 const WAYS: [Way; 4] = [
@@ -54,7 +54,7 @@ const WAYS: [Way; 4] = [
     (Algorithm::Ring, Protocol::Simple),
 ];
 
-/// `baseLat`, microseconds of an all-reduce before the first byte moves.
+/// `baseLat`, microseconds before the first byte of an all-reduce moves.
 fn base_us(way: Way) -> f64 {
     match way {
         (Algorithm::Tree, Protocol::Ll) => 4.4,
@@ -64,7 +64,7 @@ fn base_us(way: Way) -> f64 {
     }
 }
 
-/// `hwLat` of NVLink, PCI and NET, microseconds of a step. That of (tree, Simple) holds the time of a chunk of 256 kB.
+/// `hwLat` of NVLink, PCI and NET, microseconds per step. That of (tree, Simple) includes the time of a 256 kB chunk.
 fn step_us(way: Way) -> [f64; 3] {
     match way {
         (Algorithm::Tree, Protocol::Ll) => [0.52, 1.0, 5.0],
@@ -74,10 +74,10 @@ fn step_us(way: Way) -> [f64; 3] {
     }
 }
 
-/// Steps inside a node take longer under LL where there are several nodes.
+/// Steps inside a node take longer under LL if there are several nodes.
 const LL_INSIDE: f64 = 1.8;
 
-/// `treeCorrectionFactor`: the share of its bandwidth that a tree gets, for 64 B, 128 B, … 128 MB.
+/// `treeCorrectionFactor`: the fraction of its bandwidth that a tree achieves, for 64 B, 128 B, … 128 MB.
 fn tree_share(protocol: Protocol, bytes: u64) -> f64 {
     const LL: [f64; 22] =
         [1., 1., 1., 1., 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1., 1., 1.];
@@ -87,10 +87,10 @@ fn tree_share(protocol: Protocol, bytes: u64) -> f64 {
     shares.get((bytes >> 6).checked_ilog2().unwrap_or(0) as usize).copied().unwrap_or(1.0)
 }
 
-/// Above what a slot of PCI Express 3.0 x16 carries, GPUs are taken to be joined by NVLink. Bytes/s.
+/// Above the rate of a PCI Express 3.0 x16 slot, GPUs are assumed to be connected by NVLink. Bytes/s.
 const PCI_MOST: u64 = 16_000_000_000;
 
-/// Seconds of NCCL's model.
+/// Seconds according to NCCL's model.
 fn seconds(topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
     let (algorithm, protocol) = way;
     let (ranks, nodes) = (f64::from(topology.workers), f64::from(topology.nodes()));
@@ -104,7 +104,7 @@ fn seconds(topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
             let between_steps = 2.0 * (nodes - 1.0);
             let latency = (2.0 * (ranks - 1.0) - between_steps) * inside + between_steps * between;
             let share = if protocol == Protocol::Ll { 0.25 } else { 1.0 };
-            // Its plateau: from some size on the steps of Simple take longer.
+            // The plateau: above some size, the steps of Simple take longer.
             let longer = protocol == Protocol::Simple && nodes > 1.0 && bytes as f64 >= ranks / 16.0 * 65536.0;
             let all = base_us(way) + latency;
             (if longer { 1.9 * all } else { all }, card * share * ranks / (2.0 * (ranks - 1.0)))
@@ -124,14 +124,14 @@ fn steps(rates: Rates, way: Way) -> (f64, f64) {
     (if rates.inside > PCI_MOST { nvlink } else { pci }, net)
 }
 
-/// What NCCL takes.
+/// NCCL's choice.
 fn choose(topology: &Topology, rates: Rates, bytes: u64) -> Way {
     let time = |way: &Way| seconds(topology, rates, *way, bytes);
     WAYS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(WAYS[0])
 }
 
-/// From how many bytes on it is the ring: the first power of two above the last for which it is a tree, since its
-/// tables go by powers of two.
+/// The size in bytes from which it is the ring: the first power of two above the last size for which it is a tree,
+/// because NCCL's tables go by powers of two.
 fn ring_from(topology: &Topology, rates: Rates) -> u64 {
     let is_tree = |log: &u32| choose(topology, rates, 1 << log).0 == Algorithm::Tree;
     if topology.workers < 2 { 0 } else { (6..=40).rev().find(is_tree).map_or(0, |log| 2 << log) }
@@ -141,7 +141,7 @@ struct Native {
     topology: Topology,
     rates: Rates,
     ring: Box<dyn Schedule>,
-    /// Elements.
+    /// The same in elements.
     ring_from: u64,
 }
 
@@ -157,8 +157,8 @@ impl Native {
         tree::DEFAULT_CHUNK.count(bucket.len, self.topology.workers)
     }
 
-    /// A chain inside the node to the rank that is in the tree between the nodes, and back. The two trees go through
-    /// two ranks, and so through two cards where a node has them.
+    /// A chain inside the node to the rank that is in the tree between the nodes, and back. The two trees use different
+    /// ranks, and so different cards if a node has two.
     fn tree_step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
         let piece = tree::DEFAULT_CHUNK.piece(bucket, self.topology.workers, lane);
@@ -212,7 +212,7 @@ impl Schedule for Native {
         }
         let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
         let lanes = u64::from(self.tree_lanes(bucket));
-        // Chains have an edge for each rank but one of a node, trees one for each node but one; all go both ways.
+        // Chains have an edge for each rank of a node but one, trees one for each node but one; all are used both ways.
         let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
         let per_node = self.topology.ranks_per_node.min(self.topology.workers);
         let chain = hops(per_node, Inside::Ring) + 2 * tree::depth(self.topology.nodes());
@@ -224,7 +224,8 @@ impl Schedule for Native {
         }
     }
 
-    /// Of the tree: what its cards take, or its chains if they are slower, and a piece's way through the other one.
+    /// Time of the tree: that of its cards, or of its chains if they are slower, plus a piece's latency through the
+    /// other.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         if self.is_ring(bucket) {
             return self.ring.closed_form_on_nodes(bucket, links);
@@ -242,7 +243,7 @@ impl Schedule for Native {
 
     fn least_latency(&self, bucket: &Bucket) -> Option<Least> {
         let (algorithm, protocol) = choose(&self.topology, self.rates, bucket.len * self.rates.element);
-        // A tree's step under Simple is that of a ring, and its chunk's time, which the links take here.
+        // Under Simple, a tree's step is that of a ring plus its chunk's time, which the links account for here.
         let way = if protocol == Protocol::Simple { (Algorithm::Ring, protocol) } else { (algorithm, protocol) };
         let (inside_us, between_us) = steps(self.rates, way);
         Some(Least { between_s: between_us * 1e-6, inside_s: inside_us * 1e-6 })
@@ -257,7 +258,7 @@ mod tests {
         Topology { ranks_per_node, ..Topology::flat(workers) }
     }
 
-    /// What NCCL prints with `NCCL_DEBUG_SUBSYS=TUNING` follows from the same table; here by hand.
+    /// The output of `NCCL_DEBUG_SUBSYS=TUNING` follows from the same table; here it is computed by hand.
     #[test]
     fn latencies_are_those_of_the_table() {
         let infinite = Rates { between: u64::MAX, inside: u64::MAX, element: 4 };

@@ -1,20 +1,19 @@
-//! What ranks of a node do among themselves before and after their sum leaves it: shared by the strategies that
-//! reduce inside the node first.
+//! Reduction and distribution inside a node, shared by the strategies that reduce inside the node first.
 use crate::plan::Inside;
 use crate::step::{Op, Peers, Piece, Step, at};
 
-/// A piece's way inside a node of `size` ranks from `base` on: to its owner, and from it.
+/// The path of a piece inside a node of `size` ranks from `base` on: to its owner and back.
 pub(super) struct NodePart {
     pub base: u32,
     pub size: u32,
     /// The rank at which the node's sum is complete.
     pub owner: u32,
     pub inside: Inside,
-    /// What is added up; empty where there is nothing to add.
+    /// The elements to add; empty if there are none.
     pub up: Piece,
-    /// What comes back.
+    /// The elements sent back.
     pub down: Piece,
-    /// Slots of the way to the owner and from it.
+    /// Slots for the path to the owner and back.
     pub slots: (u16, u16),
 }
 
@@ -23,7 +22,7 @@ impl NodePart {
         Peers::range(self.base + 1, self.size - 1)
     }
 
-    /// In the ring inside the node the owner comes last, so that the sum is complete at it.
+    /// In the ring inside the node the owner comes last, so that it has the complete sum.
     fn next(&self, role: u32) -> Peers {
         Peers::one(self.base + (role - self.base + 1) % self.size)
     }
@@ -71,7 +70,7 @@ impl NodePart {
     }
 }
 
-/// The longest chain of messages inside a node of so many ranks, both ways.
+/// The longest chain of messages inside a node of this many ranks, both ways.
 pub(super) fn hops(ranks: u32, inside: Inside) -> u64 {
     match (ranks, inside) {
         (1, _) => 0,

@@ -1,9 +1,9 @@
-//! Parameter servers: workers push gradients, servers add them up and send the result back.
+//! Parameter servers: workers push gradients, servers add them and send the result back.
 //!
-//! M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; the variants with help
-//! from the network are those of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": the
-//! servers' sends as multicasts, the workers' sends added up in the switch, or both. An aggregation of more workers
-//! than the switch's radix becomes several switches, each of which sends a partial sum.
+//! M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. The variants with support
+//! in the network are those of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": the servers
+//! multicast, the switch aggregates what the workers send, or both. An aggregation of more workers than the switch's
+//! radix becomes several switches, each of which sends a partial sum.
 //!
 //! Servers only add; the optimiser runs on the workers. A push without gradient (`pull_only`) is an empty message.
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn build(
     multicast: bool,
     aggregation: bool,
 ) -> Result<Box<dyn Schedule>, PlanError> {
-    // A multicast reaches all workers at once: there is no order among them to choose.
+    // A multicast reaches all workers at once, so there is no order among them to choose.
     let block = knobs.distribution == Distribution::Block && !multicast;
     if block && !knobs.barrier {
         return Err(PlanError(
@@ -91,7 +91,7 @@ struct Ps {
     workers: u32,
     servers: u32,
     switches: u32,
-    /// Workers that one switch adds up.
+    /// Workers aggregated by one switch.
     group: u32,
     chunk: Chunk,
     placement: Placement,
@@ -128,8 +128,8 @@ impl Ps {
         self.workers + number
     }
 
-    /// In block distribution lane w * pieces + p carries piece p to worker w, and lane p (w = 0) the pushes as well,
-    /// so that after the barrier all that goes to worker 0 can be released before all that goes to worker 1.
+    /// In block distribution, lane w * pieces + p carries piece p to worker w, and lane p (w = 0) also carries the
+    /// pushes, so that after the barrier everything for worker 0 can be released before anything for worker 1.
     fn split(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
         if self.block { (lane / self.pieces(bucket), lane % self.pieces(bucket)) } else { (0, lane) }
     }

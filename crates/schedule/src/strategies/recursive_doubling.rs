@@ -1,8 +1,8 @@
 //! Recursive doubling (the butterfly): whole pieces are exchanged with worker i XOR 2^k, k = 0, 1, …
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19
-//! (2005), section 4.5. Best for small messages. Where W is no power of two, the workers beyond the largest power P
-//! give their vector to a partner first and get the sum from it at the end.
+//! (2005), section 4.5. Best for small messages. If W is not a power of two, the workers beyond the largest power P
+//! first send their vector to a partner, and receive the sum from it at the end.
 use crate::plan::{Chunk, Entry, Knob};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Step, at};
@@ -23,7 +23,7 @@ struct RecursiveDoubling {
 }
 
 impl RecursiveDoubling {
-    /// Largest power of two that is at most W, its logarithm, and how many workers are beyond it.
+    /// Largest power of two up to W, its logarithm, and the number of workers beyond it.
     fn core(&self) -> (u32, u32, u32) {
         let phases = self.workers.ilog2();
         (1 << phases, phases, self.workers - (1 << phases))

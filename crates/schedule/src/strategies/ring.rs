@@ -1,14 +1,15 @@
-//! Ring all-reduce: W-1 hops that add, W-1 hops that pass the sum on.
+//! Ring all-reduce: W-1 hops that add, W-1 hops that distribute the sum.
 //!
 //! P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69 (2009).
-//! Lane j is piece j; it starts at one worker and goes round twice less two. With a piece per worker, piece j starts
-//! at worker j and all links are busy all the time; with whole buckets, bucket p starts at worker p mod W.
-//! `ring-multicast` replaces the second round: the worker that completed a piece multicasts it (M. A. Chang et al.,
+//! Lane j is piece j; it starts at one worker and makes 2(W-1) hops. With one piece per worker, piece j starts at
+//! worker j, and all links are busy all the time; with whole buckets, bucket p starts at worker p mod W.
+//! `ring-multicast` replaces the second round: the worker that completes a piece multicasts it (M. A. Chang et al.,
 //! "How to Train your DNN: The Network Operator Edition").
 //!
-//! `baidu-ring` is the ring as Baidu brought it to deep learning (A. Gibiansky, "Bringing HPC Techniques to Deep Learning",
-//! 2017; repository baidu-research/baidu-allreduce): a piece per worker, every tensor by itself, over MPI's messages
-//! between pairs, without a coordinator. Here it is the ring with its defaults; what runs it sees to the rest.
+//! `baidu-ring` is the ring that Baidu brought to deep learning (A. Gibiansky, "Bringing HPC Techniques to Deep
+//! Learning", 2017; repository baidu-research/baidu-allreduce): one piece per worker, every tensor separately, over
+//! MPI's point-to-point messages, without a coordinator. Here it is the ring with these defaults; its callers handle
+//! the rest.
 use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -58,9 +59,9 @@ pub(crate) fn origin(chunk: Chunk, bucket: &Bucket, lane: u32, size: u32) -> u32
 pub(crate) struct RingPart {
     /// Members.
     pub size: u32,
-    /// Hops from the origin.
+    /// Hops from the worker where the lane starts.
     pub position: u32,
-    /// Role before and after in the ring.
+    /// Previous and next role in the ring.
     pub prev: u32,
     pub next: u32,
     /// Slots of the first and the second round.
@@ -70,7 +71,7 @@ pub(crate) struct RingPart {
 }
 
 impl RingPart {
-    /// Step `pc`, or what is left of `pc` after the ring's last step.
+    /// Step `pc`, or the remainder of `pc` after the ring's last step.
     pub fn step(&self, mut pc: u32) -> Result<Step, u32> {
         let last = self.size - 1;
         let recv = |slot, op| Ok(Step::Recv { from: Peers::one(self.prev), slot, op, piece: self.piece });
@@ -85,7 +86,7 @@ impl RingPart {
             at!(pc, send(self.reduce));
             at!(pc, recv(self.spread, Op::Assign));
         }
-        // The complete sum goes round from the last member; the one before it need not pass it on.
+        // The complete sum starts its round at the last member; the one before it need not forward it.
         if self.position + 1 != last {
             at!(pc, send(self.spread));
         }
@@ -150,8 +151,8 @@ impl Schedule for Ring {
         }
     }
 
-    /// With a piece per worker of equal size: 2(W-1)(S/WB + a). With multicast the second round is one message's way
-    /// and W-1 pieces into each worker, (W-1)S/WB + a; the piece that ends it was the last to be sent.
+    /// With one piece per worker of equal size: 2(W-1)(S/WB + a). With multicast, the second round is one message's
+    /// latency and W-1 pieces into each worker, (W-1)S/WB + a; the piece that ends it was the last to be sent.
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
         let workers = u64::from(self.workers);
         if self.chunk != Chunk::PerWorker || !bucket.len.is_multiple_of(workers) {
@@ -166,8 +167,8 @@ impl Schedule for Ring {
         })
     }
 
-    /// Every link passes 2(W-1) pieces on. Either the slowest is always busy, or all wait for a piece's way round the
-    /// ring, of which as many hops leave a node as there are nodes.
+    /// Every link forwards 2(W-1) pieces. Either the slowest link is always busy, or all wait for a piece to go round
+    /// the ring, where as many hops leave a node as there are nodes.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         if self.chunk != Chunk::PerWorker || self.multicast {
             return None;

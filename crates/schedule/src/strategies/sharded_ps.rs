@@ -1,12 +1,12 @@
-//! Parameter servers sharded over the nodes, behind a reduction inside each node.
+//! Parameter servers sharded over the nodes, after a reduction inside each node.
 //!
-//! Ray SGD and Distributed TensorFlow's replicated variables: the ranks of a node add up first, then one of them
-//! pushes the node's sum, and the server of each piece adds up the sums of the nodes and sends the result back.
+//! The method of Ray SGD and of Distributed TensorFlow's replicated variables: the ranks of a node add first, then one
+//! of them pushes the node's sum, and the server of each piece adds the sums of the nodes and sends the result back.
 //! `inside = root`: the node's first rank gathers, adds and pushes (the *simple* reduction of the Ray distributed-SGD
-//! evaluation). `inside = ring`: shard j of a bucket is added up in a ring and pushed by the node's j-th rank.
+//! evaluation). `inside = ring`: shard j of a bucket is added in a ring and pushed by the node's j-th rank.
 //!
-//! Every bucket is cut into a piece for each server (and shard), so that all servers share its load; `Chunk::Whole`
-//! leaves it whole on one of them, in turn. Servers are as many as are given, on nodes of their own or colocated.
+//! Every bucket is cut into a piece for each server (and shard), so that all servers share the load; with
+//! `Chunk::Whole`, whole buckets are assigned to servers in turn. Servers are on nodes of their own or colocated.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -43,7 +43,7 @@ const PULL: u16 = 2;
 const FROM_OWNER: u16 = 3;
 
 impl ShardedPs {
-    /// Shards of a piece of each server: ranks that every node has.
+    /// Shards of each server's piece: the number of ranks that every node has.
     fn shards(&self) -> u32 {
         match self.inside {
             Inside::Root => 1,
@@ -59,7 +59,7 @@ impl ShardedPs {
         self.chunk.piece(bucket, self.pieces(), lane)
     }
 
-    /// The server of a lane, as a role, and the place in its node of the rank that pushes.
+    /// The role of a lane's server, and the position in its node of the rank that pushes.
     fn server_and_shard(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
         let number = self.chunk.turn(bucket, lane);
         (self.topology.workers + number % self.topology.servers, number / self.topology.servers % self.shards())
@@ -146,7 +146,7 @@ impl Schedule for ShardedPs {
         let inside = hops(self.topology.ranks_per_node.min(self.topology.workers), self.inside);
         Volume {
             messages: lanes * 2 * workers,
-            // All ranks but a node's owner send inside it, the owner to the server; what comes back likewise.
+            // All ranks but a node's owner send inside it, the owner to the server; the same on the way back.
             worker_elements: workers * pushed + (workers - nodes) * bucket.len,
             server_elements: nodes * bucket.len,
             switch_elements: 0,

@@ -1,9 +1,9 @@
-//! Double binary tree, pipelined: two trees over all workers in which every worker is inner node of at most one, so
-//! that each sends and receives its share of half of the pieces up and down each tree.
+//! Double binary tree, pipelined: two trees over all workers. Every worker is an inner node of at most one, so that
+//! each sends and receives its share of half of the pieces up and down each tree.
 //!
-//! P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-//! Parallel Computing 35 (2009); NCCL uses the same trees (S. Jeaugey, "Massively scale your deep learning training
-//! with NCCL 2.4", 2019). Latency grows with log W, bandwidth is nearly that of a ring once many pieces are in flight.
+//! P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+//! Computing 35 (2009); NCCL uses the same trees (S. Jeaugey, "Massively scale your deep learning training with NCCL
+//! 2.4", 2019). Latency grows with log W, and the bandwidth is close to a ring's once many pieces are in flight.
 use crate::plan::{Chunk, Entry, Knob};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -22,7 +22,7 @@ pub(crate) const TREE: Entry = Entry {
     },
 };
 
-/// Without pieces a tree is no pipeline. 128 Ki elements are 512 KiB of float32, the size of NCCL's slices
+/// A tree needs pieces to be a pipeline. 128 Ki elements are 512 KiB of float32, the size of NCCL's slices
 /// (`NCCL_BUFFSIZE` 4 MiB in `NCCL_STEPS` 8).
 pub(super) const DEFAULT_CHUNK: Chunk = Chunk::Elements(128 * 1024);
 
@@ -32,7 +32,7 @@ struct Tree {
     chunk: Chunk,
 }
 
-/// Where a rank stands in a tree.
+/// A rank's position in a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Position {
     parent: Option<u32>,
@@ -44,7 +44,7 @@ struct Position {
 /// Slots of a member: sums of two children, and the result.
 pub(super) const SLOTS: u16 = 3;
 
-/// One member's part in the sum of a piece over a tree; also used between the nodes of `native`.
+/// One member's part in summing a piece over a tree; also used between the nodes of `native`.
 pub(super) struct TreePart<R> {
     place: Position,
     pub piece: Piece,
@@ -53,12 +53,12 @@ pub(super) struct TreePart<R> {
 }
 
 impl<R: Fn(u32) -> u32> TreePart<R> {
-    /// Of member `position` of `size`, in the first or the second tree.
+    /// The position of member `position` of `size`, in the first or the second tree.
     pub fn new(position: u32, size: u32, second: bool, piece: Piece, role: R) -> TreePart<R> {
         TreePart { place: place(position, size, second), piece, role }
     }
 
-    /// Step `pc`, or what is left of `pc` after the tree's last step.
+    /// Step `pc`, or the remainder of `pc` after the tree's last step.
     pub fn step(&self, mut pc: u32) -> Result<Step, u32> {
         let (Position { parent, children, index }, piece) = (&self.place, self.piece);
         let peer = |member: u32| Peers::one((self.role)(member));
@@ -109,7 +109,7 @@ fn children(rank: u32, size: u32) -> [Option<u32>; 2] {
     [Some(left), (bit > 0).then_some(rank + bit)]
 }
 
-/// The second tree is the first one mirrored (even W) or shifted by one (odd W): inner nodes become leaves.
+/// The second tree is the first one mirrored (even W) or shifted by one (odd W), so that inner nodes become leaves.
 fn place(rank: u32, size: u32, second: bool) -> Position {
     let mapped = |rank: u32, back: bool| match (second, size.is_multiple_of(2), back) {
         (false, ..) => rank,
@@ -127,19 +127,19 @@ fn place(rank: u32, size: u32, second: bool) -> Position {
     }
 }
 
-/// With both trees busy a card takes this times as long as all elements in one direction do. Each sends and receives
-/// them twice (an inner node of one tree is a leaf of the other); the rest is what pieces on their way up and on their
-/// way down wait for each other, as the event simulation has it on 4 to 1,024 nodes.
+/// With both trees busy, a card takes this many times as long as for all elements in one direction. Each card sends and
+/// receives them twice (an inner node of one tree is a leaf of the other); the rest is pieces on their way up waiting
+/// for those on their way down, fitted to the event simulation on 4 to 1,024 nodes.
 const BOTH_TREES: f64 = 2.4;
 
-/// Seconds of `len` elements in pieces through two trees over `nodes`: the first piece's way, at every inner node with
-/// two to be received or sent one after the other, and then one piece behind the other.
+/// Seconds for `len` elements in pieces through two trees over `nodes`: the first piece's latency, in which every inner
+/// node sends or receives two pieces one after the other, and then one piece after another.
 pub(super) fn seconds(len: u64, piece: u64, nodes: u32, link: Link) -> f64 {
     let (piece, levels) = (piece.min(len) as f64 * link.s_per_element, depth(nodes) as f64);
     let rest = len as f64 * link.s_per_element - piece;
     match nodes {
         0 | 1 => 0.0,
-        // One edge a tree, in opposite directions.
+        // One edge per tree, in opposite directions.
         2 => 2.0 * (link.latency_s + piece) + rest,
         _ => 2.0 * levels * link.latency_s + 2.0 * (2.0 * levels - 1.0) * piece + BOTH_TREES * rest,
     }
@@ -189,7 +189,8 @@ impl Schedule for Tree {
         }
     }
 
-    /// Of ranks with a card each: where several share one, which messages cross it depends on how ranks and trees meet.
+    /// For ranks with a card each: if several share one, which messages cross it depends on how ranks and trees are
+    /// aligned.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let Chunk::Elements(piece) = self.chunk else { return None };
         self.one_per_node.then(|| seconds(bucket.len, piece, self.workers, links.between))

@@ -1,13 +1,14 @@
-//! A reference executor: runs a schedule on real vectors in memory, in a random legal interleaving, and counts.
+//! A reference executor: runs a schedule on real vectors in memory, in a random legal interleaving, and counts
+//! messages.
 //!
-//! It executes what a runtime must: asynchronous sends over first-in-first-out channels between each two roles,
-//! messages matched by (bucket, lane, slot), buckets issued at random moments. With bounded channels a send waits for
-//! room, and a message that cannot be taken yet is put aside by the receiver, so that it blocks none behind it.
+//! It does what a runtime must do: asynchronous sends over first-in-first-out channels between each two roles, messages
+//! matched by (bucket, lane, slot), buckets issued at random times. With bounded channels, a send waits for room, and
+//! the receiver sets aside a message that it cannot use yet, so that it blocks none behind it.
 use std::collections::{HashMap, VecDeque};
 
 use paceline_schedule::{Bucket, Op, Peers, Piece, Schedule, Step, Volume};
 
-/// A small, seeded generator (SplitMix64, Steele et al. 2014): the tests need no more.
+/// A small seeded generator (SplitMix64, Steele et al. 2014), sufficient for the tests.
 pub struct Random(pub u64);
 
 impl Random {
@@ -43,9 +44,9 @@ struct Task {
     bucket: u32,
     lane: u32,
     pc: u32,
-    /// Receivers already served of the send it is at.
+    /// Receivers already served by the current send.
     sent: u32,
-    /// Longest chain of messages behind what it holds.
+    /// Longest chain of messages behind its current data.
     depth: u64,
     at_barrier: bool,
     done: bool,
@@ -93,10 +94,10 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Runs to the end. Panics on a deadlock, on a message nobody receives, and on a malformed step.
+    /// Runs to completion. Panics on a deadlock, a message without a receive, or a malformed step.
     pub fn run(mut self) -> Outcome {
         let roles = self.schedule.roles().total();
-        // Every role issues its buckets in an order and at moments of its own.
+        // Every role issues its buckets in its own order and at its own times.
         let mut waiting: Vec<(u32, u32)> =
             (0..roles).flat_map(|role| self.buckets.iter().map(move |b| (role, b.id))).collect();
         self.random.shuffle(&mut waiting);
@@ -119,7 +120,7 @@ impl<'a> Executor<'a> {
                 }
             }
             progress |= self.deliver();
-            // No barrier opens before every role has issued every bucket: `barriers_left` counts them all.
+            // No barrier opens before every role has issued every bucket, because `barriers_left` counts them all.
             if self.barriers_left == 0 {
                 for task in tasks.iter_mut().filter(|task| task.at_barrier) {
                     (task.at_barrier, task.pc) = (false, task.pc + 1);
@@ -138,7 +139,7 @@ impl<'a> Executor<'a> {
         Outcome { buffers: self.buffers, volume: self.volume }
     }
 
-    /// Executes at most one step; whether anything happened.
+    /// Executes at most one step; returns whether anything happened.
     fn advance(&mut self, task: &mut Task) -> bool {
         if task.at_barrier {
             return false;
@@ -230,7 +231,7 @@ impl<'a> Executor<'a> {
         true
     }
 
-    /// Moves some messages from the channels to their receivers; whether any moved.
+    /// Moves some messages from the channels to their receivers; returns whether any moved.
     fn deliver(&mut self) -> bool {
         let mut keys: Vec<_> = self.channels.iter().filter(|(_, c)| !c.is_empty()).map(|(&key, _)| key).collect();
         keys.sort_unstable();
