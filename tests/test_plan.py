@@ -56,7 +56,7 @@ def test_ids_as_listed(tmp_path):
     assert plan_graph(Graph.read(path), ids="listed").names() == [["deep", "late"]]
     assert "'late'" not in refused(path, "--ids", "name")
     path = written(tmp_path, nodes=[late, {"name": "a"}], edges=[["a", "late"]], fetches=["late"])
-    assert "'late' stands before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
+    assert "'late' comes before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
     with pytest.raises(InvalidArgumentError, match="ids: 'name' is none of depth, listed"):
         plan_graph(Graph.read(path), ids="name")
 

@@ -217,7 +217,7 @@ fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agre
             ));
         }
     }
-    let Some((_, request)) = first else { return Err(format!("tensor '{name}': nobody asked for it")) };
+    let Some((_, request)) = first else { return Err(format!("tensor '{name}': no rank asked for it")) };
     let request = Request { own: Vec::new(), ..request.clone() };
     let any = asked.iter().flatten().any(|request| !request.own.is_empty());
     let own = if any {

@@ -42,8 +42,8 @@ fn cluster_refused_with(old: &str, new: &str, says: &str) {
 fn what_is_no_json_object() {
     refused(b"", "is empty; a document begins with {\"format\": \"paceline-trace\"");
     refused(b" \n", "is empty");
-    refused(b"[]", "is no JSON object; it must begin with");
-    refused(b"hello", "is no JSON object");
+    refused(b"[]", "is not a JSON object; it must begin with");
+    refused(b"hello", "is not a JSON object");
     refused(b"\x1f\x8b\x08\x00", "is compressed with gzip; decompress it first");
     refused(b"PK\x03\x04", "is a zip archive");
     refused(b"\xff\xfe{\x00", "is UTF-16; save it as UTF-8");
@@ -136,14 +136,14 @@ fn times() {
     refused_with("0.010", "86401", "workers[0].forward[0].duration_s: '86401' is longer than a day");
     refused_with("0.010", "1e999999", "workers[0].forward[0].duration_s: '1e999999' is longer than a day");
     refused_with("0.010", "86400", "workers[0].forward: all layers together are longer than a day");
-    refused_with("0.010", "\"10ms\"", "workers[0].forward[0].duration_s: '\"10ms\"' is no number; give seconds");
-    refused_with("0.010", "null", "'null' is no number");
-    refused_with("0.010", "NaN", "(workers[0].forward[0].duration_s): NaN is no JSON (Python's json.dumps writes it)");
-    refused_with("0.010", "Infinity", "Infinity is no JSON");
-    refused_with("0.010", "-Infinity", "Infinity is no JSON");
-    refused_with("0.05}", "NaN}", "NaN is no JSON");
-    refused_with("\"batch\": 32", "\"batch\": NaN", "NaN is no JSON");
-    refused_with("\"version\": 1", "\"version\": NaN", "NaN is no JSON");
+    refused_with("0.010", "\"10ms\"", "workers[0].forward[0].duration_s: '\"10ms\"' is not a number; give seconds");
+    refused_with("0.010", "null", "'null' is not a number");
+    refused_with("0.010", "NaN", "(workers[0].forward[0].duration_s): NaN is not JSON (Python's json.dumps writes it)");
+    refused_with("0.010", "Infinity", "Infinity is not JSON");
+    refused_with("0.010", "-Infinity", "Infinity is not JSON");
+    refused_with("0.05}", "NaN}", "NaN is not JSON");
+    refused_with("\"batch\": 32", "\"batch\": NaN", "NaN is not JSON");
+    refused_with("\"version\": 1", "\"version\": NaN", "NaN is not JSON");
     refused_with(
         "\"backward_s\": 0.025",
         "\"backward_s\": 0.02",
@@ -157,7 +157,7 @@ fn tensors() {
     refused_with(
         "37632",
         "37633",
-        "workers[0].gradients[2].bytes: 37633 bytes are no whole number of float32 elements of 4",
+        "workers[0].gradients[2].bytes: 37633 bytes are not a whole number of float32 elements of 4",
     );
     refused_with("37632", "-4", "workers[0].gradients[2].bytes: found integer `-4`, expected the tensor's size");
     refused_with("37632", "2000000000000000", "is more than 1e15 (a petabyte)");

@@ -18,7 +18,7 @@ pub enum PlanError {
         second: usize,
     },
     /// An edge from or to a missing node.
-    #[error("edge {edge} names node {node}, and the graph has {nodes} nodes")]
+    #[error("edge {edge} names node {node}, but the graph has {nodes} nodes")]
     UnknownNode {
         /// Index of the edge.
         edge: usize,
@@ -28,7 +28,7 @@ pub enum PlanError {
         nodes: usize,
     },
     /// A fetch that is not in the graph.
-    #[error("fetch {fetch} is no node: the graph has {nodes} nodes")]
+    #[error("fetch {fetch} is not a node: the graph has {nodes} nodes")]
     UnknownFetch {
         /// The requested node.
         fetch: u32,
@@ -45,7 +45,7 @@ pub enum PlanError {
         Vec<String>,
     ),
     /// The list's order was requested, but the graph cannot run in that order.
-    #[error("'{node}' stands before '{parent}', which it needs; list parents before children, or number by depth")]
+    #[error("'{node}' comes before '{parent}', which it needs; list parents before children, or number by depth")]
     NotListedInOrder {
         /// The node that comes too early.
         node: String,
@@ -53,7 +53,7 @@ pub enum PlanError {
         parent: String,
     },
     /// Too many nodes or edges.
-    #[error("the graph has {nodes} nodes and {edges} edges, and at most {} of each are planned", u32::MAX - 2)]
+    #[error("the graph has {nodes} nodes and {edges} edges, but at most {} of each can be planned", u32::MAX - 2)]
     TooLarge {
         /// Number of nodes.
         nodes: usize,

@@ -85,7 +85,7 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeIncl
 pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<f64>) -> Result<f64, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?.get();
     let Ok(number) = text.parse::<f64>() else {
-        return Err(D::Error::custom(format!("{} is no number; give one", shown(text))));
+        return Err(D::Error::custom(format!("{} is not a number; give one", shown(text))));
     };
     if !range.contains(&number) {
         let range = format!("{} and {}", range.start(), range.end());

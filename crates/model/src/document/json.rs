@@ -69,7 +69,7 @@ fn decode<'a>(document: &'a [u8], source: &str, format: &Format) -> Result<&'a s
     match text.trim_start().chars().next() {
         Some('{') => Ok(text),
         None => wrong(&format!("is empty; a document begins with {}", beginning(format))),
-        Some(_) => wrong(&format!("is no JSON object; it must begin with {}", beginning(format))),
+        Some(_) => wrong(&format!("is not a JSON object; it must begin with {}", beginning(format))),
     }
 }
 
@@ -127,7 +127,7 @@ fn explain(error: &serde_json::Error, path: &str, text: &str, source: &str, form
         Category::Eof | Category::Syntax => {
             let place = if path.is_empty() { String::new() } else { format!(" ({path})") };
             let message = match non_finite(text, line, column) {
-                Some(literal) => format!("{literal} is no JSON (Python's json.dumps writes it); give a finite number"),
+                Some(literal) => format!("{literal} is not JSON (Python's json.dumps writes it); give a finite number"),
                 None if error.is_eof() => "the document ends here, unfinished; was the file cut off?".into(),
                 None => format!("{message}; correct the JSON here"),
             };

@@ -66,7 +66,7 @@ pub(crate) fn parse(text: &str) -> Result<Time, String> {
         },
         Err(Wrong::TooLarge) => Err(too_long(text)),
         Err(Wrong::Negative) => Err(format!("{} is negative; give seconds of at least 0", shown(text))),
-        Err(Wrong::NotANumber) => Err(format!("{} is no number; give seconds, such as 0.004", shown(text))),
+        Err(Wrong::NotANumber) => Err(format!("{} is not a number; give seconds, such as 0.004", shown(text))),
     }
 }
 

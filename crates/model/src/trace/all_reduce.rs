@@ -24,7 +24,7 @@ impl Trace {
             return wrong("is more than 1000TB, the most that is forecast");
         }
         if !bytes.is_multiple_of(dtype.size()) {
-            return wrong("is no whole number of float32 elements; give a multiple of 4B");
+            return wrong("is not a whole number of float32 elements; give a multiple of 4B");
         }
         let elements = bytes / dtype.size();
         let count64 = u64::from(count);
@@ -65,7 +65,7 @@ pub fn parse_all_reduce(spec: &str) -> Result<Trace, DocumentError> {
     let (size, count) = rest.split_once('/').unwrap_or((rest, "1"));
     // Rust's own parser would accept a sign.
     let Some(count) = count.parse::<u32>().ok().filter(|_| !count.starts_with('+')) else {
-        return wrong("after the slash stands how many tensors, a whole number, such as allreduce:100MB/161");
+        return wrong("after the slash comes the number of tensors, a whole number, such as allreduce:100MB/161");
     };
     match parse_size(size) {
         Ok(bytes) => Trace::all_reduce(bytes, count),
@@ -109,11 +109,11 @@ mod tests {
         for (spec, says) in [
             ("allreduce", "write allreduce:SIZE"),
             ("allreduce:100", "write 100B or 100MB"),
-            ("allreduce:100MB/", "how many tensors"),
-            ("allreduce:100MB/+3", "how many tensors"),
+            ("allreduce:100MB/", "the number of tensors"),
+            ("allreduce:100MB/+3", "the number of tensors"),
             ("allreduce:100MB/0", "between 1 and 1000000"),
             ("allreduce:100MB/1000001", "between 1 and 1000000"),
-            ("allreduce:2TB/9999999999", "how many tensors"),
+            ("allreduce:2TB/9999999999", "the number of tensors"),
             ("allreduce:10B", "multiple of 4B"),
             ("allreduce:8B/3", "at least 12B"),
         ] {

@@ -229,7 +229,7 @@ impl Dtype {
             return Ok(bytes);
         }
         let (name, size) = (self.name(), self.size());
-        Err(format!("{bytes} bytes are no whole number of {name} elements of {size} bytes; is the dtype right?"))
+        Err(format!("{bytes} bytes are not a whole number of {name} elements of {size} bytes; is the dtype right?"))
     }
 }
 

@@ -15,7 +15,7 @@ impl Trace {
         let name = self.name.clone();
         let wrong = |message: &str| DocumentError::at(&name, "", message);
         if !(samples_per_s.is_finite() && samples_per_s > 0.0) {
-            return Err(wrong(&format!("{samples_per_s} samples/s is no rate; give a number above 0")));
+            return Err(wrong(&format!("{samples_per_s} samples/s is not a rate; give a number above 0")));
         }
         let total: u128 = self.workers.iter().map(|worker| u128::from(worker.compute_time().0)).sum();
         if total == 0 {
@@ -42,7 +42,7 @@ impl Trace {
         let name = self.name.clone();
         let wrong = |message: &str| DocumentError::at(&name, "", message);
         if batch == 0 {
-            return Err(wrong("a batch of 0 samples is none; give at least 1"));
+            return Err(wrong("a batch has at least 1 sample"));
         }
         if self.workers.iter().all(|worker| worker.compute_time() == Time::ZERO) {
             return Err(wrong("computes nothing, so a batch changes nothing; leave it out"));

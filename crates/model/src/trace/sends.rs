@@ -32,7 +32,7 @@ impl Send {
 pub(super) fn rows(text: &str, dtype: Dtype) -> Result<Vec<Send>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let unreadable = |error: csv::Error| Problem::new("", format!("is no CSV: {error}"));
+    let unreadable = |error: csv::Error| Problem::new("", format!("is not CSV: {error}"));
     let columns = columns(reader.headers().map_err(unreadable)?)?;
     let mut sends = Vec::new();
     for record in reader.records() {
@@ -66,7 +66,7 @@ fn columns(header: &StringRecord) -> Result<[usize; 5], Problem> {
         *column = match (places.next(), places.next()) {
             (Some((place, _)), None) => place,
             (None, _) => return Err(wrong(format!("the column {known} is missing"))),
-            (Some(_), Some(_)) => return Err(wrong(format!("the column {known} stands there twice"))),
+            (Some(_), Some(_)) => return Err(wrong(format!("the column {known} occurs twice"))),
         };
     }
     Ok(columns)
@@ -95,7 +95,7 @@ fn row(record: &StringRecord, columns: [usize; 5], dtype: Dtype) -> Result<Send,
 /// May be seconds since 1970: only differences matter.
 fn time_stamp(text: &str) -> Result<u128, String> {
     picoseconds(text).map_err(|wrong| match wrong {
-        Wrong::NotANumber => format!("{} is no number; give seconds, such as 0.004", shown(text)),
+        Wrong::NotANumber => format!("{} is not a number; give seconds, such as 0.004", shown(text)),
         Wrong::Negative => format!("{} is negative; count from an earlier moment", shown(text)),
         Wrong::TooLarge => format!("{} is too large; give seconds", shown(text)),
     })
@@ -104,7 +104,7 @@ fn time_stamp(text: &str) -> Result<u128, String> {
 fn tensor_bytes(text: &str, dtype: Dtype) -> Result<u64, String> {
     let bytes = text.parse::<u64>().ok().filter(|bytes| (1..=MAX_TENSOR_BYTES).contains(bytes));
     let Some(bytes) = bytes else {
-        return Err(format!("{} is no size; give whole bytes, from 1 to 1e15", shown(text)));
+        return Err(format!("{} is not a size; give whole bytes, from 1 to 1e15", shown(text)));
     };
     dtype.whole_elements(bytes)
 }
