@@ -450,11 +450,18 @@ def test_distributed_data_parallel_of_one_rank(tmp_path):
     assert recorder.trace["name"] == "Sequential"
 
 
+class Block(nn.Sequential):
+    """A class of ours: torch 2.7 does not compile modules of its own classes in place."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
 @pytest.mark.parametrize("how", ["wrapped", "in place", "one block"])
 def test_compiled_models(how):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    model = Block(nn.Linear(8, 8), Block(nn.Linear(8, 8), nn.ReLU()))
     whole = how != "one block"
     if how == "wrapped":
         compiled = torch.compile(model, backend="aot_eager")
@@ -465,7 +472,7 @@ def test_compiled_models(how):
     tensors = {"0.weight", "0.bias", "1.0.weight", "1.0.bias"}
     found = {name: set(needed) for name, needed in layers(worker).items()}
     if whole:
-        assert found == {"Sequential": tensors}
+        assert found == {"Block": tensors}
     else:
         assert found == {"0": {"0.weight", "0.bias"}, "1": {"1.0.weight", "1.0.bias"}}
     assert any("compiled" in note for note in recorder.summary.notes)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as quantization
 from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 
 from torch_workers.checks import run_all
 from torch_workers.handles import raises
@@ -30,9 +31,16 @@ def _power_sgd(rank, wrap=lambda hook: hook):
 HOOKS = {
     "PowerSGD of rank 1": _power_sgd(1),
     "PowerSGD of rank 2": _power_sgd(2),
-    "quantization of tensors": lambda model: model.register_comm_hook(None, quantization.quantization_pertensor_hook),
-    "quantization of channels": lambda model: model.register_comm_hook(None, quantization.quantization_perchannel_hook),
 }
+if TorchVersion(torch.__version__) >= "2.15":  # the older ones expect NCCL's futures, and fail with gloo too
+    HOOKS |= {
+        "quantization of tensors": lambda model: model.register_comm_hook(
+            None, quantization.quantization_pertensor_hook
+        ),
+        "quantization of channels": lambda model: model.register_comm_hook(
+            None, quantization.quantization_perchannel_hook
+        ),
+    }
 
 
 def _train(register, rank, bucket_mb=25.0):

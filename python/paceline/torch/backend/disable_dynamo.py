@@ -42,8 +42,7 @@ def _marker() -> Callable[[CodeType], None] | None:
     if hasattr(frames, "set_code_exec_strategy"):
         never = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
         return lambda code: frames.set_code_exec_strategy(code, never)
-    older: Callable[[CodeType], None] | None = getattr(frames, "skip_code", None)  # torch 2.6 and older
-    return older
+    return None
 
 
 def _codes(code: CodeType) -> list[CodeType]:

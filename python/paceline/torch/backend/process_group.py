@@ -26,7 +26,7 @@ from paceline.torch.backend.tensor_collectives import TensorCollectives
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
 else:
-    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.4 has none
+    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.7 has none
 
 NAME = "paceline"
 CPU = torch.device("cpu")

@@ -143,7 +143,7 @@ def _plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reductio
 
 
 def _factor(operator: Loose) -> float:
-    factor = operator.factor
+    _, factor = operator.__getstate__()  # torch 2.12 and older have no `factor`
     return float(factor.item() if isinstance(factor, Tensor) else factor)
 
 

@@ -43,14 +43,18 @@ _NO_ADDRESS = (
 )
 
 
-OLDEST_TORCH = "2.13"
+OLDEST_TORCH = "2.7"
 
 
 def check_torch(version: TorchVersion) -> None:
-    """Refuse a torch over which DDP would hang, in `_verify_param_shape_across_processes`: 2.6 does.
+    """Refuse a torch over which DDP would hang.
+
+    Before 2.7, C++ that gets a `Work` from a process group in Python does not keep its Python object alive. That is
+    gone when C++ waits, so `c10d::Work::wait` of the base class runs, which nobody ever completes
+    (https://github.com/pytorch/pytorch/pull/146376). DDP does so first in `_verify_param_shape_across_processes`.
 
     Raises:
-        InvalidArgumentError: The version is older than 2.13, the oldest that was tried and works.
+        InvalidArgumentError: The version is older than 2.7.
     """
     if version < OLDEST_TORCH:
         raise InvalidArgumentError(
