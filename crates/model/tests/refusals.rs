@@ -207,7 +207,7 @@ fn tensors() {
     refused_with(
         "\"moving_mean\", \"bytes\": 256",
         "\"moving_mean\", \"bytes\": 255",
-        "distribution[3].bytes: 255 bytes are no whole",
+        "distribution[3].bytes: 255 bytes are not a whole",
     );
     refused_with("\"moving_mean\", \"bytes\": 256", "\"moving_mean\"", "distribution[3].bytes: is missing");
 }
