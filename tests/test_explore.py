@@ -28,7 +28,7 @@ def test_limits(name):
         with pytest.raises(InvalidArgumentError, match=f"{name}: .* is not from"):
             parse(json.dumps({name: value}).encode())
     for value in ("3", True, None, [1]):
-        with pytest.raises(InvalidArgumentError, match=f"{name}: is no number"):
+        with pytest.raises(InvalidArgumentError, match=f"{name}: is not a number"):
             parse(json.dumps({name: value}).encode())
 
 
@@ -43,12 +43,12 @@ def test_limits(name):
         (b'{"workers": 1' + b"0" * 400 + b"}", "workers: is not from 1 to 128"),
         (b'{"bandwidth_gbps": Infinity}', "bandwidth_gbps: is not from 0.1 to 3200"),
         (b'{"workers": 2.5}', "workers: 2.5 is not a whole number"),
-        (b'{"bandwidth_gbps": NaN}', "bandwidth_gbps: is no number"),
+        (b'{"bandwidth_gbps": NaN}', "bandwidth_gbps: is not a number"),
         (b'{"multicast": 1}', "multicast: is neither"),
         (b'{"trace": "/etc/passwd"}', "trace: '/etc/passwd' is none of"),
         (b'{"cluster": "../flat"}', "cluster: '../flat' is none of"),
         (b'{"strategy": "rung"}', "unknown strategy 'rung'"),
-        (b'{"trace": 3}', "trace: is no text"),
+        (b'{"trace": 3}', "trace: is not text"),
     ],
 )
 def test_mistakes_are_named(text, message):

@@ -285,8 +285,8 @@ def test_what_cannot_be_forecast_is_skipped(tmp_path, changes, reason):
         ({"sync": "", "system": "Horovod"}, "RDMA between nodes"),
         ({"gpu": "MI250X"}, "PCI Express between the GPUs of a node (MI250X)"),
         ({"system": "Horovod", "gpu": "V100"}, "Horovod without a response cache"),
-        ({"system": "BytePS", "sync": "ps-byteps", "ps": "bananas"}, "a server a node (ps 'bananas' is no number)"),
-        ({"system": "BytePS", "sync": "ps-byteps", "ps": "0"}, "a server a node (ps '0' is no number)"),
+        ({"system": "BytePS", "sync": "ps-byteps", "ps": "bananas"}, "a server a node (ps 'bananas' is not a number)"),
+        ({"system": "BytePS", "sync": "ps-byteps", "ps": "0"}, "a server a node (ps '0' is not a number)"),
     ],
 )
 def test_what_is_assumed_is_told(tmp_path, changes, assumed):

@@ -14,7 +14,7 @@ AT_STEP = 2
 
 def _misfortune(how):
     if how == "raise":
-        raise ValueError("the loss is no number")
+        raise ValueError("the loss is not a number")
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
 

@@ -42,7 +42,7 @@ impl GrpcListener {
     /// other machines can reach the interface.
     ///
     /// # Errors
-    /// The interface does not exist, or there are no random numbers, or the certificate cannot be generated.
+    /// The interface does not exist, or random numbers are not available, or the certificate cannot be generated.
     pub fn open(interface: &str, encrypted: Option<bool>) -> Result<GrpcListener> {
         let (listener, address) = Listener::bind(interface)?.into_socket();
         let mut nonce = [0; 16];

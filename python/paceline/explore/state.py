@@ -80,7 +80,7 @@ def _value(name: str, value: object) -> object:
     if name in LIMITS:
         return _number(name, value)
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name}: is no text")
+        raise InvalidArgumentError(f"{name}: is not text")
     if name == "strategy":
         return find_strategy(value).name if value else ""
     names = trace_names() if name == "trace" else cluster_names()
@@ -92,7 +92,7 @@ def _value(name: str, value: object) -> object:
 def _number(name: str, value: object) -> float | int:
     least, most = LIMITS[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (not a number)
-        raise InvalidArgumentError(f"{name}: is no number")
+        raise InvalidArgumentError(f"{name}: is not a number")
     if abs(value) > _MOST:
         raise InvalidArgumentError(f"{name}: is not from {least:g} to {most:g}")
     if not least <= value <= most:

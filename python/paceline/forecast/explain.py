@@ -168,7 +168,7 @@ def _bound_at(scenario: Scenario, workers: int) -> str:
 
 def _knee_in_words(knee: Knee) -> str:
     if knee.bound == _NO_COMPUTATION:
-        return "Nothing is computed, so that there is no number of workers from which on another one brings little."
+        return "Nothing is computed, so there is no number of workers beyond which another one brings little."
     if knee.workers is None:
         return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first brought."
     return (

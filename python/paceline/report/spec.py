@@ -102,7 +102,7 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     if strategy is not None and not isinstance(strategy, str):
         raise InvalidArgumentError(f"{where}: timeline: strategy: {strategy!r} is no name")
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
-        raise InvalidArgumentError(f"{where}: timeline: workers: {workers!r} is no number")
+        raise InvalidArgumentError(f"{where}: timeline: workers: {workers!r} is not a number")
     return strategy, workers
 
 

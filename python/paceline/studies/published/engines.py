@@ -183,7 +183,7 @@ def _guesses(row: Row, engine: Engine) -> list[str]:
         and not _PLAIN.match(row.servers)
         and not row.servers.startswith("=")
     ):
-        made.append(f"a server a node (ps '{row.servers[:40]}' is no number)")
+        made.append(f"a server a node (ps '{row.servers[:40]}' is not a number)")
     if row.gpus_per_node > 1 and not knows_inside(row.gpu):
         made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
     return made
