@@ -84,7 +84,7 @@ struct Operation {
 struct World<'a> {
     scenario: &'a Scenario,
     kind: PolicyKind,
-    agenda: BinaryHeap<Entry>,
+    events: BinaryHeap<Entry>,
     numbers: u64,
     ranks: Vec<Rank>,
     votes: Vec<VecDeque<Ballot>>,
@@ -163,7 +163,7 @@ impl<'a> World<'a> {
         World {
             scenario,
             kind,
-            agenda: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             numbers: 0,
             ranks: ranks.collect(),
             votes: vec![VecDeque::new(); n],
@@ -177,7 +177,7 @@ impl<'a> World<'a> {
 
     fn at(&mut self, at: Time, rank: usize, what: Happens) {
         self.numbers += 1;
-        self.agenda.push(Entry { at, number: self.numbers, rank, what });
+        self.events.push(Entry { at, number: self.numbers, rank, what });
     }
 
     fn all(&mut self, at: Time, event: &Event) {
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
 
     fn run(&mut self) -> Result<(), String> {
         (0..self.ranks.len()).for_each(|rank| self.begin_step(rank, 0));
-        while let Some(Entry { at, rank, what, .. }) = self.agenda.pop() {
+        while let Some(Entry { at, rank, what, .. }) = self.events.pop() {
             match what {
                 Happens::Ready(number) => self.ready(at, rank, number),
                 Happens::Waits => self.waits(at, rank),

@@ -6,7 +6,7 @@
 //! | [`options`] | the options of a simulation |
 //! | `prepare` | converts trace and options for the event loop |
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
-//! | `agenda`, `queue`, `event` | future events: a monotone radix heap over the links' own queues |
+//! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `path` | the composition of the critical path |
 //! | `replay` | a worker's schedule, for a real process that replays it |
@@ -14,10 +14,10 @@
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`outcome`] | the result |
 //! | [`coordination`] | coordinators at any scale: a separate model |
-mod agenda;
 pub mod agreement;
 pub mod coordination;
 mod event;
+mod event_queue;
 mod lanes;
 mod network;
 mod observer;
@@ -25,7 +25,7 @@ pub mod options;
 pub mod outcome;
 mod path;
 mod prepare;
-mod queue;
+mod radix_heap;
 mod random;
 mod replay;
 mod run;

@@ -2,8 +2,8 @@
 use paceline_model::{Cluster, Time};
 use paceline_schedule::{Op, Peers, Piece, Step};
 
-use crate::agenda::Agenda;
 use crate::event::{Event, EventKind};
+use crate::event_queue::EventQueue;
 use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
@@ -45,7 +45,7 @@ pub(crate) struct Simulation<'a, C, O> {
     pub marks: Vec<Mark<C>>,
     pub wires: NetworkLinks,
     pub observer: O,
-    agenda: Agenda<C>,
+    events: EventQueue<C>,
     fluid: Option<Fluid<C>>,
     memory: Option<Memory<C>>,
     lanes: Lanes,
@@ -81,7 +81,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             first_mark,
             marks_wanted,
             marks: Vec::with_capacity(marks_wanted),
-            agenda: Agenda::new(wires.links.len()),
+            events: EventQueue::new(wires.links.len()),
             wires,
             observer,
             fluid: fluid.then(Fluid::new),
@@ -110,7 +110,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.begin_iteration(worker, 0, C::default());
         }
         while !self.is_over() {
-            let event = self.agenda.pop();
+            let event = self.events.pop();
             if event.kind == EventKind::Nothing {
                 return Err(self.standstill());
             }
@@ -134,19 +134,19 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     #[inline]
     fn handle(&mut self, event: Event<C>) {
         match event.kind {
-            EventKind::Head => fifo::head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            EventKind::Head => fifo::head(&mut self.wires, &mut self.events, &mut self.observer, event),
             EventKind::Delivered if self.wires.adds => self.delivered(event),
             EventKind::Delivered | EventKind::Added => self.arrived(&event),
-            EventKind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            EventKind::Inside => fifo::inside(&mut self.wires, &mut self.agenda, &mut self.observer, event),
+            EventKind::Multicast => fifo::multicast_head(&mut self.wires, &mut self.events, &mut self.observer, event),
+            EventKind::Inside => fifo::inside(&mut self.wires, &mut self.events, &mut self.observer, event),
             EventKind::Resolve => {
                 if let Some(fluid) = &mut self.fluid {
-                    fluid.resolve(&self.wires, &mut self.agenda, event.time);
+                    fluid.resolve(&self.wires, &mut self.events, event.time);
                 }
             }
             EventKind::FlowEnd => {
                 if let Some(fluid) = &mut self.fluid {
-                    fluid.flow_end(&mut self.wires, &mut self.agenda, &mut self.observer, &event);
+                    fluid.flow_end(&mut self.wires, &mut self.events, &mut self.observer, &event);
                 }
             }
             EventKind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
@@ -163,7 +163,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     /// Messages to be added go through the receiver's adder first, one after the other.
     fn delivered(&mut self, event: Event<C>) {
         if !self.wires.is_switch(event.to()) && self.reduces(&event) {
-            fifo::add(&mut self.wires, &mut self.agenda, &mut self.observer, event);
+            fifo::add(&mut self.wires, &mut self.events, &mut self.observer, event);
         } else {
             self.arrived(&event);
         }
@@ -278,8 +278,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         };
         if multicast && to.count > 1 {
             match &mut self.fluid {
-                None => fifo::multicast(&mut self.wires, &mut self.agenda, &mut self.observer, event, to),
-                Some(fluid) => fluid.send(&self.wires, &mut self.agenda, event, Some(to)),
+                None => fifo::multicast(&mut self.wires, &mut self.events, &mut self.observer, event, to),
+                Some(fluid) => fluid.send(&self.wires, &mut self.events, event, Some(to)),
             }
             return;
         }
@@ -302,8 +302,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     #[inline]
     fn transmit(&mut self, event: Event<C>) {
         match &mut self.fluid {
-            None => fifo::send(&mut self.wires, &mut self.agenda, &mut self.observer, event),
-            Some(fluid) => fluid.send(&self.wires, &mut self.agenda, event, None),
+            None => fifo::send(&mut self.wires, &mut self.events, &mut self.observer, event),
+            Some(fluid) => fluid.send(&self.wires, &mut self.events, event, None),
         }
     }
 
@@ -343,7 +343,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         } else {
             let mut chain = chain;
             chain.add(Part::Latency, wait.0, 0);
-            self.agenda.push(Event::at_worker(now + wait.0, EventKind::BarrierRelease, 0, chain));
+            self.events.push(Event::at_worker(now + wait.0, EventKind::BarrierRelease, 0, chain));
         }
     }
 
@@ -400,7 +400,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.workers[worker as usize].busy += time;
         }
         chain.add(Part::Compute, time, 0);
-        self.agenda.push(Event::at_worker(now + time, kind, worker, chain));
+        self.events.push(Event::at_worker(now + time, kind, worker, chain));
     }
 
     /// Starts the next forward layer if its parameters have arrived, or the backward pass.
@@ -468,7 +468,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let w = &mut self.workers[worker as usize];
         // Gradients that become ready at the end of the pass are issued before anything that follows it.
         if w.next_ready < self.prepared.workers[w.recorded].ready.len() {
-            self.agenda.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
+            self.events.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
             return;
         }
         (w.phase, w.since) = (Phase::Sums, now);

@@ -6,8 +6,8 @@
 //! applies.
 use paceline_schedule::Peers;
 
-use crate::agenda::Agenda;
 use crate::event::{Event, EventKind};
+use crate::event_queue::EventQueue;
 use crate::network::topology::{DOWN, IN, NONE, NetworkLinks, OUT, UP};
 use crate::observer::Observer;
 use crate::path::{Chain, Part};
@@ -55,41 +55,41 @@ fn occupy<C: Chain, O: Observer>(
 #[inline]
 fn deliver<C: Chain>(
     wires: &NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     link: u32,
     mut event: Event<C>,
     head: u64,
     end: u64,
 ) {
     event.chain.add(wires.links[link as usize].part, end - head, 0);
-    agenda.push_behind(link, Event { time: end, kind: EventKind::Delivered, ..event });
+    events.push_behind(link, Event { time: end, kind: EventKind::Delivered, ..event });
 }
 
 /// Adds a message's contents to the sum, after those that reached the receiver before it.
 pub(crate) fn add<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
     let link = wires.adder(event.to());
     let (begin, end) = occupy(wires, observer, link, &mut event, 0, 0.0, 0);
     event.chain.add(wires.links[link as usize].part, end - begin, 0);
-    agenda.push_behind(link, Event { time: end, kind: EventKind::Added, ..event });
+    events.push_behind(link, Event { time: end, kind: EventKind::Added, ..event });
 }
 
 /// A unicast leaves its sender.
 #[inline]
 pub(crate) fn send<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
     let (now, route) = (event.time, wires.route(event.from(), event.to()));
     if route.links[OUT as usize] == NONE {
         event.chain.add(Part::Latency, route.latency, 0);
-        agenda.push(Event { time: now + route.latency, stage: IN, kind: EventKind::Head, ..event });
+        events.push(Event { time: now + route.latency, stage: IN, kind: EventKind::Head, ..event });
         return;
     }
     let overhead = wires.overhead;
@@ -99,9 +99,9 @@ pub(crate) fn send<C: Chain, O: Observer>(
     let link = route.links[stage as usize];
     let (head, end) = occupy(wires, observer, link, &mut event, overhead, 0.0, 0);
     match route.next(stage + 1) {
-        None => deliver(wires, agenda, link, event, head + latency, end + latency),
+        None => deliver(wires, events, link, event, head + latency, end + latency),
         Some(stage) => {
-            agenda.push_behind(link, Event { time: head + latency, stage, kind: EventKind::Head, ..event });
+            events.push_behind(link, Event { time: head + latency, stage, kind: EventKind::Head, ..event });
         }
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn send<C: Chain, O: Observer>(
 #[inline]
 pub(crate) fn head<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
@@ -120,8 +120,8 @@ pub(crate) fn head<C: Chain, O: Observer>(
     let (head, end) = occupy(wires, observer, place.link, &mut event, 0, place.slowest, early);
     event.chain.add(Part::Latency, place.latency, 0);
     match place.next {
-        None => deliver(wires, agenda, place.link, event, head + place.latency, end + place.latency),
-        Some(stage) => agenda.push_behind(place.link, Event { time: head + place.latency, stage, ..event }),
+        None => deliver(wires, events, place.link, event, head + place.latency, end + place.latency),
+        Some(stage) => events.push_behind(place.link, Event { time: head + place.latency, stage, ..event }),
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn head<C: Chain, O: Observer>(
 /// of each receiving node once, and inside a node there is a copy for each rank.
 pub(crate) fn multicast<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
     to: Peers,
@@ -146,23 +146,23 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
             Event { time: head + route.latency, kind: EventKind::Inside, ..copy }
         });
         sent = Some(copy);
-        agenda.push(Event { dst: receiver as u16, ..copy });
+        events.push(Event { dst: receiver as u16, ..copy });
     }
     let Some(away) = to.iter().find(|&receiver| wires.node(receiver) != home) else { return };
     event = Event { dst: away as u16, kind: EventKind::Multicast, ..event };
     let own = wires.route(event.from(), away).links[0];
     if own == NONE {
-        leave(wires, agenda, observer, event, overhead);
+        leave(wires, events, observer, event, overhead);
     } else {
         let (head, _) = occupy(wires, observer, own, &mut event, overhead, 0.0, 0);
-        agenda.push_behind(own, Event { time: head, stage: OUT, ..event });
+        events.push_behind(own, Event { time: head, stage: OUT, ..event });
     }
 }
 
 /// The head of a multicast is at its sender's card.
 fn leave<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
     overhead: u64,
@@ -174,24 +174,24 @@ fn leave<C: Chain, O: Observer>(
     let event = Event { time: head + route.latency, ..event };
     let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
     for rank in first.filter(|&rank| wires.node(rank) != home) {
-        agenda.push(Event { dst: rank as u16, stage: IN, ..event });
+        events.push(Event { dst: rank as u16, stage: IN, ..event });
     }
     // The server's own rack may have no workers at all.
     if let Some(other) = (0..wires.worker_racks()).find(|&rack| rack != wires.rack(home)) {
         let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
-        agenda.push(Event { dst: rank as u16, stage: UP, ..event });
+        events.push(Event { dst: rank as u16, stage: UP, ..event });
     }
 }
 
 /// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another rack, or a node.
 pub(crate) fn multicast_head<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
     if event.stage == OUT {
-        leave(wires, agenda, observer, event, 0);
+        leave(wires, events, observer, event, 0);
         return;
     }
     let place = wires.at_stage(event.from(), event.to(), event.stage);
@@ -202,21 +202,21 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
             let home = wires.rack(wires.node(event.from()));
             for rack in (0..wires.worker_racks()).filter(|&rack| rack != home) {
                 let first = wires.first_rank_of_nodes(wires.nodes_of_rack(rack)).next();
-                agenda.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: DOWN, ..next });
+                events.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: DOWN, ..next });
             }
         }
         DOWN => {
             let rack = wires.rack(wires.node(event.to()));
             for rank in wires.first_rank_of_nodes(wires.nodes_of_rack(rack)) {
-                agenda.push(Event { dst: rank as u16, stage: IN, ..next });
+                events.push(Event { dst: rank as u16, stage: IN, ..next });
             }
         }
         _ if wires.ranks_of(event.to()).len() == 1 && !wires.copies => {
-            deliver(wires, agenda, place.link, event, head, end);
+            deliver(wires, events, place.link, event, head, end);
         }
         _ => {
             for rank in wires.ranks_of(event.to()) {
-                agenda.push(Event { dst: rank as u16, kind: EventKind::Inside, ..next });
+                events.push(Event { dst: rank as u16, kind: EventKind::Inside, ..next });
             }
         }
     }
@@ -225,11 +225,11 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
 /// The head of a copy is at a rank's own link.
 pub(crate) fn inside<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
-    agenda: &mut Agenda<C>,
+    events: &mut EventQueue<C>,
     observer: &mut O,
     mut event: Event<C>,
 ) {
     let (link, before) = wires.last(event.from(), event.to());
     let (head, end) = occupy(wires, observer, link, &mut event, 0, before, 0);
-    deliver(wires, agenda, link, event, head, end);
+    deliver(wires, events, link, event, head, end);
 }

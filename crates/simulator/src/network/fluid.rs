@@ -7,8 +7,8 @@ use std::collections::{HashMap, VecDeque};
 
 use paceline_schedule::Peers;
 
-use crate::agenda::Agenda;
 use crate::event::{Event, EventKind};
+use crate::event_queue::EventQueue;
 use crate::network::maxmin::Solver;
 use crate::network::topology::{NONE, NetworkLinks, STAGES};
 use crate::observer::Observer;
@@ -57,20 +57,20 @@ impl<C: Chain> Fluid<C> {
     }
 
     /// A message leaves its sender, now or after earlier ones on its connection.
-    pub fn send(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, event: Event<C>, to: Option<Peers>) {
+    pub fn send(&mut self, wires: &NetworkLinks, events: &mut EventQueue<C>, event: Event<C>, to: Option<Peers>) {
         let connection = (event.from(), if to.is_some() { ALL } else { event.to() });
         if let Some(line) = self.waiting.get_mut(&connection) {
             line.push_back((event, to));
             return;
         }
         self.waiting.insert(connection, VecDeque::new());
-        self.start(wires, agenda, event, to, event.time);
+        self.start(wires, events, event, to, event.time);
     }
 
     fn start(
         &mut self,
         wires: &NetworkLinks,
-        agenda: &mut Agenda<C>,
+        events: &mut EventQueue<C>,
         mut event: Event<C>,
         to: Option<Peers>,
         now: u64,
@@ -92,12 +92,12 @@ impl<C: Chain> Fluid<C> {
         // The fixed cost of a message delays it; it uses no share of a link.
         let latency = latency + wires.overhead;
         self.flows.push(Flow { links, left: event.bytes as f64, rate: 0.0, started: now, latency, to, event });
-        self.ask(agenda, now);
+        self.ask(events, now);
     }
 
-    fn ask(&mut self, agenda: &mut Agenda<C>, now: u64) {
+    fn ask(&mut self, events: &mut EventQueue<C>, now: u64) {
         if !std::mem::replace(&mut self.resolve_asked, true) {
-            agenda.push(Event::at_worker(now, EventKind::Resolve, 0, C::default()));
+            events.push(Event::at_worker(now, EventKind::Resolve, 0, C::default()));
         }
     }
 
@@ -111,7 +111,7 @@ impl<C: Chain> Fluid<C> {
     }
 
     /// Computes rates and the time at which the next flow ends.
-    pub fn resolve(&mut self, wires: &NetworkLinks, agenda: &mut Agenda<C>, now: u64) {
+    pub fn resolve(&mut self, wires: &NetworkLinks, events: &mut EventQueue<C>, now: u64) {
         self.resolve_asked = false;
         self.settle(now);
         self.generation += 1;
@@ -126,7 +126,7 @@ impl<C: Chain> Fluid<C> {
         if next.is_finite() {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
             let time = now + next.ceil() as u64;
-            agenda
+            events
                 .push(Event { bytes: self.generation, ..Event::at_worker(time, EventKind::FlowEnd, 0, C::default()) });
         }
     }
@@ -135,7 +135,7 @@ impl<C: Chain> Fluid<C> {
     pub fn flow_end<O: Observer>(
         &mut self,
         wires: &mut NetworkLinks,
-        agenda: &mut Agenda<C>,
+        events: &mut EventQueue<C>,
         observer: &mut O,
         end: &Event<C>,
     ) {
@@ -147,13 +147,13 @@ impl<C: Chain> Fluid<C> {
         // Half a byte: more than the rounding of a picosecond at the fastest rate that units allow.
         let (ended, flows): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flows).into_iter().partition(|f| f.left < 0.5);
         self.flows = flows;
-        self.ask(agenda, now);
+        self.ask(events, now);
         for flow in ended {
-            self.deliver(wires, agenda, observer, &flow, now);
+            self.deliver(wires, events, observer, &flow, now);
             let connection = (flow.event.from(), if flow.to.is_some() { ALL } else { flow.event.to() });
             let next = self.waiting.get_mut(&connection).and_then(VecDeque::pop_front);
             if let Some((event, to)) = next {
-                self.start(wires, agenda, event, to, now);
+                self.start(wires, events, event, to, now);
             } else {
                 self.waiting.remove(&connection);
             }
@@ -163,7 +163,7 @@ impl<C: Chain> Fluid<C> {
     fn deliver<O: Observer>(
         &mut self,
         wires: &mut NetworkLinks,
-        agenda: &mut Agenda<C>,
+        events: &mut EventQueue<C>,
         observer: &mut O,
         flow: &Flow<C>,
         now: u64,
@@ -190,7 +190,7 @@ impl<C: Chain> Fluid<C> {
             event.chain.add(wire.part, spent, spent.saturating_sub(alone));
         }
         for receiver in flow.to.unwrap_or(Peers::one(event.to())).iter() {
-            agenda.push(Event { time: now + flow.latency, dst: receiver as u16, kind: EventKind::Delivered, ..event });
+            events.push(Event { time: now + flow.latency, dst: receiver as u16, kind: EventKind::Delivered, ..event });
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::event::Event;
 use crate::path::Chain;
-use crate::queue::{Queue, Timed};
+use crate::radix_heap::{RadixHeap, Timed};
 
 #[derive(Clone, Copy)]
 struct Item {
@@ -26,17 +26,17 @@ impl Timed for Item {
 
 const LOOSE: u32 = 1 << 31;
 
-pub(crate) struct Agenda<C> {
-    queue: Queue<Item>,
+pub(crate) struct EventQueue<C> {
+    queue: RadixHeap<Item>,
     links: Vec<VecDeque<Event<C>>>,
     slab: Vec<Event<C>>,
     free: Vec<u32>,
 }
 
-impl<C: Chain> Agenda<C> {
+impl<C: Chain> EventQueue<C> {
     pub fn new(links: usize) -> Self {
-        Agenda {
-            queue: Queue::new(),
+        EventQueue {
+            queue: RadixHeap::new(),
             links: (0..links).map(|_| VecDeque::new()).collect(),
             slab: Vec::new(),
             free: Vec::new(),

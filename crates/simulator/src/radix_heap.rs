@@ -12,7 +12,7 @@ pub(crate) trait Timed: Copy {
     fn time(&self) -> u64;
 }
 
-pub(crate) struct Queue<E> {
+pub(crate) struct RadixHeap<E> {
     now: u64,
     /// Bucket b > 0 holds events whose time differs from `now` in bit b-1 and no higher one.
     buckets: [Vec<E>; 65],
@@ -22,9 +22,9 @@ pub(crate) struct Queue<E> {
     occupied: u64,
 }
 
-impl<E: Timed> Queue<E> {
+impl<E: Timed> RadixHeap<E> {
     pub fn new() -> Self {
-        Queue { now: 0, buckets: std::array::from_fn(|_| Vec::new()), next: 0, occupied: 0 }
+        RadixHeap { now: 0, buckets: std::array::from_fn(|_| Vec::new()), next: 0, occupied: 0 }
     }
 
     /// Adds an event.
@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         #[test]
         fn comes_out_sorted_and_stable(steps in prop::collection::vec((0u64..50, any::<bool>()), 0..300)) {
-            let (mut queue, mut model) = (Queue::new(), Vec::<At>::new());
+            let (mut queue, mut model) = (RadixHeap::new(), Vec::<At>::new());
             let mut now = 0;
             for (number, (delay, pop)) in steps.into_iter().enumerate() {
                 let event = At(now + delay * delay * 1000, number);
