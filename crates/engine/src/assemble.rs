@@ -1,12 +1,12 @@
 //! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use paceline_os::fd::AsRawFd;
+use paceline_os::net::UnixStream;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
+use paceline_os::sync::Mutex;
 
-use socket2::Socket;
+use paceline_os::net::Socket;
 
 use super::control::Control;
 use super::core_placement::CorePlacement;
@@ -82,7 +82,7 @@ pub(super) fn assemble(
         sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
         controls.push(socket.map(Control::new).transpose().map_err(system("cannot set up a connection"))?);
     }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = paceline_os::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let timeline = Arc::new(Timeline::new(
         rank,
         settings.servers,
@@ -99,7 +99,11 @@ pub(super) fn assemble(
         wires.set_offload(Box::new(port));
         mpi::entered();
     }
-    let host = Host { crowded: local.len() > cores, real_time: real_time(), funneled: library.is_some() };
+    let host = Host {
+        crowded: local.len() > cores,
+        real_time: paceline_os::thread::is_real_time(),
+        funneled: library.is_some(),
+    };
     let peers: Arc<[Peer]> = peers.into();
     let (ledger, orders) = (Arc::<Ledger>::default(), Arc::<Orders>::default());
     let monitor = Arc::new(Monitor::new().map_err(system("cannot create a pipe"))?);
@@ -126,7 +130,7 @@ pub(super) fn assemble(
         sockets,
     });
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        let thread = paceline_os::thread::Builder::new().name(name.into()).spawn(body);
         thread.map(End::Thread).map_err(system("cannot start a thread"))
     };
     let drive = Box::new(move || driver.run_progress_thread());
@@ -136,11 +140,4 @@ pub(super) fn assemble(
     };
     let threads = vec![drives, spawn("paceline-monitor", Box::new(move || detector.run()))?];
     Ok(Engine { shared, threads: Mutex::new(threads), grpc: Mutex::new(thread) })
-}
-/// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The name,
-/// which may hold blanks, is the second, in brackets.
-fn real_time() -> bool {
-    let line = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
-    let policy = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
-    matches!(policy, Some("1" | "2"))
 }

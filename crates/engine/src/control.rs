@@ -1,8 +1,8 @@
 //! What the monitors of two ranks send to each other: short messages, each after its length.
 use std::io::{self, ErrorKind, Read, Write};
 
+use paceline_os::net::Socket;
 use serde::{Deserialize, Serialize};
-use socket2::Socket;
 
 use super::ledger::Answer;
 use super::orders::Order;

@@ -4,12 +4,12 @@
 //! exchange then costs two thread switches (110 us instead of 4 for 4 KiB). MPI binds ranks to cores. Paceline does
 //! not, because what a rank starts, such as data loaders, would be bound with it. Instead every waiting rank publishes
 //! its core. A rank that finds a peer on its own core moves once and may run anywhere afterwards.
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use paceline_os::sync::Mutex;
+use paceline_os::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use paceline_transport::shm::Segment;
 
@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(5);
 const AFTER: Duration = Duration::from_micros(30);
 
 /// Binds the given thread, or the current one, to a core.
-pub fn pin(thread: Option<rustix::process::Pid>, core: usize) -> std::io::Result<()> {
+pub fn pin(thread: Option<paceline_os::process::Pid>, core: usize) -> std::io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
     }

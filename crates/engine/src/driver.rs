@@ -1,10 +1,10 @@
 //! Drives the executor: progress, then spinning, then yielding the core, then sleep.
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use paceline_os::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
+use paceline_os::sync::{Condvar, Mutex, MutexGuard};
 
 use super::core_placement::{CorePlacement, pin};
 use super::failure_detector::Monitor;
@@ -139,7 +139,7 @@ impl Driver {
     /// Restricts the progress thread to this core.
     pub fn pin_progress_thread(&self, core: usize) -> std::io::Result<()> {
         let number = self.progress_thread.load(Ordering::SeqCst);
-        pin(rustix::process::Pid::from_raw(number), core)
+        pin(paceline_os::process::Pid::from_raw(number), core)
     }
 
     /// Waits until the memory of a failed group is no longer touched.
@@ -155,7 +155,7 @@ impl Driver {
             if self.ledger.operations().alarms.is_empty() && !self.ledger.has_news() {
                 break;
             }
-            std::thread::sleep(Duration::from_micros(200));
+            paceline_os::thread::sleep(Duration::from_micros(200));
         }
         // The driver has taken the alarm; it finishes with it before its next look.
         let looks = self.looks.load(Ordering::SeqCst);
@@ -164,7 +164,7 @@ impl Driver {
                 return;
             }
             self.announce();
-            std::thread::sleep(Duration::from_micros(200));
+            paceline_os::thread::sleep(Duration::from_micros(200));
         }
     }
 
@@ -299,7 +299,7 @@ impl Driver {
 
     /// The progress thread.
     pub(super) fn run_progress_thread(&self) {
-        self.progress_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+        self.progress_thread.store(paceline_os::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         loop {
             {
                 let mut wanted = self.wanted.lock();
@@ -353,7 +353,7 @@ impl Driver {
                 continue;
             }
             if idle <= backoff.looks {
-                std::hint::spin_loop();
+                paceline_os::thread::spin_loop();
                 continue;
             }
             let now = Instant::now();
@@ -365,12 +365,12 @@ impl Driver {
                 return;
             }
             if waited < backoff.spin {
-                std::hint::spin_loop();
+                paceline_os::thread::spin_loop();
             } else if waited < backoff.offer {
                 if !self.host.crowded && !self.host.funneled {
                     self.placement.look(waited);
                 }
-                std::thread::yield_now();
+                paceline_os::thread::yield_now();
             } else {
                 // Where yielding takes long, the clock gets here before the checks are counted.
                 if core.queue_unexpected(false) {
@@ -498,7 +498,7 @@ impl Driver {
         let until = Instant::now() + LEAVING;
         while core.wires().unflushed() && Instant::now() < until && !self.ledger.operations().troubled {
             if !core.progress() && core.wires().must_look() {
-                std::thread::yield_now();
+                paceline_os::thread::yield_now();
             }
         }
         core.fail_all(&closed());

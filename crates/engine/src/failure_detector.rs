@@ -4,14 +4,14 @@
 //! goodbye with the number of operations it has called, so that others know what will never come. A stopped rank, or
 //! one whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called the
 //! operation yet. No rank is asked while operations move.
+use paceline_os::fd::OwnedFd;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::time::{Duration, Instant};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
+use paceline_os::sync::Mutex;
 
 use super::control::{Control, Departure, Message};
 use super::driver::Driver;
@@ -48,14 +48,14 @@ enum MonitorCommand {
 
 impl Monitor {
     pub fn new() -> std::io::Result<Monitor> {
-        use rustix::pipe::{PipeFlags, pipe_with};
+        use paceline_os::pipe::{PipeFlags, pipe_with};
         let wake_pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Monitor { outbox: Mutex::new(Vec::new()), wake_pipe })
     }
 
     fn post(&self, commands: impl IntoIterator<Item = MonitorCommand>) {
         self.outbox.lock().extend(commands);
-        let _ = rustix::io::write(&self.wake_pipe.1, &[1]);
+        let _ = paceline_os::io::write(&self.wake_pipe.1, &[1]);
     }
 
     /// Tells the other ranks of a group that it has failed here.
@@ -168,7 +168,7 @@ impl FailureDetector {
         let time = Timespec { tv_sec: tick.as_secs().cast_signed(), tv_nsec: i64::from(tick.subsec_nanos()) };
         let _ = poll(&mut fds, Some(&time));
         let mut drained = [0u8; 64];
-        while rustix::io::read(&self.monitor.wake_pipe.0, &mut drained).is_ok_and(|n| n == drained.len()) {}
+        while paceline_os::io::read(&self.monitor.wake_pipe.0, &mut drained).is_ok_and(|n| n == drained.len()) {}
     }
 
     fn send(&mut self, rank: u32, message: &Message) {
@@ -189,10 +189,10 @@ impl FailureDetector {
             for control in self.controls.iter_mut().flatten() {
                 let _ = control.flush();
             }
-            std::thread::sleep(Duration::from_millis(5));
+            paceline_os::thread::sleep(Duration::from_millis(5));
         }
         for control in self.controls.iter().flatten() {
-            let _ = control.socket.shutdown(std::net::Shutdown::Write);
+            let _ = control.socket.shutdown(paceline_os::net::Shutdown::Write);
         }
     }
 
@@ -331,7 +331,7 @@ impl FailureDetector {
             }
         }
         for text in reports {
-            eprintln!("paceline: {text}");
+            paceline_os::report!("paceline: {text}");
         }
         for (id, error) in failures {
             let ranks = self.ledger.operations().groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();

@@ -18,7 +18,7 @@ pub(super) struct Introduction {
     pub(super) peer: Peer,
     /// Equal for processes that can open each other's memory if they belong to one user.
     pub(super) machine: String,
-    pub(super) address: std::net::SocketAddr,
+    pub(super) address: paceline_os::net::SocketAddr,
     pub(super) job: [u8; 16],
     /// The time at that rank, in nanoseconds.
     pub(super) clock: u64,
@@ -61,13 +61,13 @@ pub(super) fn introduce(
     exchange: Exchange<'_>,
 ) -> Result<Vec<Introduction>> {
     let mut job = [0; 16];
-    getrandom::fill(&mut job).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
+    paceline_os::random::fill(&mut job).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
     let helper = rank.checked_sub(size - settings.helpers());
     let (server, switch) = (helper.filter(|&number| number < settings.servers), helper == Some(settings.servers));
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = paceline_os::process::host_name();
     let mine = Introduction {
-        peer: Peer { rank, host, pid: std::process::id(), server, switch },
-        machine: machine(),
+        peer: Peer { rank, host, pid: paceline_os::process::id(), server, switch },
+        machine: paceline_os::process::machine(),
         address: endpoints.listener.address(),
         job,
         clock: timeline::now(),
@@ -132,12 +132,4 @@ fn differences(theirs: &Map<String, Value>, ours: &Map<String, Value>) -> String
     let differing = ours.iter().filter(|(name, value)| theirs.get(*name) != Some(value));
     let named = differing.map(|(name, value)| format!("{name} {} and {}", word(theirs.get(name)), word(Some(value))));
     named.collect::<Vec<_>>().join(", ")
-}
-
-/// Identifies this boot of this machine, its process namespace and its network namespace. Ranks of one machine with
-/// separate networks are meant to use them (`paceline emulate`).
-fn machine() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
-    format!("{} {} {}", boot.trim(), namespace("pid").display(), namespace("net").display())
 }

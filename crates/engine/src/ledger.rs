@@ -1,12 +1,12 @@
 //! What callers, the driving thread and the failure detector share: operations not yet begun, those in flight, and what
 //! became of the others. It knows nothing of threads.
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicBool, Ordering};
+use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use paceline_os::sync::{Condvar, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 

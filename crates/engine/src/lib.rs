@@ -20,14 +20,12 @@
 //! | `listeners` | coordinators that listen for what happens to their group |
 //! | `core_placement` | moves a rank away when two wait on one core |
 //! | [`settings`] | of a job |
-//! | `fork` | what a forked child must let go of |
 mod assemble;
 mod checks;
 mod control;
 mod core_placement;
 mod driver;
 mod failure_detector;
-mod fork;
 mod introduction;
 mod ledger;
 mod listeners;
@@ -37,13 +35,13 @@ mod peers;
 pub mod settings;
 mod start;
 
+use paceline_os::sync::atomic::{AtomicBool, Ordering};
+use paceline_os::sync::{Arc, Weak};
+use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use paceline_os::sync::Mutex;
 
 pub use core_placement::pin;
 pub use introduction::Exchange;
@@ -102,9 +100,9 @@ pub struct Notice {
 /// How the end of a thread is awaited.
 enum End {
     /// A thread of this job.
-    Thread(std::thread::JoinHandle<()>),
+    Thread(paceline_os::thread::JoinHandle<()>),
     /// A thread that the process keeps; it ends with the job's work, or is stuck in the library.
-    Work(std::sync::mpsc::Receiver<()>),
+    Work(paceline_os::sync::mpsc::Receiver<()>),
 }
 
 /// How long the offload library may delay the end of a job.
@@ -220,7 +218,7 @@ impl Engine {
             thread.close();
         }
         if let Err(error) = self.stop_timeline() {
-            eprintln!("paceline: {error}");
+            paceline_os::report!("paceline: {error}");
         }
     }
 
@@ -228,10 +226,10 @@ impl Engine {
     /// but this one fail.
     pub fn forget_after_fork(&self) {
         self.shared.forked.store(true, Ordering::SeqCst);
-        crate::fork::release(&self.shared.sockets);
+        paceline_os::process::release(&self.shared.sockets);
         // Even a lock must not be waited for: its holder may not exist here.
         if let Some(thread) = self.grpc.try_lock().as_deref().and_then(Option::as_ref) {
-            crate::fork::release(&thread.descriptors());
+            paceline_os::process::release(&thread.descriptors());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Registry of coordinators that are told what happens to their group.
+use paceline_os::sync::Weak;
 use std::collections::HashMap;
-use std::sync::Weak;
 
 use paceline_transport::error::RunError;
 

@@ -1,6 +1,6 @@
 //! The shared memory of a host's ranks. Each rank opens the segments of the others, and two ranks use theirs if both
 //! could.
-use std::sync::Arc;
+use paceline_os::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! What the workers of a group tell a parameter server that is a process of its own. It goes over the control
 //! connection, so it arrives in order.
+use paceline_os::time::Duration;
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use paceline_os::sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use paceline_executor::InStep;
@@ -80,8 +80,8 @@ impl Orders {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Instant;
+    use paceline_os::sync::Arc;
+    use paceline_os::time::Instant;
 
     use super::*;
 
@@ -90,7 +90,7 @@ mod tests {
         for _ in 0..200 {
             let orders = Arc::new(Orders::default());
             let leaves = orders.clone();
-            let leaver = std::thread::spawn(move || leaves.worker_gone());
+            let leaver = paceline_os::thread::spawn(move || leaves.worker_gone());
             let begin = Instant::now();
             assert!(orders.next(1, Duration::from_secs(60)).is_none());
             assert!(begin.elapsed() < Duration::from_secs(30));

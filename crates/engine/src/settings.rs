@@ -1,6 +1,6 @@
 //! The settings of a job, as the caller gives them (JSON; `paceline.job.settings` makes and documents them).
-use std::net::SocketAddrV4;
-use std::time::Duration;
+use paceline_os::net::SocketAddrV4;
+use paceline_os::time::Duration;
 
 use serde::{Deserialize, Serialize};
 

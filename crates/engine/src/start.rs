@@ -1,6 +1,6 @@
 //! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
-use std::sync::Arc;
-use std::time::Instant;
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
 
 use paceline_schedule::{Knob, look_up};
 

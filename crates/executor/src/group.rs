@@ -152,7 +152,7 @@ impl Group {
         operation.seq = seq;
         operation.point_to_point = Some(PointToPoint { peer: Some(from), tag, sends: false });
         operation.program = Box::new(SendRecv { peer: from, sends: false, len: operation.signature.count });
-        operation.handle.source.store(from, std::sync::atomic::Ordering::Relaxed);
+        operation.handle.source.store(from, paceline_os::sync::atomic::Ordering::Relaxed);
     }
 
     /// Takes the front fragment of a rank if it is wanted now.
@@ -350,7 +350,7 @@ impl Group {
     fn settle(&mut self, index: usize, completions: &mut Vec<Completion>) -> bool {
         if !self.ops[index].operation.as_ref().is_some_and(Operation::is_done) {
             if let Some(operation) = &self.ops[index].operation {
-                operation.handle.moved.store(operation.moved, std::sync::atomic::Ordering::Relaxed);
+                operation.handle.moved.store(operation.moved, paceline_os::sync::atomic::Ordering::Relaxed);
             }
             return false;
         }

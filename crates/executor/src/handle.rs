@@ -1,8 +1,8 @@
 //! The caller's view of an operation in flight.
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use paceline_os::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use paceline_os::sync::Mutex;
 use paceline_transport::error::{Result, RunError};
-use parking_lot::Mutex;
 
 const PENDING: u8 = 0;
 const FINISHED: u8 = 1;

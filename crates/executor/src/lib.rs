@@ -27,10 +27,10 @@ pub mod timeline;
 mod unexpected;
 mod wires;
 
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
 use std::any::Any;
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Instant;
 
 pub use limits::Limits;
 pub use operation::{Finish, InStep, OperationSpec, PointToPoint};

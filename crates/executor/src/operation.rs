@@ -1,7 +1,7 @@
 //! An operation in flight.
+use paceline_os::sync::Arc;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -203,7 +203,7 @@ impl Operation {
             // Servers meet once per step, at its last operation, whether they have a part in it or not.
             meeting = if step.last { program.servers().collect() } else { Vec::new() };
         }
-        let number = handle.number.load(std::sync::atomic::Ordering::Relaxed);
+        let number = handle.number.load(paceline_os::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
         let (moved, arrived, barrier_messages) = (0, 0, Vec::new());
         let offload = program.offload().map_or(Stage::Done, Stage::Waits);

@@ -9,8 +9,8 @@ mod exchange;
 mod native;
 mod reduce;
 
+use paceline_os::sync::Arc;
 use std::ops::Range;
-use std::sync::Arc;
 
 use paceline_schedule::{Bucket, Op, Schedule, Step};
 

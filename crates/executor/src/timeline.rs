@@ -4,27 +4,26 @@
 //! recording is off, each message costs one read of an atomic flag. `write` holds the format.
 mod write;
 
+use paceline_os::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use paceline_os::time;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use paceline_os::sync::Mutex;
 use paceline_transport::error::{Result, RunError};
-use parking_lot::Mutex;
 
 /// Most spans that are kept; more are only counted.
 const MOST: usize = 4_000_000;
 
 /// Nanoseconds on the monotonic clock, which all processes of a host share.
 pub fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    time::monotonic()
 }
 
 /// CPU time of the calling thread in nanoseconds.
 pub fn processor_time() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    time::of_thread()
 }
 
 /// A role of an operation.

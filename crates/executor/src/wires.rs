@@ -2,9 +2,9 @@
 //!
 //! A *wire* is the channel of a rank or, numbered after those, a multicast stream. Outgoing and incoming streams are
 //! numbered separately. What a process sends to itself arrives on one wire for each pair of roles.
+use paceline_os::sync::Arc;
+use paceline_os::time::Duration;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use paceline_schedule::Peers;
 
@@ -416,9 +416,9 @@ impl Wires {
     }
 
     /// Adds what to poll before sleeping.
-    pub fn watch<'a>(&'a self, fds: &mut Vec<rustix::event::PollFd<'a>>) {
+    pub fn watch<'a>(&'a self, fds: &mut Vec<paceline_os::event::PollFd<'a>>) {
         if let Some(ready) = &self.ready {
-            fds.push(rustix::event::PollFd::from_borrowed_fd(ready.as_fd(), rustix::event::PollFlags::IN));
+            fds.push(paceline_os::event::PollFd::from_borrowed_fd(ready.as_fd(), paceline_os::event::PollFlags::IN));
         }
         for channel in self.channels.iter().flatten() {
             channel.watch(fds);

@@ -1,10 +1,10 @@
 //! Accepts connections: many handshakes at once, none of which can block another.
+use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use paceline_os::time::{Duration, Instant};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
+use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::io::Errno;
 
 use super::address::plain;
 use super::handshake::{Caller, Host, Received};

@@ -1,9 +1,9 @@
 //! Addresses as users write them, and whether it is safe to listen on them.
+use paceline_os::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use paceline_os::sync::mpsc;
+use paceline_os::thread;
+use paceline_os::time::{Duration, Instant};
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::listener::ips_of;
 use paceline_transport::error::{Result, RunError};

@@ -1,11 +1,11 @@
 //! Makes a connection, without blocking, until both sides are authenticated.
+use paceline_os::net::{SocketAddr, TcpStream};
+use paceline_os::time::{Duration, Instant};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use socket2::{Domain, Socket, Type};
+use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::io::Errno;
+use paceline_os::net::{Domain, Socket, Type};
 
 use super::handshake::{Answer, Calling};
 use super::proof::Session;

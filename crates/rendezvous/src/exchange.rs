@@ -1,6 +1,6 @@
 //! All-gather of blobs through rank 0.
-use std::sync::Arc;
-use std::time::Instant;
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
 
 use super::secret::Secret;
 use super::{member, root};

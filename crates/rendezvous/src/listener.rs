@@ -1,7 +1,7 @@
 //! Where a rank listens for other ranks.
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use paceline_os::net::{IpAddr, SocketAddr, TcpListener};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use paceline_os::net::{Domain, SockAddr, Socket, Type};
 
 use super::{address, interfaces};
 use paceline_transport::error::{Result, RunError};

@@ -1,7 +1,7 @@
 //! The exchange on all ranks but 0: connect to rank 0, send the blob, receive all blobs.
-use std::time::{Duration, Instant};
+use paceline_os::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use paceline_os::event::{PollFd, PollFlags};
 
 use super::call::{Answered, Call, Missed};
 use super::exchange::{blobs_of, longest};
@@ -211,6 +211,6 @@ impl Pause {
     }
 
     fn sleep(&mut self, deadline: Instant) {
-        std::thread::sleep(self.next().min(deadline.saturating_duration_since(Instant::now())));
+        paceline_os::thread::sleep(self.next().min(deadline.saturating_duration_since(Instant::now())));
     }
 }

@@ -1,11 +1,11 @@
 //! The connections of a job: a full mesh, in which the lower of two ranks accepts and the higher one calls.
 //!
 //! All calls of a rank and all incoming handshakes run concurrently, in one thread.
+use paceline_os::net::{SocketAddr, TcpStream};
+use paceline_os::time::Instant;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags};
+use paceline_os::event::{PollFd, PollFlags};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::call::{Call, Missed};

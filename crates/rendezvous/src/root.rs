@@ -1,10 +1,10 @@
 //! The exchange on rank 0: it waits for all ranks and sends them all blobs, or tells those that came why it failed.
+use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use paceline_os::sync::Arc;
+use paceline_os::time::{Duration, Instant};
 use std::io::{ErrorKind, Read};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use paceline_os::event::{PollFd, PollFlags};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::exchange::{MAX_BLOB, bytes_of};
@@ -89,7 +89,7 @@ fn listen_soon(address: SocketAddr, deadline: Instant) -> std::io::Result<TcpLis
     loop {
         match listen(address) {
             Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(20));
+                paceline_os::thread::sleep(Duration::from_millis(20));
             }
             other => return other.map(|(listener, _)| listener),
         }

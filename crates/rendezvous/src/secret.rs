@@ -60,7 +60,8 @@ impl fmt::Debug for Secret {
 /// Unpredictable random bytes: for secrets, nonces and instance ids.
 pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| RunError::Failed(format!("cannot get random numbers: {error}")))?;
+    paceline_os::random::fill(&mut bytes)
+        .map_err(|error| RunError::Failed(format!("cannot get random numbers: {error}")))?;
     Ok(bytes)
 }
 

@@ -1,6 +1,6 @@
 //! The slots of a mesh's streams, and which are filled.
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use paceline_os::net::{SocketAddr, TcpStream};
+use paceline_os::time::{Duration, Instant};
 
 use super::mesh::Mesh;
 use super::wait::keep_alive;

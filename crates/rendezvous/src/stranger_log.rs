@@ -1,6 +1,5 @@
 //! Records what strangers did, for the log and for the message about missing ranks.
-use std::io::Write;
-use std::net::IpAddr;
+use paceline_os::net::IpAddr;
 
 /// Most distinct entries, so that a stranger with many addresses or ranks fills neither log nor memory.
 const MOST: usize = 16;
@@ -32,8 +31,7 @@ impl StrangerLog {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.ip == ip && entry.text == text) {
             entry.times += 1;
         } else if self.entries.len() < MOST {
-            // Not `eprintln!`, which panics where standard error is closed.
-            let _ = writeln!(std::io::stderr(), "paceline: rank {}: {text}", self.rank);
+            paceline_os::report!("paceline: rank {}: {text}", self.rank);
             self.entries.push(Entry { ip, text, of_paceline, times: 1 });
         }
     }

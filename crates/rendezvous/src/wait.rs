@@ -1,11 +1,11 @@
 //! Waiting for sockets.
-use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use paceline_os::fd::AsFd;
+use paceline_os::net::TcpStream;
+use paceline_os::time::{Duration, Instant};
 
-use rustix::event::{PollFd, Timespec, poll};
-use rustix::io::Errno;
-use socket2::{SockRef, TcpKeepalive};
+use paceline_os::event::{PollFd, Timespec, poll};
+use paceline_os::io::Errno;
+use paceline_os::net::{SockRef, TcpKeepalive};
 
 use paceline_transport::error::{Result, RunError};
 

@@ -1,14 +1,14 @@
 //! A group of ranks and the operations between them.
 mod lowering;
 mod request;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicU32, Ordering};
+use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
+use paceline_os::sync::Mutex;
 use paceline_schedule::{Bucket, Topology};
-use parking_lot::Mutex;
 pub use request::{CollectiveRequest, Memory};
 
 use crate::digest::digest;

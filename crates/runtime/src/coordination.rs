@@ -25,14 +25,14 @@ mod status_words;
 mod steps;
 mod thread;
 
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::sync::{Arc, Weak};
+use paceline_os::time::{Duration, Instant};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
 pub use paceline_coordinator::{Limits, PolicyKind, Settings};
-use parking_lot::{Condvar, Mutex};
+use paceline_os::sync::{Condvar, Mutex};
 
 use crate::communicator::Communicator;
 use crate::job::Job;
@@ -54,7 +54,7 @@ pub struct Coordinator {
     shared: Arc<CoordinatorShared>,
     data: Arc<Communicator>,
     control: Arc<Communicator>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<paceline_os::thread::JoinHandle<()>>>,
     /// `Some` under the policy `graph`.
     planner: Option<Arc<Planner>>,
     counts: Arc<Counts>,
@@ -105,7 +105,7 @@ impl Job {
         self.engine.shared.listen(control.id(), Arc::<CoordinatorShared>::downgrade(&shared));
         self.engine.shared.listen(data.id(), Arc::<CoordinatorShared>::downgrade(&shared));
         let driver = shared.clone();
-        let thread = std::thread::Builder::new()
+        let thread = paceline_os::thread::Builder::new()
             .name("paceline-coordinator".into())
             .spawn(move || {
                 if let Some(core) = core {

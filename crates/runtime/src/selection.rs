@@ -1,6 +1,6 @@
 //! Selects the algorithm of an all-reduce: the strategy that the user named, otherwise one by message size.
-use std::net::SocketAddrV4;
-use std::sync::{Arc, OnceLock};
+use paceline_os::net::SocketAddrV4;
+use paceline_os::sync::{Arc, OnceLock};
 
 use paceline_schedule::{
     Chunk, ChunkBytes, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build, look_up,

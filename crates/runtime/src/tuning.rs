@@ -1,13 +1,13 @@
 //! Tunes the algorithm for each message size, by measurement when a communicator is created.
-use std::sync::Arc;
-use std::time::Instant;
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
 
 use paceline_engine::Submission;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::Mutex;
 use paceline_schedule::{ChunkBytes, Topology};
 use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
-use parking_lot::Mutex;
 
 use crate::communicator::{CollectiveRequest, Communicator};
 use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, KIB};

@@ -5,7 +5,7 @@
 //! must not change until the channel says that the send is complete. Shared memory uses this so that only the peer copies.
 use std::io;
 
-use rustix::event::PollFd;
+use paceline_os::event::PollFd;
 
 use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};

@@ -29,15 +29,15 @@ mod port;
 mod receive;
 mod sizes;
 
+use paceline_os::fd::{AsFd, OwnedFd};
+use paceline_os::net::TcpStream;
+use paceline_os::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
+use paceline_os::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use paceline_os::event::{PollFd, PollFlags, Timespec};
 use paceline_schedule::Peers;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::channel::Sink;
 use crate::header::FragmentHeader;

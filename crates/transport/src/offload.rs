@@ -1,5 +1,5 @@
 //! Collectives that a communication library runs itself: the all-reduce of MPI.
-use std::time::Duration;
+use paceline_os::time::Duration;
 
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 

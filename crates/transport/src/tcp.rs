@@ -5,10 +5,10 @@
 mod socket;
 mod stream;
 
+use paceline_os::net::TcpStream;
 use std::io;
-use std::net::TcpStream;
 
-use rustix::event::{PollFd, PollFlags};
+use paceline_os::event::{PollFd, PollFlags};
 
 use crate::channel::{Channel, Sink};
 use crate::header::FragmentHeader;

@@ -1,7 +1,7 @@
 //! Turns agreed tensors into an operation of the runtime. A rank that has joined contributes zeros.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
 
 use paceline_coordinator::{Agreed, AgreedBucket, Terms};
 

@@ -1,7 +1,7 @@
 //! Coordination messages between ranks: a vote is an all-reduce, a report a gather, a decision a broadcast.
 #![allow(unsafe_code, reason = "the machine's own memory is handed to operations, which hold it")]
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use paceline_os::sync::Arc;
+use paceline_os::time::{Duration, Instant};
 
 use paceline_coordinator::{Ballot, Decision, Report, Tally};
 use serde::Serialize;

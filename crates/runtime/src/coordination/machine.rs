@@ -1,8 +1,8 @@
 //! Runs the policy `negotiate` and those derived from it, and carries out their actions.
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicU64, Ordering};
+use paceline_os::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Action, Event, Negotiate, Policy, PolicyKind, Settings, Stall};
 
@@ -309,6 +309,6 @@ impl Machine {
     }
 
     fn warn(&self, stall: &Stall) {
-        eprintln!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&stall.lack));
+        paceline_os::report!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&stall.lack));
     }
 }

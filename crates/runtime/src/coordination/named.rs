@@ -1,11 +1,11 @@
 //! An operation on a named tensor, and how to wait for it.
+use paceline_os::sync::atomic::AtomicU64;
+use paceline_os::sync::{Arc, OnceLock};
+use paceline_os::time::{Duration, Instant};
 use std::any::Any;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Request, Terms};
-use parking_lot::{Condvar, Mutex};
+use paceline_os::sync::{Condvar, Mutex};
 
 use super::output::Output;
 use super::status_words::StatusWords;

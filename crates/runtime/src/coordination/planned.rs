@@ -1,8 +1,8 @@
 //! The coordinator's interface for optimizer steps.
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::time::Instant;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use paceline_coordinator::Proposal;
 

@@ -1,15 +1,15 @@
 //! Optimizer steps under the policy `graph`: tensors fill the slots of a plan, and a bucket begins when it is complete,
 //! on the thread that submits the last tensor. No thread is woken, and no rank is asked.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicU64, Ordering};
+use paceline_os::time::{Duration, Instant};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use paceline_coordinator::{
     Agreed, AgreedBucket, Assignment, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned,
 };
-use parking_lot::Mutex;
+use paceline_os::sync::Mutex;
 
 use super::begin;
 use super::named::Named;

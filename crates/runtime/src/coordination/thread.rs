@@ -1,9 +1,9 @@
 //! The inbox of new events, and the thread that handles them if no caller does.
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use paceline_os::sync::Arc;
+use paceline_os::time::{Duration, Instant};
 
 use paceline_coordinator::Event;
-use parking_lot::{Condvar, Mutex};
+use paceline_os::sync::{Condvar, Mutex};
 
 use super::machine::Machine;
 use super::named::Named;

@@ -1,5 +1,5 @@
 //! A stream that this rank receives: puts datagrams in order and finds gaps.
-use std::time::{Duration, Instant};
+use paceline_os::time::{Duration, Instant};
 
 use crate::header::{FragmentHeader, HEADER_BYTES};
 

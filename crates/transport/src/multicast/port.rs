@@ -1,10 +1,10 @@
 //! The sockets of a rank: one to send to the group, one to receive from it.
+use paceline_os::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 
-use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
-use rustix::net::sockopt::{ip_mtu, set_socket_recv_buffer_size_force};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use paceline_os::net::sockopt::{ip_mtu, set_socket_recv_buffer_size_force};
+use paceline_os::net::{Domain, Protocol, SockAddr, Socket, Type};
+use paceline_os::net::{RecvMeta, Transmit, UdpSocketState};
 
 use super::datagram::OVERHEAD;
 use crate::error::{Result, RunError};
@@ -108,7 +108,7 @@ impl Port {
 
     /// The socket descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        use std::os::fd::AsRawFd;
+        use paceline_os::fd::AsRawFd;
         [Some(self.sender()), self.receiver()].into_iter().flatten().map(AsRawFd::as_raw_fd)
     }
 }

@@ -1,7 +1,7 @@
 //! Receives datagrams: those of the job's ranks go to their streams, others are counted.
 use std::io::{ErrorKind, IoSliceMut};
 
-use quinn_udp::RecvMeta;
+use paceline_os::net::RecvMeta;
 
 use super::Multicast;
 use super::datagram::payload;

@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "a system call that rustix does not have")]
 use std::io;
 
+use paceline_os::process::kernel_id;
+
 /// Length of the random token in a segment's header.
 pub(super) const TOKEN_BYTES: usize = 16;
 
@@ -36,12 +38,13 @@ impl PeerMemory {
         while done < to.len() {
             let rest = &mut to[done..];
             let length = rest.len();
+            let pid = kernel_id(self.pid);
             let mut token = [0; TOKEN_BYTES];
             let local = [part(rest.as_mut_ptr() as usize, length), part(token.as_mut_ptr() as usize, TOKEN_BYTES)];
             let from = address.wrapping_add(done as u64) as usize;
             let remote = [part(from, length), part(self.token_at as usize, TOKEN_BYTES)];
             // SAFETY: the kernel writes only `rest` and `token`, and checks the other process's addresses itself.
-            let copied = unsafe { libc::process_vm_readv(self.pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+            let copied = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
             match usize::try_from(copied) {
                 Err(_) => return Err(io::Error::last_os_error()),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

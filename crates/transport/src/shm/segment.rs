@@ -1,10 +1,10 @@
 //! A rank's segment: a header, then a ring for each rank of the host.
-use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use paceline_os::fd::{AsRawFd, OwnedFd};
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::AtomicU32;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
+use paceline_os::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
+use paceline_os::process::{id, open_descriptor};
 use serde::{Deserialize, Serialize};
 
 use super::mapping::Mapping;
@@ -65,9 +65,9 @@ impl Segment {
         fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
         let map = Mapping::new(&file, bytes)?;
         let mut token = [0; 16];
-        getrandom::fill(&mut token).map_err(std::io::Error::other)?;
+        paceline_os::random::fill(&mut token).map_err(std::io::Error::other)?;
         map.write(TOKEN, &token);
-        let (pid, fd, token_at) = (std::process::id(), file.as_raw_fd(), map.address(TOKEN));
+        let (pid, fd, token_at) = (id(), file.as_raw_fd(), map.address(TOKEN));
         let address = SegmentAddress { pid, fd, ranks, token, token_at };
         Ok((Arc::new(Segment { map, ranks, memory: None }), file, address))
     }
@@ -77,8 +77,7 @@ impl Segment {
     /// # Errors
     /// The peer is in another namespace, belongs to another user, or has ended.
     pub fn open(address: &SegmentAddress) -> std::io::Result<Arc<Segment>> {
-        let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
-        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = open_descriptor(address.pid, address.fd, true)?;
         let bytes = size(address.ranks);
         let foreign = || std::io::Error::other("this is not the segment that the rank announced");
         // In another pid namespace, the same numbers may refer to another process and another file.

@@ -2,14 +2,12 @@
 //!
 //! No wake-up can be lost: the sleeper sets its flag, checks for work once more, then sleeps; the other side publishes, then
 //! reads the flag. On both sides a full fence separates the two steps.
-use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use paceline_os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{Ordering, fence};
 
-use rustix::fs::OFlags;
-use rustix::pipe::{PipeFlags, pipe_with};
+use paceline_os::pipe::{PipeFlags, pipe_with};
+use paceline_os::process::open_descriptor;
 
 use super::segment::Segment;
 
@@ -52,7 +50,7 @@ impl Waker {
     pub fn awake(&self) {
         self.segment.sleeping().store(0, Ordering::SeqCst);
         let mut drained = [0u8; 64];
-        while rustix::io::read(&self.reader, &mut drained).is_ok_and(|n| n == drained.len()) {}
+        while paceline_os::io::read(&self.reader, &mut drained).is_ok_and(|n| n == drained.len()) {}
     }
 
     /// Wakes the owner from another thread of its process.
@@ -60,7 +58,7 @@ impl Waker {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
-            let _ = rustix::io::write(&self.writer, &[1]);
+            let _ = paceline_os::io::write(&self.writer, &[1]);
         }
     }
 }
@@ -69,7 +67,7 @@ impl Waker {
 #[derive(Clone)]
 pub struct PeerWaker {
     segment: Arc<Segment>,
-    pipe: Arc<File>,
+    pipe: Arc<OwnedFd>,
 }
 
 impl PeerWaker {
@@ -78,9 +76,7 @@ impl PeerWaker {
     /// # Errors
     /// The peer has ended.
     pub fn open(segment: Arc<Segment>, pid: u32, fd: i32) -> std::io::Result<PeerWaker> {
-        let flags = OFlags::NONBLOCK.bits() as i32;
-        let pipe = OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/{pid}/fd/{fd}"))?;
-        Ok(PeerWaker { segment, pipe: Arc::new(pipe) })
+        Ok(PeerWaker { segment, pipe: Arc::new(open_descriptor(pid, fd, false)?) })
     }
 
     /// Wakes the peer if it sleeps. The caller must have published its work before. A full pipe wakes the peer anyway.
@@ -89,7 +85,7 @@ impl PeerWaker {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
-            let _ = rustix::io::write(&*self.pipe, &[1]);
+            let _ = paceline_os::io::write(&*self.pipe, &[1]);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A socket that is called only when it may be readable or writable.
+use paceline_os::net::TcpStream;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::TcpStream;
 
 use crate::readiness::Ready;
 

@@ -1,0 +1,92 @@
+//! The system itself.
+pub mod process;
+
+/// Instants and durations.
+pub mod time {
+    use rustix::time::{ClockId, Timespec, clock_gettime};
+    pub use std::time::{Duration, Instant};
+
+    fn nanoseconds(time: Timespec) -> u64 {
+        time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    }
+
+    /// Nanoseconds on the monotonic clock, which all processes of a host share.
+    #[must_use]
+    pub fn monotonic() -> u64 {
+        nanoseconds(clock_gettime(ClockId::Monotonic))
+    }
+
+    /// CPU time of the calling thread in nanoseconds.
+    #[must_use]
+    pub fn of_thread() -> u64 {
+        nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+    }
+}
+
+/// Threads and cores.
+pub mod thread {
+    pub use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    pub use std::hint::spin_loop;
+    pub use std::thread::{Builder, JoinHandle, available_parallelism, sleep, spawn, yield_now};
+
+    /// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The
+    /// name, which may hold blanks, is the second, in brackets.
+    #[must_use]
+    pub fn is_real_time() -> bool {
+        let line = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+        let policy = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
+        matches!(policy, Some("1" | "2"))
+    }
+}
+
+/// Locks, condition variables and atomics.
+pub mod sync {
+    pub use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub use std::sync::{Arc, OnceLock, Weak, atomic, mpsc};
+}
+
+/// Descriptors.
+pub mod fd {
+    pub use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+}
+
+/// Reading and writing descriptors.
+pub mod io {
+    pub use rustix::io::{Errno, read, write};
+}
+
+/// Waiting for descriptors.
+pub mod event {
+    pub use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+}
+
+/// Pipes.
+pub mod pipe {
+    pub use rustix::pipe::{PipeFlags, pipe_with};
+}
+
+/// Sockets.
+pub mod net {
+    pub use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+    pub use rustix::net::sockopt;
+    pub use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+    pub use std::net::{
+        IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream, ToSocketAddrs, UdpSocket,
+    };
+    pub use std::os::unix::net::UnixStream;
+}
+
+/// Anonymous files.
+pub mod fs {
+    pub use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
+}
+
+/// Mapping files into memory.
+pub mod mm {
+    pub use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+}
+
+/// Unpredictable bytes.
+pub mod random {
+    pub use getrandom::{Error, fill};
+}
