@@ -8,6 +8,7 @@ use paceline_os::sync::{Condvar, Mutex, MutexGuard};
 
 use super::core_placement::{CorePlacement, pin};
 use super::failure_detector::Monitor;
+use super::foreign::mpi;
 use super::ledger::{Command, GroupOperations, Ledger};
 use super::{STUCK, closed};
 use paceline_executor::Executor;
@@ -507,7 +508,7 @@ impl Driver {
         let whole = !self.ledger.operations().troubled;
         // Only MPI requires a single driving thread.
         if core.wires().disconnect(whole) && self.host.funneled && whole {
-            paceline_mpi::left();
+            mpi::left();
         }
     }
 }

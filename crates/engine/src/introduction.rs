@@ -2,10 +2,10 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
+use super::foreign::grpc;
 use super::peers::Peer;
 use crate::settings::Settings;
 use paceline_executor::timeline;
-use paceline_grpc as grpc;
 use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Port;

@@ -10,6 +10,7 @@
 //! | `ledger` | operations not yet begun, those in flight, and what became of the others, under one short lock |
 //! | `driver` | the executor and who drives it: progress, spinning, sleeping; the progress thread |
 //! | `failure_detector` | the control connections: deaths, departures, stalls |
+//! | `foreign` | MPI and gRPC, or the lack of them |
 //! | `start` | joining a job: rendezvous, connections |
 //! | `introduction` | what the ranks tell each other first |
 //! | `memory` | the shared memory of a host's ranks |
@@ -26,6 +27,7 @@ mod control;
 mod core_placement;
 mod driver;
 mod failure_detector;
+mod foreign;
 mod introduction;
 mod ledger;
 mod listeners;
@@ -53,12 +55,12 @@ pub use start::exchange_over_mpi;
 use crate::settings::Settings;
 use driver::Driver;
 use failure_detector::Monitor;
+use foreign::{grpc, mpi};
 use ledger::{Command, InFlight, Ledger};
 use orders::Orders;
 use paceline_executor::OperationSpec;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
-use paceline_grpc as grpc;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
 
@@ -83,7 +85,7 @@ pub struct EngineShared {
     orders: Arc<Orders>,
     forked: AtomicBool,
     /// Which MPI was loaded, if it carries messages.
-    library: Option<paceline_mpi::About>,
+    library: Option<mpi::About>,
     /// Descriptors that a forked child must not keep open: peers would not see this process end.
     sockets: Vec<i32>,
 }

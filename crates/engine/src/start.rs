@@ -7,12 +7,11 @@ use paceline_schedule::{Knob, look_up};
 use super::Engine;
 use super::assemble::{assemble, system};
 use super::checks::{check_grpc, check_place, check_streams, check_transport};
+use super::foreign::{grpc, mpi};
 use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
 use crate::settings::{Settings, Transport};
-use paceline_grpc as grpc;
-use paceline_mpi as mpi;
 use paceline_rendezvous::{
     self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
 };

@@ -13,8 +13,30 @@
 //! | [`fs`], [`mm`] | anonymous files, and mapping them |
 //! | [`process`] | this process, and others of the host |
 //! | [`random`] | unpredictable bytes |
+#[cfg(not(feature = "simulated"))]
 mod live;
+#[cfg(not(feature = "simulated"))]
 pub use live::*;
+#[cfg(feature = "simulated")]
+mod simulated;
+#[cfg(feature = "simulated")]
+pub use simulated::*;
+
+/// Counts that a branch was taken: simulations print which were.
+#[cfg(feature = "simulated")]
+#[macro_export]
+macro_rules! reached {
+    ($name:literal) => {
+        $crate::world::count($name)
+    };
+}
+
+/// Counts that a branch was taken, in simulations. Nothing here.
+#[cfg(not(feature = "simulated"))]
+#[macro_export]
+macro_rules! reached {
+    ($name:literal) => {};
+}
 
 /// Writes a line to standard error. Not `eprintln!`, which panics where standard error is closed.
 #[macro_export]
