@@ -23,7 +23,7 @@ PAGE = Path(__file__).parent.parent / "docs/explanation/coordinator-model.md"
 
 
 def constants() -> list[str]:
-    lines = ["| constant | value | unit | what | source |", "| --- " * 5 + "|"]
+    lines = ["| constant | value | unit | meaning | source |", "| --- " * 5 + "|"]
     for it in all_constants().values():
         lines.append(f"| `{it.name}` | {it.default:g} | {it.unit} | {it.meaning} | {it.source} |")
     return lines

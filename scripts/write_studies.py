@@ -19,10 +19,10 @@ NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
 
 
 def rows(study: Study) -> list[str]:
-    lines = ["| of | row | model | published | simulated | error | |", "| --- " * 7 + "|"]
+    lines = ["| table | row | model | published | simulated | error | |", "| --- " * 7 + "|"]
     for row in study.rows:
         simulated = f"{units.digits(row.simulated)} {row.unit}"
-        note = "calibrated on" if row.calibrated else ""
+        note = "used for calibration" if row.calibrated else ""
         values = f"{row.published:g} {row.unit} | {simulated} | {row.error:+.1%} | {note}"
         lines.append(f"| {row.table} | {row.row} | {row.model} | {values} |")
     lines += ["", "| claim | | figures |", "| --- | --- | --- |"]

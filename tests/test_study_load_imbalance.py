@@ -94,7 +94,7 @@ def test_one_set_of_constants_holds_for_all():
 
 def test_output(result, tmp_path):
     text = "\n".join(result.text(100))
-    assert "24576 GPUs, negotiate, calibrated on" in text
+    assert "24576 GPUs, negotiate, used for calibration" in text
     lines = result.to_csv().splitlines()
     assert lines[0].split(",") == [
         *("network", "coordinator", "gpus", "scaling", "iteration_s", "images_per_s"),

@@ -37,11 +37,11 @@ TITLES = {
 MODELS = {"mlp": "MLP, 100 MB, 4 samples a rank", "resnet18": "ResNet-18, 16 images of 64 px a rank"}
 BLOCKS = 16  # of both kinds in a job
 PARTS = (*MODELS, "reductions", "costs")
-HEADING = "## Horovod's calls"
+HEADING = "## Horovod's API"
 TEXT = """\
-`python benches/horovod/run.py` (part of `make bench`), {rounds} rounds, two ranks of one thread each, made in {made} on
-{cores} cores of an {cpu}. The ways take turns, each in a fresh job; a ratio is taken within each round (least and
-greatest in brackets)."""
+`python benches/horovod/run.py` (part of `make bench`), {rounds} rounds, two ranks of one thread each, measured in
+{made} on {cores} cores of an {cpu}. The engines take turns, each in a fresh job; a ratio is taken within each round
+(minimum and maximum in brackets)."""
 
 
 def one(way: str, what: str, steps: int) -> list[Any]:
@@ -137,15 +137,16 @@ def tables(content: dict[str, Any]) -> list[summary.Table]:
     return [
         summary.Table(
             "Training",
-            ["model", "by", "ms a step", "times as fast as DDP with gloo", "times as fast as Horovod"],
+            ["model", "engine", "ms a step", "times as fast as DDP with gloo", "times as fast as Horovod"],
             training,
         ),
         summary.Table(
-            "What it costs, ResNet-18: a step with it over one without, in turns of three steps of the same job",
-            ["", "ratio", "wanted"],
+            "Overhead on ResNet-18: time of a step with the feature divided by the time without it, alternating every three "
+            "steps of the same job",
+            ["", "ratio", "target"],
             costs,
         ),
-        summary.Table("A named all-reduce that is waited for at once, 2 ranks", header, sizes),
+        summary.Table("A named all-reduce that the caller waits for at once, 2 ranks", header, sizes),
     ]
 
 

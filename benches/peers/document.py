@@ -19,30 +19,32 @@ HEADING = "## The runtime against its peers"
 IMAGE = "images/peers.png"
 TEXT = """\
 `python benches/peers/run.py` measures all of this side by side (part of `make bench`; `--quick` takes four minutes),
-and `--markdown` writes this section. Made in {made} on {cores} cores of an {cpu}, Linux {kernel}:
+and `--markdown` writes this section. Measured in {made} on {cores} cores of an {cpu}, Linux {kernel}:
 {versions}.
-The MPIs are wheels from PyPI in environments of their own (`.venv-bench`), started by their own launchers.
+The MPI libraries are wheels from PyPI in separate environments (`.venv-bench`), started by their own launchers.
 
-Systems take turns ({rounds} rounds, in each the next one begins), every turn a fresh job of some seconds, because the
-waiting ranks of an MPI keep their cores busy. In a job each size is checked once, warmed up, and called again and again
+Systems take turns ({rounds} rounds, each starting with the next system). Every turn is a fresh job of a few seconds,
+because waiting MPI ranks keep their cores busy. In a job, each size is checked once, warmed up, and called repeatedly
 for {seconds} s in batches of a millisecond; a time is the median over batches of the slowest rank, then the median over
-rounds. A ratio is taken within each round (least and greatest in brackets), so that what slows the machine for a minute
-slows both. Buffers are numpy's, float32, summed in place; the MPIs are called by mpi4py's `Allreduce`, ours by
-`Communicator.all_reduce`.
+rounds. A ratio is taken within each round (minimum and maximum in brackets), so that anything that slows the machine
+for a minute affects both. Buffers are numpy arrays of float32, summed in place; the MPI libraries are called through
+mpi4py's `Allreduce`, Paceline through `Communicator.all_reduce`.
 
-The *limit* is the least time at the machine's copy rate, which is measured in the same rounds at the same working set:
-summing n buffers of S bytes so that a rank stores into its own memory alone takes (2n - 1) S loads and n S stores, a
-copy one load and one store per byte; so (3n - 1) S / (2 c r) with c cores that copy r bytes per second each
-(`benches/peers/limits.py`). Below some 256 KiB the time goes not into bytes but into one core's waiting for another.
+The *limit* is the shortest possible time at the machine's copy rate, which is measured in the same rounds with the same
+working set. Summing n buffers of S bytes, with each rank storing only into its own memory, takes (2n - 1) S loads and
+n S stores; a copy takes one load and one store per byte. The limit is therefore (3n - 1) S / (2 c r) with c cores that
+each copy r bytes per second (`benches/peers/limits.py`). Below about 256 KiB the time is spent not on bytes but on one
+core waiting for another.
 
-The peers are at their defaults, which nothing here cripples: Open MPI takes `ob1` over `sm` with single copies by
-`process_vm_readv` (`smsc/cma`) and binds ranks to cores; MPICH copies likewise (without that both are 1.5 to 2 times
-slower from 4 MiB on). *TCP* is `--mca pml ob1 --mca btl tcp,self`. Two settings beat the defaults at small sizes and
-are shown beside them: Open MPI on UCX (`--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices
-any`), and MPICH without thread support (`mpi4py.rc.thread_level = "single"`), which is slower from 64 KiB on and makes
-no headway with more ranks than cores. gloo and paceline run with `OMP_NUM_THREADS=1`, as under torchrun.
+The peers use their defaults, and nothing here restricts them: Open MPI uses `ob1` over `sm` with single copies by
+`process_vm_readv` (`smsc/cma`) and binds ranks to cores; MPICH copies in the same way (without single copies both are
+1.5 to 2 times slower from 4 MiB on). *TCP* is `--mca pml ob1 --mca btl tcp,self`. Two settings beat the defaults at
+small sizes and are shown as well: Open MPI on UCX (`--mca pml ucx --mca opal_common_ucx_tls any --mca
+opal_common_ucx_devices any`), and MPICH without thread support (`mpi4py.rc.thread_level = "single"`), which is slower
+from 64 KiB on and makes no progress with more ranks than cores. gloo and paceline run with `OMP_NUM_THREADS=1`, as
+under torchrun.
 
-Before each round other work kept {busy} of the cores' time busy."""
+Before each round, other work used {busy} of the cores' time."""
 
 
 def machine() -> dict[str, Any]:

@@ -39,5 +39,5 @@ def table(measured: dict[str, Any]) -> summary.Table:
         [KINDS[kind], str(report["threads"]), f"{report['percent']:.3f} %", f"under {TARGET_PERCENT:.0f} %"]
         for kind, report in measured.items()
     ]
-    header = ["2 ranks that wait", "background threads", "of a core", "target"]
+    header = ["2 waiting ranks", "background threads", "share of a core", "target"]
     return summary.Table("CPU time of the background threads of an idle rank", header, rows)

@@ -82,7 +82,7 @@ def table(content: dict[str, Any]) -> summary.Table:
             met = "yes" if report["percent"] < idle.TARGET_PERCENT else "**no**"
             share = f"{report['percent']:.3f} % of a core"
             rows.append([f"{idle.KINDS[kind]}, idle", "2", f"under {idle.TARGET_PERCENT:.0f} %", share, met])
-    return summary.Table("Targets: how many times as fast as", ["", "ranks", "wanted", "measured", "met"], rows)
+    return summary.Table("Targets, as speed relative to", ["", "ranks", "target", "measured", "met"], rows)
 
 
 def _row(text: str, ranks: str, wanted: float, measured: float, place: str) -> list[str]:

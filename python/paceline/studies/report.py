@@ -117,7 +117,7 @@ class Study:
         for calibrated in (True, False):
             for table in dict.fromkeys(row.table for row in self.rows if row.calibrated == calibrated):
                 rows = [row for row in self.rows if row.table == table and row.calibrated == calibrated]
-                lines += _table(f"{table}, {'' if calibrated else 'not '}calibrated on", rows)
+                lines += _table(f"{table}, {'' if calibrated else 'not '}used for calibration", rows)
             lines += [*_summary([row for row in self.rows if row.calibrated == calibrated], calibrated), ""]
         for table in dict.fromkeys(it.table for it in self.forecasts):
             lines += _predictions(table, [it for it in self.forecasts if it.table == table])
@@ -137,8 +137,8 @@ def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
     if not rows:
         return []
     mean, worst, within = errors(rows)
-    which = "calibrated on" if calibrated else "not calibrated on"
-    numbers = f"mean error {mean:.2%}, greatest {worst:.2%}, within 3 %: {within:.0%}"
+    which = "used for calibration" if calibrated else "not used for calibration"
+    numbers = f"mean error {mean:.2%}, largest {worst:.2%}, within 3 %: {within:.0%}"
     return [f"{len(rows)} values {which}: {numbers}"]
 
 

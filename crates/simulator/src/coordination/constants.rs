@@ -59,33 +59,42 @@ constants! {
         "HOROVOD_CYCLE_TIME of the published runs (5 ms; 1 ms is Horovod's default today)";
     fusion_mib: 64.0 "MiB" in 0.0..=1_000_000.0, "tensors are fused up to this",
         "HOROVOD_FUSION_THRESHOLD of the published runs (128 MiB today); --bucket-size sets it";
-    consensus_step_ms: 0.006 "ms" in 0.0..=1_000.0, "the all-reduce of the cache's bits takes this times log2 of the processes",
+    consensus_step_ms: 0.006 "ms" in 0.0..=1_000.0,
+        "the all-reduce of the cache's bits takes this times log2 of the processes",
         "an all-reduce of 8 bytes takes log2 N exchanges; `paceline probe` measures one";
-    turn_ms: 0.2 "ms" in 0.0..=1_000.0, "what a turn without waiting takes; an exchange that ends within it is seen in the same turn",
-        "assumed: twice what the exchange of 24,576 processes takes";
-    contention_share: 0.44 "" in 0.0..=1.0, "share of an iteration on one node in which input pipeline and graph scheduling are both active",
+    turn_ms: 0.2 "ms" in 0.0..=1_000.0,
+        "duration of a turn without waiting; an exchange that ends within it is seen in the same turn",
+        "assumed: twice the duration of an exchange among 24,576 processes";
+    contention_share: 0.44 "" in 0.0..=1.0,
+        "share of an iteration on one node in which input pipeline and graph scheduling are both active",
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
     preemption_per_ms: 0.0046 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
-        "calibrated: what of a process's lateness remains without a coordinator (ResNet-50, 24,576 GPUs)";
-    preemption_mean_ms: 4.1 "ms" in 0.0..=1_000.0, "mean length of a preemption; exponential, and one by a spin at most as long as the spin",
+        "calibrated: the lateness of a process that remains without a coordinator (ResNet-50, 24,576 GPUs)";
+    preemption_mean_ms: 4.1 "ms" in 0.0..=1_000.0,
+        "mean length of a preemption; exponential; one caused by a spin lasts at most as long as the spin",
         "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
     oversleep_probability: 0.0003 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
         "calibrated: gain of a common sleep (Pumma et al.)";
-    oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0, "by how much; exponential, so that one of many thousand is late by tens of ms, as published",
+    oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0,
+        "mean lateness of such a wake-up; exponential, so that one of many thousand is late by tens of ms, as published",
         "calibrated, as above";
-    spin_preemption_per_ms: 0.025 "1/ms" in 0.0..=10.0, "further preemptions per ms in which the process's own coordinator spins, while both are active",
+    spin_preemption_per_ms: 0.025 "1/ms" in 0.0..=10.0,
+        "further preemptions per ms in which the process's own coordinator spins, while both are active",
         "calibrated: gain of a graph's order (Pumma et al.)";
     cores: 7.0 "" in 2.0..=1_000.0, "cores of a process",
         "the published runs: 42 usable cores of a node of Summit for 6 processes";
-    pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores that are left to the input pipeline when they are partitioned",
+    pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores left to the input pipeline by a partition",
         "assumed: one core each for coordinator and scheduling; the pipeline is active longer by cores / this";
-    copy_launch_ms: 0.005 "ms" in 0.0..=1_000.0, "a copy of a tensor into or out of the fusion buffer takes at least this",
+    copy_launch_ms: 0.005 "ms" in 0.0..=1_000.0,
+        "a copy of a tensor into or out of the fusion buffer takes at least this",
         "launch of a CUDA copy, about 5 us";
-    copy_gb_per_s: 400.0 "GB/s" in 0.001..=1_000_000.0, "and its bytes go at this rate",
-        "a V100 reads and writes 900 GB/s, a copy does both";
-    congestion: 0.27 "" in 0.0..=10.0, "with every doubling of the nodes a byte takes this share of its first time more in the network",
+    copy_gb_per_s: 400.0 "GB/s" in 0.001..=1_000_000.0, "rate of such a copy",
+        "a V100 reads and writes 900 GB/s, and a copy does both";
+    congestion: 0.27 "" in 0.0..=10.0,
+        "with every doubling of the nodes, a byte's time in the network grows by this share of its original value",
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
-    collective_step_ms: 0.3 "ms" in 0.0..=1_000.0, "an all-reduce takes this times (1 + log2 of the nodes) besides",
+    collective_step_ms: 0.3 "ms" in 0.0..=1_000.0,
+        "additional time of an all-reduce: this times (1 + log2 of the nodes)",
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
 }
 
