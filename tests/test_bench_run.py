@@ -210,7 +210,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
             "has 3 images; 2 ranks with 2 each in a step need 4",
         ),
         (["--data-dir", "few/cats", "-np", "2"], "has 0 folders"),
-        (["--engine", ",", "-np", "2"], "has no name"),
+        (["--engine", ",", "-np", "2"], "names nothing"),
         (["--engine", "ddp-gloo,ddp-gloo", "-np", "2"], "ddp-gloo is listed twice"),
         (["--engine", "all,ddp-gloo", "-np", "2"], "name each once"),
         (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every: has no effect"),

@@ -117,7 +117,7 @@ def test_wrong_constants_are_refused(tmp_path, text, said):
     ("words", "said"),
     [
         (["--coordinator", "topology"], "--coordinator: unknown coordinator 'topology'"),
-        (["--coordinator", ""], "--coordinator: '' has no name"),
+        (["--coordinator", ""], "--coordinator: '' names nothing"),
         (["--coordinator", "all", "--servers", "2"], "--servers: has no effect with --coordinator"),
         (["--coordinator", "all", "--strategy", "ps"], "strategy: ps has servers"),
         (["--coordinator", "all", "--network", "fluid"], "--network: has no effect with --coordinator"),

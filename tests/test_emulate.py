@@ -121,7 +121,7 @@ def test_two_clusters_at_once(folder, up):
     assert not set(one.networks.values()) & set(two.networks.values())
     code, _, err = call(folder, "up", "--workers", 1, "--bandwidth", "1Gbps", "--name", "one")
     assert code == 2
-    assert err.startswith("paceline: error: a cluster 'one' is up already; ")
+    assert err.startswith("paceline: error: cluster 'one' is already up; ")
     code, _, err = call(folder, "down")
     assert (code, "up are 'one' and 'two'" in err) == (2, True)
     assert call(folder, "down", "--name", "one")[0] == 0
@@ -183,12 +183,14 @@ def test_what_a_killed_holder_left_is_ended_by_down(folder, manager):
     assert alive(sleeper)
     code, _, err = call(folder, "up", "--workers", 1, "--bandwidth", "1Gbps", "--name", "managed")
     assert code == 2
-    assert f"pid {sleeper} (sleep 600) is still there" in err
+    assert f"pid {sleeper} (sleep 600) is still running" in err
     code, out, _ = call(folder, "exec", "--name", "managed", "worker0", "--", "true")
     assert code == 2
     code, out, _ = call(folder, "down")
     assert code == 0
-    assert out == f"ended worker0: pid {sleeper} (sleep 600)\ncluster 'managed' had been killed; it is gone\n"
+    assert (
+        out == f"ended worker0: pid {sleeper} (sleep 600)\ncluster 'managed' had been killed; it has been cleaned up\n"
+    )
     assert_gone(cluster)
 
 
@@ -329,7 +331,7 @@ def test_states_of_others_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "paceline-emulate").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InvalidArgumentError, match="not a folder of yours alone"):
+    with pytest.raises(InvalidArgumentError, match="not a folder for you alone"):
         state.folder()
 
 

@@ -84,7 +84,7 @@ def test_the_band_is_of_the_strategys_own_errors():
 def test_one_of_explain_and_csv():
     result = CliRunner().invoke(main, ["simulate", "resnet-50", "--explain", "--csv"])
     assert result.exit_code == 2
-    assert "--explain and --csv exclude each other" in result.stderr
+    assert "--explain and --csv cannot be combined" in result.stderr
 
 
 def test_what_would_do_harm_is_no_help():

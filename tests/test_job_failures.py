@@ -193,7 +193,7 @@ def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
             time.sleep(0.1)
     refusals = [said for said in outcomes[1].said if said.get("child")]
     assert len(refusals) == 2
-    assert all("this process was forked from rank 1, and is not a rank itself" in said["error"] for said in refusals)
+    assert all("this process was forked from rank 1, and is not itself a rank" in said["error"] for said in refusals)
     for rank in (0, 2):
         first = raised(outcomes, rank)
         assert re.match(r"rank 1 \(.*\) died", first["error"]), first

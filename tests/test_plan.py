@@ -57,7 +57,7 @@ def test_ids_as_listed(tmp_path):
     assert "'late'" not in refused(path, "--ids", "name")
     path = written(tmp_path, nodes=[late, {"name": "a"}], edges=[["a", "late"]], fetches=["late"])
     assert "'late' comes before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
-    with pytest.raises(InvalidArgumentError, match="ids: 'name' is none of depth, listed"):
+    with pytest.raises(InvalidArgumentError, match="ids: 'name' is not one of depth, listed"):
         plan_graph(Graph.read(path), ids="name")
 
 
@@ -96,7 +96,7 @@ def test_what_is_written_is_what_was_read(tmp_path):
     assert (tmp_path / "copy.json").read_text() == FIVE.read_text()
     assert "--output" in refused(FIVE, "-o", tmp_path)
     copy = tmp_path / "copy.json"
-    assert "that is GRAPH itself, which would be lost" in refused(copy, "-o", tmp_path / "." / "copy.json")
+    assert "would overwrite GRAPH" in refused(copy, "-o", tmp_path / "." / "copy.json")
     assert copy.read_text() == FIVE.read_text()
 
 

@@ -122,7 +122,7 @@ def test_functions_need_arguments(tf):
     with pytest.raises(InvalidArgumentError, match="give example="):
         plan_tensorflow(function)
     assert plan_tensorflow(function, example=[tf.zeros([5])]).tensors[0].bytes == 20
-    with pytest.raises(InvalidArgumentError, match="this is a int"):
+    with pytest.raises(InvalidArgumentError, match="not int"):
         plan_tensorflow(7)
 
 

@@ -52,7 +52,7 @@ def alone(*words, **env):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["probe"], "probe: this process was not started as a rank, and needs others: paceline run"),
+        (["probe"], "probe: this process was not started as a rank; start several: paceline run"),
         (["probe", "-o", "c.json"], "or -np 4, under torchrun, mpirun, srun or paceline emulate run"),
         (["probe", "--most", "1KB"], "--most: '1KB' is not between 64KiB and 4GiB"),
         (["probe", "--most", "12"], "--most: '12' has no unit"),
@@ -67,7 +67,7 @@ def alone(*words, **env):
         (["validate", "--here", "--latency", "1us"], "--latency has no effect with --here: the cluster file sets it"),
         (["validate", "--here", "--full"], "--full has no effect with --here"),
         (["validate", "--cluster", "flat"], "--cluster has no effect without --here"),
-        (["validate", "--here", "--json", "--csv"], "--json and --csv exclude each other"),
+        (["validate", "--here", "--json", "--csv"], "--json and --csv cannot be combined"),
     ],
 )
 def test_mistakes_are_named(words, message):
@@ -75,7 +75,7 @@ def test_mistakes_are_named(words, message):
 
 
 def test_a_job_of_one_rank_is_too_small():
-    assert "this job has one rank, and needs others" in alone("probe", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    assert "this job has one rank; start several" in alone("probe", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 
 class Job:
@@ -136,10 +136,10 @@ def test_slow_hosts_are_named():
     assert slow({}) == []
     (said,) = slow(rates(4, "b", "b"))
     assert said == (
-        "host b is slow: its card sends 100 Mbit/s (others: 500 Mbit/s) and receives 100 Mbit/s (others: 500 Mbit/s)"
+        "host b is slow: its NIC sends 100 Mbit/s (others: 500 Mbit/s) and receives 100 Mbit/s (others: 500 Mbit/s)"
     )
     (said,) = slow(rates(3, "c"))
-    assert said == "host c is slow: its card sends 100 Mbit/s (others: 500 Mbit/s)"
+    assert said == "host c is slow: its NIC sends 100 Mbit/s (others: 500 Mbit/s)"
     # Two hosts: nobody can tell whose link it is.
     (said,) = slow({("a", "b"): 1e8, ("b", "a"): 5e8})
     assert said.startswith("from host a to host b there are 100 Mbit/s, elsewhere up to 500 Mbit/s: what a sends or")
@@ -172,8 +172,8 @@ CELL = Cell("t", find_strategy("ps"), 4, 1, 1e9, 1, 1, 2)
         (replace(CELL, servers=2), 2, (0, 1), None),
         (replace(CELL, servers=2), 2, (2, 3), None),
         (replace(CELL, servers=2), 2, (2, 2), "a way that no cluster file tells"),
-        (replace(CELL, strategy=find_strategy("ps-aggregation")), 1, (0,), "a switch's place has a card"),
-        (replace(CELL, strategy=find_strategy("ring-multicast"), servers=0), 0, (), "give the job --multicast"),
+        (replace(CELL, strategy=find_strategy("ps-aggregation")), 1, (0,), "acts as the switch has a NIC"),
+        (replace(CELL, strategy=find_strategy("ring-multicast"), servers=0), 0, (), "as unicasts: give it --multicast"),
         (replace(CELL, strategy=find_strategy("ring"), servers=0), 0, (), None),
     ],
 )
@@ -215,8 +215,8 @@ def test_what_people_read(tmp_path):
     ended = launch(2, "probe", "--quick", "--limit", "0.001", "--most", "1MiB")
     assert ended.returncode == 0, ended.stderr
     assert ", 2 ranks; shm\n" in ended.stdout
-    assert "no network was measured, for all ranks are on one host; start some on several hosts" in ended.stdout
-    assert "left out, for lack of time: machines" in ended.stdout
+    assert "no network was measured, because all ranks are on one host; start ranks on several hosts" in ended.stdout
+    assert "not measured, for lack of time: machines" in ended.stdout
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """The study `network-operator`: its traces, its rows, its claims and its output."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_csv_has_a_line_per_row(result):
 
 def test_documentation_says_what_comes_out(result):
     documentation = (ROOT / "docs" / "results" / "network-operator.md").read_text()
-    said = [line for line in result.text(100) if "values used for calibration" in line or "values not used for calibration" in line]
+    said = [line for line in result.text(100) if re.search("values (not )?used for calibration", line)]
     assert len(said) == 2
     for line in said:
         assert line in documentation

@@ -202,7 +202,7 @@ def test_a_rank_without_a_result_is_named(invented):
     invented.silent = True
     code, out, _ = run("--strategy", "ring", "--json")
     assert code == 1
-    assert "rank 0 has left no result" in json.loads(out)["skipped"][0]["reason"]
+    assert "rank 0 left no result" in json.loads(out)["skipped"][0]["reason"]
 
 
 def test_cells_that_take_too_long_are_skipped(invented):
@@ -229,9 +229,9 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
         (["--workers", "0"], "0 is not between 1"),
         (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),
         (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
-        (["--quick", "--full"], "exclude each other"),
-        (["--quick", "--trace", "resnet-50"], "--trace and --quick exclude each other"),
-        (["--json", "--csv"], "exclude each other"),
+        (["--quick", "--full"], "cannot be combined"),
+        (["--quick", "--trace", "resnet-50"], "--trace and --quick cannot be combined"),
+        (["--json", "--csv"], "cannot be combined"),
         (["--plot", "x.html"], "name a file that ends with .png, .svg or .pdf"),
         (["--timeline", "/nowhere/t.json", "--strategy", "ring"], "the folder /nowhere does not exist"),
         (["--timeline", "t.json"], "--timeline: shows one cell, but"),

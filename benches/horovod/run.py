@@ -141,8 +141,8 @@ def tables(content: dict[str, Any]) -> list[summary.Table]:
             training,
         ),
         summary.Table(
-            "Overhead on ResNet-18: time of a step with the feature divided by the time without it, alternating every three "
-            "steps of the same job",
+            "Overhead on ResNet-18: time of a step with the feature divided by the time without it, alternating every "
+            "three steps of the same job",
             ["", "ratio", "target"],
             costs,
         ),

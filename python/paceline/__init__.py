@@ -1,6 +1,6 @@
 """Paceline runs, measures, records and forecasts synchronous data-parallel training.
 
-`import paceline` is light: names are imported when they are first used. `paceline.job` joins a job and exchanges arrays
+`import paceline` is cheap: names are imported when they are first used. `paceline.job` joins a job and exchanges arrays
 between its ranks; `paceline.torch`, `paceline.ray` and `paceline.emulate` must be imported explicitly.
 """
 

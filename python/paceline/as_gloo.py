@@ -1,8 +1,8 @@
-"""Gives programs that insist on "gloo" Paceline's process groups: `PACELINE_AS_GLOO=1`, `paceline run --as-gloo`.
+"""Gives Paceline's process groups to programs that insist on "gloo": `PACELINE_AS_GLOO=1`, `paceline run --as-gloo`.
 
-Some trainers compare the backend's name with those that they know, and refuse every other. torch loads this module at
-the end of each `import torch` (entry point `torch.backends`), whoever started the process; without the variable it does
-nothing. With it, a group of backend "gloo" is Paceline's, and goes on to say that it is "gloo".
+Some trainers only accept backends whose names they know. torch loads this module at the end of each `import torch`
+(entry point `torch.backends`), under any launcher; without the variable it does nothing. With it, a group of backend
+"gloo" is Paceline's, but still reports that it is "gloo".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "PACELINE_AS_GLOO"
 
 
 def asked() -> bool:
-    """Whether the variable says so. Raises InvalidArgumentError for what is neither yes nor no."""
+    """Return whether the variable is set to yes. Raises InvalidArgumentError if it is neither yes nor no."""
     value = os.environ.get(VARIABLE, "")
     if not value:
         return False
@@ -35,7 +35,7 @@ def load() -> None:
     if not dist.is_available():
         return
     try:
-        # torch 2.15 makes groups of gloo by a function that is found by name, as it does those of others.
+        # torch 2.15 looks up the function that makes gloo groups by name, as for other backends.
         dist.Backend.register_backend(
             dist.Backend.GLOO,
             _create,
@@ -47,7 +47,7 @@ def load() -> None:
         from paceline.errors import InvalidArgumentError
 
         raise InvalidArgumentError(
-            f"{VARIABLE} needs torch 2.15 or newer ({error}); take init_process_group('paceline') in the script"
+            f"{VARIABLE} needs torch 2.15 or newer ({error}); call init_process_group('paceline') in the script"
         ) from error
 
 

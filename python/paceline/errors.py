@@ -23,14 +23,14 @@ class Source:
     """Where the value of a setting came from, spelled as the user spelled it."""
 
     kind: Literal["flag", "variable", "keyword", "key"]
-    """A flag of the command line, an environment variable, a keyword of Python, or a key of a file."""
+    """A command-line flag, an environment variable, a Python keyword, or a key in a file."""
     name: str
     """`--chunk`, `PACELINE_CHUNK` or `chunk`."""
     where: str = ""
-    """Of a key: the file and the place in it."""
+    """For a key: the file and the place in it."""
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """Its name in messages."""
         return f"{self.where}: {self.name}" if self.where else self.name
 
 
@@ -38,7 +38,7 @@ class InvalidArgumentError(PacelineError, ValueError):
     """A request cannot be carried out as given; the message names the argument, file or field, and the remedy.
 
     Raised for unknown names, values out of range, malformed files, and options that would have no effect. It is a
-    `ValueError`, so code that knows nothing of Paceline can catch it.
+    `ValueError`, so code that does not know Paceline can catch it.
 
     Args:
         reason: What is wrong and what to do about it, without the name of the setting.
@@ -67,7 +67,7 @@ class InvalidArgumentError(PacelineError, ValueError):
         return str(self.args[0])
 
     def at(self, setting: str, source: Source | None = None) -> InvalidArgumentError:
-        """Say which setting this error is about, unless that is known already.
+        """Record which setting this error is about, unless that is already known.
 
         Args:
             setting: The setting's name.
@@ -83,10 +83,10 @@ class InvalidArgumentError(PacelineError, ValueError):
         return self
 
     def within(self, context: str) -> InvalidArgumentError:
-        """Put words before the message.
+        """Put a context before the message.
 
         Args:
-            context: What the error happened in, such as the scenario of a sweep.
+            context: Where the error happened, such as the scenario of a sweep.
 
         Returns:
             The error itself.
@@ -102,7 +102,7 @@ class InvalidArgumentError(PacelineError, ValueError):
 
 @contextmanager
 def naming(sources: Mapping[str, Source]) -> Iterator[None]:
-    """Errors about a setting that leave the block name its source, by setting."""
+    """Make errors about a setting that leave the block name its source."""
     try:
         yield
     except InvalidArgumentError as error:
@@ -116,4 +116,4 @@ class JobError(PacelineError, RuntimeError):
 
 
 class InternalError(PacelineError):
-    """A defect in Paceline itself. Please report it."""
+    """A bug in Paceline itself. Please report it."""

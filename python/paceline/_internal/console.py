@@ -26,7 +26,7 @@ class Column:
 
 
 def render(columns: Sequence[Column], groups: Sequence[Sequence[Sequence[str]]], *, highlight_first: bool) -> list[str]:
-    """Return the lines of a table, with an empty line between groups; the first row of each may be highlighted."""
+    """Return the lines of a table, with an empty line between groups; a group's first row may be highlighted."""
     import click
 
     headers = [column.header.split("\n") for column in columns]
@@ -76,7 +76,7 @@ _PATIENCE_S = 1.0
 class Bar:
     """A progress bar on stderr, if that is a terminal and the work takes longer than a second.
 
-    Call it with the number of things done and of all; as a context manager it clears the bar.
+    Call it with the number of items done and the total; as a context manager it clears the bar.
     """
 
     def __init__(self, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Output files: checked before the work, written whole or not at all."""
+"""Output files: checked before the work begins, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from paceline.errors import InvalidArgumentError
 
 
 def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:
-    """Return the text of a file, or of a pipe whose writer makes progress (`<(command)` of a shell).
+    """Return the text of a file, or of a pipe whose writer makes progress (a shell's `<(command)`).
 
-    Raises OSError, TimeoutError among them, and UnicodeDecodeError.
+    Raises OSError, which includes TimeoutError, and UnicodeDecodeError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content, until = b"", time.monotonic() + patience_s
         while len(content) <= most:
             if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise TimeoutError(errno.ETIMEDOUT, f"nothing comes from this pipe for {patience_s:.0f} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"no data from this pipe for {patience_s:.0f} s")
             with suppress(BlockingIOError):
                 more = os.read(descriptor, most)
                 if not more:

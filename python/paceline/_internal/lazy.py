@@ -1,4 +1,4 @@
-"""What a package shows: names that are imported on first use (PEP 562), and a `dir()` without helpers."""
+"""Public names of a package: imported on first use (PEP 562), and listed by `dir()` without helpers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lazy(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose names are imported on first use.
 
-    `dir(package)` lists `__all__` and the usual module attributes, and nothing that happens to have been imported.
+    `dir(package)` lists `__all__` and the usual module attributes, and nothing that merely happens to be imported.
 
     Args:
         package: Name of the package.

@@ -10,11 +10,11 @@ import sys
 from paceline.errors import InvalidArgumentError
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
-_FAR = "198.51.100.1"  # TEST-NET-2 of RFC 5737: no host, and so reached by the default route
+_FAR = "198.51.100.1"  # TEST-NET-2 of RFC 5737: no host has it, so it is reached by the default route
 
 
 def addresses() -> dict[str, str]:
-    """Return the IPv4 address of every interface that has one (Linux only; elsewhere none is known)."""
+    """Return the IPv4 address of every interface that has one (Linux only; empty elsewhere)."""
     found: dict[str, str] = {}
     if not sys.platform.startswith("linux"):
         return found
@@ -31,7 +31,7 @@ def addresses() -> dict[str, str]:
 
 
 def check_interface(text: str) -> None:
-    """Refuse what cannot name an interface on any machine. Raises InvalidArgumentError."""
+    """Refuse text that cannot name an interface on any machine. Raises InvalidArgumentError."""
     if text in ("0.0.0.0", "::", "*"):
         raise InvalidArgumentError(
             f"{text} means every interface, but other ranks need one address to connect to; "
@@ -43,11 +43,11 @@ def check_interface(text: str) -> None:
         except ValueError:
             raise InvalidArgumentError(f"'{text[:80]}' is not a network; write for example 10.0.0.0/24") from None
     elif not text or any(letter.isspace() or not letter.isprintable() for letter in text) or len(text) > 64:
-        raise InvalidArgumentError(f"'{text[:80]}' is no interface, network or address; write for example eth0")
+        raise InvalidArgumentError(f"'{text[:80]}' is not an interface, network or address; write eth0, for example")
 
 
 def address_of(text: str, source: str) -> str:
-    """This machine's address that an interface (eth0), a network (10.0.0.0/24) or an address names.
+    """Return this machine's address for an interface (eth0), a network (10.0.0.0/24) or an address.
 
     InvalidArgumentError.
     """
@@ -89,7 +89,7 @@ def is_own(address: str) -> bool:
 
 
 def towards(host: str) -> str | None:
-    """Return this machine's address from which `host` is reached; None if it is unknown or unreachable."""
+    """Return the address of this machine from which `host` is reached; None if it is unknown or unreachable."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -97,7 +97,7 @@ def towards(host: str) -> str | None:
     for family, kind, protocol, _, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
         try:
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(address)  # of a datagram socket: looks up the route, and sends nothing
+                probe.connect(address)  # Connecting a datagram socket looks up the route and sends nothing.
                 return str(probe.getsockname()[0])
         except OSError:
             continue

@@ -1,4 +1,4 @@
-"""Numbers as people read them: a few significant digits and a unit."""
+"""Numbers for people: a few significant digits and a unit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`paceline bench`: images/s of engines side by side, in the conventions of tf_cnn_benchmarks.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | engines | the engines to measure: one family per file |
 | ranks | what runs in an engine's processes |

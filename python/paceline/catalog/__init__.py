@@ -1,9 +1,9 @@
-"""What is built in: traces, clusters, devices, strategies and coordinators, found by the names that users type.
+"""Built-in traces, clusters, devices, strategies and coordinators, found by the names that users type.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | library | traces and clusters |
 | strategies | strategies and coordinators, and which options each of them uses |
 | devices | published rates of devices |
-| placement | which server holds which tensor |
+| placement | which server stores which tensor |
 """

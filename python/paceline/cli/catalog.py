@@ -18,7 +18,7 @@ from paceline.catalog.strategies import KNOBS, all_strategies
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _export = click.option(
-    "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file, to be edited."
+    "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file that you can edit."
 )
 
 
@@ -108,7 +108,7 @@ def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
 @click.command()
 @_json
 def strategies(as_json: bool) -> None:
-    """List the strategies, in the order of tables, and the options that each looks at."""
+    """List the strategies and the options that each of them uses."""
     entries = [
         {
             "name": strategy.name,
@@ -125,7 +125,7 @@ def strategies(as_json: bool) -> None:
     rows = [[str(entry["name"]), ", ".join(entry["aliases"]), str(entry["summary"])] for entry in entries]
     columns = [Column("name", left=True), Column("also called", left=True), Column("how it works", left=True)]
     say(render(columns, [rows], highlight_first=False))
-    say(["", "Options that only some look at:"])
+    say(["", "Options that only some strategies use:"])
     for knob in KNOBS:
         users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
         who = "all" if len(users) == len(all_strategies()) else ", ".join(users)

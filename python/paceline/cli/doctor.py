@@ -1,4 +1,4 @@
-"""The command `paceline doctor`: what dominates a recorded run and what to try, or what this machine is like."""
+"""The command `paceline doctor`: what dominates a recorded run and what to try, or a description of this machine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from paceline._internal.console import say, width
 @click.option("--env", "environment", is_flag=True, help="Describe this machine and installation, for bug reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, sizes in bytes.")
 def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
-    """Say what a step of the recorded run RUN.json spends its time on, and what to try.
+    """Show where the steps of the recorded run RUN.json spend their time, and what to try.
 
-    RUN.json is a timeline of real ranks. If it is not there, its parts RUN.json.rank-* are read. Figures are means of
-    all steps but the first ones.
+    RUN.json is a timeline of real ranks. If it is missing, its parts RUN.json.rank-* are read. Figures are means over
+    all steps except the first ones.
 
     \b
     paceline run -np 4 --timeline RUN.json -- python train.py
     paceline doctor RUN.json
 
-    With --env instead of a file: versions, cores, memory, transports, network interfaces, limits and environment
+    With --env instead of a file, show versions, cores, memory, transports, network interfaces, limits and environment
     variables of this machine. Values of secrets are not printed.
     """
     if environment and file is not None:
@@ -33,7 +33,7 @@ def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
         _describe(as_json)
         return
     if file is None:
-        raise click.UsageError("name the timeline of a run, RUN.json, or write --env for a description of this machine")
+        raise click.UsageError("name the timeline of a run, RUN.json, or use --env for a description of this machine")
     from paceline.doctor import diagnose
 
     report = diagnose(file)

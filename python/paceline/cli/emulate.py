@@ -35,7 +35,7 @@ def _rate(text: str) -> float:
 
 _RATE = types.Value("RATE", _rate)
 _workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
-_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="Rate of each host's card: 500Mbps.")
+_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="NIC rate of each host, such as 500Mbps.")
 _servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
 _name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
 _realtime = click.option(
@@ -56,7 +56,9 @@ def emulate() -> None:
 @emulate.command()
 @_workers
 @_servers
-@click.option("--switch", is_flag=True, help="Add a host for a process that acts as a switch; its card is not shaped.")
+@click.option(
+    "--switch", is_flag=True, help="Add a host for a process that acts as a switch; its NIC has no rate limit."
+)
 @_bandwidth
 @_name
 @_realtime
@@ -86,7 +88,7 @@ def up(
 
 
 def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
-    columns = [Column("host", left=True), Column("address", left=True), Column("card")]
+    columns = [Column("host", left=True), Column("address", left=True), Column("NIC")]
     rows = [[host.name, host.address, "unshaped" if host.kind == "switch" else rate(bandwidth_bps)] for host in hosts]
     return render(columns, [rows], highlight_first=False)
 
@@ -125,7 +127,7 @@ def run(
 ) -> int:
     """Run ranks of COMMAND on a new emulated cluster, and take it down afterwards.
 
-    Every worker is a host with its own network card. Ranks on one host use shared memory, ranks on different hosts TCP.
+    Every worker is a host with its own NIC. Ranks on one host use shared memory, ranks on different hosts TCP.
     The exit code is that of `paceline run`.
 
     \b
@@ -188,7 +190,7 @@ def down(*, name: str) -> None:
 @emulate.command()
 @_workers
 @_bandwidth
-@click.option("--repeats", type=types.whole(1, 1000), default="5", help="Measurements to take the median of.")
+@click.option("--repeats", type=types.whole(1, 1000), default="5", help="Measurements; the median counts.")
 @_realtime
 @_json
 def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:

@@ -15,8 +15,14 @@ from paceline.errors import InvalidArgumentError
 @click.command()
 @click.argument("trace", default="resnet-50")
 @types.option("explore", "cluster", filled=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, metavar="PORT", help="0: any.  [default: 8080]")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    metavar="PORT",
+    help="Port to listen on; 0: any free port.  [default: 8080]",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
     """Show a page on which sliders for workers, bandwidth, latency and more redraw a forecast at once.
 
@@ -42,4 +48,4 @@ def explore(*, trace: str, cluster: str, port: int, opens: bool) -> None:
         if opens:
             click.launch(address)
         serve(bound, token, first)
-    leave_threads(130)  # a forecast may still run, and nobody waits for it
+    leave_threads(130)  # A forecast may still be running, but nobody waits for it.

@@ -1,4 +1,4 @@
-"""The command `paceline import-sends`: a trace from what was sent (docs/reference/trace-format.md, traces of sends)."""
+"""The command `paceline import-sends`: a trace from recorded sends (docs/reference/trace-format.md)."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ switch = click.option(
 
 
 def strategy(place: str) -> types.Decorator:
-    """The strategy and what carries its messages."""
+    """The strategy and the transport."""
     return types.options(place, "strategy", "transport", "chunk", checked=False)
 
 
 def knobs(place: str) -> types.Decorator:
-    """The strategy's knobs and the network's."""
+    """Knobs of the strategy and of the network."""
     names = ("placement", "distribution", "pull", "coordinator", "inside", "streams", "multicast", "tls", "timeout_s")
     return types.options(place, *names, checked=False)
 
@@ -78,7 +78,7 @@ def request(
     elastic: Callable[[Settings], Elastic] | None = None,
     **settings: object,
 ) -> tuple[Request, Callable[[Job], Output]]:
-    """Return the request that these options make, and where output goes. Raises UsageError."""
+    """Return the launch request of these options, and where output goes. Raises UsageError."""
     from paceline.launch.output import Files, Terminal
     from paceline.launch.request import Request
 
@@ -111,7 +111,7 @@ def request(
 
 _RESETS = types.whole(0, 1_000_000)
 _SLACK_S = 10.0
-"""Added to the time in which every rank detects a silent peer."""
+"""Added to the time within which every rank detects a silent peer."""
 
 elastic_options = types.together(
     click.option(
@@ -123,9 +123,14 @@ elastic_options = types.together(
         "--reset-limit",
         "resets",
         type=_RESETS,
-        help="Resets (new rendezvous of the ranks) before the job is ended.  [default: no limit]",
+        help="End the job after this many resets (new rendezvous).  [default: no limit]",
     ),
-    click.option("--host-discovery-script", "script", metavar="COMMAND", help="Prints HOST:N lines; run every second."),
+    click.option(
+        "--host-discovery-script",
+        "script",
+        metavar="COMMAND",
+        help="Command that prints HOST:N lines; run every second.",
+    ),
 )
 
 
@@ -152,7 +157,7 @@ class ElasticOptions:
                 raise click.UsageError(f"{option} has no effect without --elastic")
 
     def places(self, ranks: int | None, hosts: Sequence[Host] | None) -> tuple[list[Place], int]:
-        """Return all slots of the job and the most ranks it may have. Raises UsageError, InvalidArgumentError."""
+        """Return all slots of the job and its maximum number of ranks. Raises UsageError, InvalidArgumentError."""
         if self.most is not None and self.script is None:
             raise click.UsageError("--max-np has no effect without --host-discovery-script, which finds more")
         if hosts is None and ranks is None:
@@ -172,7 +177,7 @@ class ElasticOptions:
         return place(list(hosts), None), most
 
     def for_launcher(self, first: int, most: int, port: int | None) -> Callable[[Settings], Elastic]:
-        """Return what makes the launcher's elastic options from the settings."""
+        """Return a function that makes the launcher's elastic options from the settings."""
 
         def of(settings: Settings) -> Elastic:
             from paceline.launch.elastic.discovery import Discovery

@@ -18,24 +18,24 @@ from paceline._core import __version__, nearest
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import tell
 
-# Name → module, attribute, and what `paceline --help` says. Heavy modules stay unread until their command is called.
+# Name → module, attribute, and help text. Heavy modules are not loaded until their command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
     "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
-    "bench": ("paceline.cli.bench", "bench", "Measure images/s of engines, side by side."),
+    "bench": ("paceline.cli.bench", "bench", "Compare the images/s of training engines."),
     "emulate": ("paceline.cli.emulate", "emulate", "Emulate a cluster on this machine, with network namespaces."),
     "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
     "validate": ("paceline.cli.validate", "validate", "Compare measured and simulated iterations."),
-    "doctor": ("paceline.cli.doctor", "doctor", "Say what dominates a run; --env describes the machine."),
-    "plan": ("paceline.cli.plan", "plan", "Plan a graph's all-reduces, so that none is negotiated."),
+    "doctor": ("paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
+    "plan": ("paceline.cli.plan", "plan", "Plan a graph's all-reduces without negotiation."),
     "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
     "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
     "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
     "report": ("paceline.cli.report", "report", "Write forecasts as one self-contained page."),
-    "explore": ("paceline.cli.explore", "explore", "Serve a page on which sliders redraw a forecast."),
-    "study": ("paceline.cli.study", "study", "Reproduce a published study, side by side."),
+    "explore": ("paceline.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),
+    "study": ("paceline.cli.study", "study", "Reproduce a published study."),
 }
 _LONGEST_MESSAGE = 1000
 
@@ -58,7 +58,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, and suggest the command that was probably meant."""
+        """Resolve as click does, and suggest a similar command."""
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
             near = nearest(name, self.list_commands(ctx))
@@ -71,7 +71,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
-        """Run, and exit with 0, 2 for the user's mistake, 1 for a failed run, 130 after Ctrl-C."""
+        """Run, and exit with 0, 2 for invalid usage, 1 for a failed run, 130 after Ctrl-C."""
         extra.pop("standalone_mode", None)
         sys.exit(self._run(args, prog_name or "paceline", extra))
 
@@ -92,12 +92,12 @@ class Commands(click.Group):
             tell(error)
             return _fail(str(error), 1)
         except InternalError as error:
-            return _fail(f"internal error: {error}; this is a defect of paceline, please report it", 1)
+            return _fail(f"internal error: {error}; this is a bug in Paceline; please report it", 1)
         except click.Abort:
             leave_threads(130)
             return 130
         except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader has seen enough
+            if error.errno == errno.EPIPE:  # The reader has closed the pipe.
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
                 return 1
             where = f"{error.filename}: " if error.filename else ""
@@ -110,7 +110,7 @@ def _fail(message: str, code: int) -> int:
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if len(line) > _LONGEST_MESSAGE:
         line = line[:_LONGEST_MESSAGE] + " …"
-    with contextlib.suppress(OSError):  # a full disk; the code still says what happened
+    with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
         click.echo(f"paceline: error: {line}", err=True)
     return code
 

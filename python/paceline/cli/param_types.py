@@ -1,4 +1,4 @@
-"""Options of the command line: those of the table of settings, and types for options that one command alone has."""
+"""Command-line options: those of the table of settings, and types for options that only one command has."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ else:  # before click 8.4 it is not generic
 
 
 class Value(_ParamType):
-    """A value that a function makes of text; its InvalidArgumentError names the option."""
+    """A value that a function converts from text; its InvalidArgumentError names the option."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
-        """`name` is what --help calls such a value."""
+        """`name` is the placeholder in --help."""
         self.name = name
         self._parse = parse
 
@@ -70,8 +70,8 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
     Args:
         place: The command, as the table calls it.
         name: The setting.
-        checked: Whether the text becomes a value here; else whoever reads all settings of the job checks it.
-        filled: Whether the command is called with the default where the option is not given; else with None.
+        checked: Whether the text is converted here; otherwise it is checked with the other settings of the job.
+        filled: Whether the command gets the default if the option is not given; otherwise it gets None.
     """
     setting = SETTINGS[name]
     kind, default = setting.kind_of(place), setting.default_of(place) if filled else None
@@ -95,12 +95,12 @@ def options(place: str, *names: str, checked: bool = True, filled: bool = False)
 
 
 def together(*several: Decorator) -> Decorator:
-    """One decorator of several, listed in this order by --help."""
+    """Combine several decorators, listed in this order by --help."""
     return lambda command: reduce(lambda done, one: one(done), reversed(several), command)
 
 
 def flags(place: str, values: Mapping[str, object]) -> dict[str, Source]:
-    """What messages call the settings of a command: their flags, as they were typed for these values."""
+    """The names of a command's settings in messages: their flags, as typed for these values."""
     return {setting.name: setting.source("flag", values.get(setting.name)) for setting in of_place(place)}
 
 
@@ -124,10 +124,10 @@ def or_auto(kind: Kind) -> Value:
 
 
 def words(text: str) -> list[str]:
-    """Names, at least one; what they name says whether one may come twice."""
+    """Names, at least one; the caller decides whether duplicates are allowed."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise InvalidArgumentError(f"'{text[:80]}' has no name; leave the option out for its default")
+        raise InvalidArgumentError(f"'{text[:80]}' names nothing; leave the option out for its default")
     return found
 
 

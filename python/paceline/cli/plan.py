@@ -43,7 +43,7 @@ def plan(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which all-reduces of GRAPH are fused, and in which order: a plan that needs no negotiation.
+    """Plan which all-reduces of GRAPH are fused and in which order they are issued, without negotiation.
 
     GRAPH is a graph as JSON (docs/reference/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef
     (.pb, .pbtxt) or the folder of a SavedModel.
@@ -58,9 +58,7 @@ def plan(
     if output is not None:
         check_writable("--output", output)
         if output.exists() and graph.exists() and output.samefile(graph):
-            raise InvalidArgumentError(
-                f"--output {output}: that is GRAPH itself, which would be lost; name another file"
-            )
+            raise InvalidArgumentError(f"--output {output}: would overwrite GRAPH; name another file")
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
     found, fetches = read_graph(graph, fetch, options)
     planned = plan_graph(found, fetches, bucket_size, ids=ids)

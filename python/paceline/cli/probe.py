@@ -1,4 +1,4 @@
-"""The command `paceline probe`: its options, and what rank 0 prints and writes."""
+"""The command `paceline probe`: its options, and the output of rank 0."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def _seconds(text: str) -> float:
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
 @click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats; takes a few seconds.")
-@click.option("--repeats", type=types.whole(1, 1000), help="Of each.  [default: 5; 3 with --quick]")
+@click.option("--repeats", type=types.whole(1, 1000), help="Repeats of each transfer.  [default: 5; 3 with --quick]")
 @click.option(
     "--limit",
     type=types.Value("SECONDS", _seconds),
-    help="Then only what the file needs is begun.  [default: 60; 15 with --quick]",
+    help="After this time, only measurements that the file needs are started.  [default: 60; 15 with --quick]",
 )
 @click.option(
     "--most",
     type=types.Value("SIZE", _most),
-    help="What a rank sends in one transfer.  [default: 256MiB; 32MiB with --quick]",
+    help="Most bytes that a rank sends in one transfer.  [default: 256MiB; 32MiB with --quick]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rates, costs, machines, cluster.")
 def probe(
@@ -61,9 +61,9 @@ def probe(
 ) -> None:
     """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
 
-    It runs on every rank. Measured are, between hosts, one stream, all hosts at once, incast, 1:N, latency and the
-    cost of a message; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints and
-    writes.
+    It runs on every rank. It measures one stream, all hosts at once, incast, 1:N, latency and the cost of a message
+    between hosts; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints the results
+    and writes the file.
 
     \b
     paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json
@@ -86,19 +86,19 @@ def probe(
 
 
 def refuse_alone(command: str) -> None:
-    """Raise InvalidArgumentError where nothing has started this process as a rank, or as the only one."""
+    """Raise InvalidArgumentError if this process was not started as a rank, or is the only one."""
     place = rank_environment()
     if place.size == 1:
         problem = "this process was not started as a rank" if place.launcher == "none" else "this job has one rank"
         name = command.split()[1]
         raise InvalidArgumentError(
-            f"{name}: {problem}, and needs others: paceline run --hosts node1:1,node2:1 -- {command}; or -np 4, under "
+            f"{name}: {problem}; start several: paceline run --hosts node1:1,node2:1 -- {command}; or use -np 4, "
             "torchrun, mpirun, srun or paceline emulate run"
         )
 
 
 def _probed(budget: Budget, output: Path | None) -> Found | None:
-    """What was found, at rank 0."""
+    """The result, at rank 0."""
     from paceline.job import objects
     from paceline.probe.layout import Layout
     from paceline.probe.measure import measure
@@ -125,7 +125,7 @@ def _check(output: Path | None) -> None:
 
 
 def _more_streams(ranks: Job, found: Found) -> bool:
-    """Whether a job with several connections is worth a look: not beside parameter servers' own processes."""
+    """Whether a job with several connections can be measured: not if parameter servers are separate processes."""
     settings = ranks.settings
     wanted = len(found.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
     return wanted and not settings.helpers and not found.left_out
@@ -146,7 +146,7 @@ def _several_connections(found: Found | None, budget: Budget) -> None:
 
 
 def show(done: int, total: int, what: str) -> None:
-    """Progress, of rank 0."""
+    """Show progress at rank 0."""
     click.echo(f"[{done}/{total}] {what}", err=True)
 
 
@@ -166,6 +166,6 @@ def _tell(found: Found, output: Path | None, as_json: bool) -> None:
 
 
 def write(path: Path, fields: dict[str, Any]) -> None:
-    """The file whole, or not at all. Raises OSError."""
+    """Write the file whole or not at all. Raises OSError."""
     with replaced(path) as new:
         new.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")

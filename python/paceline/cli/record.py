@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 _UNSEEN = 0.2
-"""Share of a step that is reported if it belongs to no part."""
+"""If a larger share of a step belongs to no part, it is reported."""
 _DRIFT = 0.1
-"""Recorded steps that differ from others by more than this share are reported."""
+"""If recorded steps differ from others by more than this share, it is reported."""
 
 
 class _CannotDoHere(click.ClickException):
@@ -84,11 +84,11 @@ def record(
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     _refuse_unwritable(output)
     if name is not None and not name.isprintable():
-        raise click.BadParameter("holds characters that cannot be printed", param_hint="--name")
+        raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
     if script:
         for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
             if value is not None:
-                raise click.UsageError(f"{option} goes with --model; a script sets it itself")
+                raise click.UsageError(f"{option} applies only to --model; a script sets it itself")
         _record_script(
             script,
             output=output,
@@ -101,7 +101,7 @@ def record(
         )
         return
     if stop_when_recorded:
-        raise click.UsageError("--stop-when-recorded goes with a script")
+        raise click.UsageError("--stop-when-recorded applies only to a script")
     assert model is not None
     summary = _record_model(
         model,
@@ -215,7 +215,7 @@ def _record_script(
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Run the script to its end and return its exit code; 128 + n if signal n ended it, as shells do."""
+    """Run the script to its end and return its exit code, or 128 + n if signal n ended it, as shells do."""
     try:
         process = subprocess.Popen(command, env=environment)
     except FileNotFoundError as error:
@@ -223,13 +223,14 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
         raise click.UsageError(f"there is no command {command[0]!r}{hint}") from error
     except PermissionError as error:
         raise click.UsageError(f"{command[0]} cannot be executed; did you mean: python {command[0]}") from error
-    # Whoever ends this process (a batch system, `timeout`) means the script, which would go on alone.
+    # A signal that ends this process (from a batch system or `timeout`) is meant for the script, which would otherwise
+    # keep running.
     before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
     try:
         while True:
             try:
                 code = process.wait()
-            except KeyboardInterrupt:  # the terminal sent it to the script as well, which decides
+            except KeyboardInterrupt:  # The terminal sent it to the script as well, which decides.
                 continue
             return code if code >= 0 else 128 - code
     finally:
@@ -291,7 +292,7 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:
-    """That the machine was not as fast in the recorded steps as in the others: hooks take a per cent or two."""
+    """Return a warning if the recorded steps were not as fast as the others; hooks alone take a per cent or two."""
     cost = summary["overhead"]
     change = 0.0 if cost is None else summary["overhead_ratio"] - 1
     if cost is None or abs(change) <= max(_DRIFT, 2 * cost["noise"]):
@@ -304,7 +305,7 @@ def _drift(summary: dict[str, Any]) -> list[str]:
 
 
 def _missing(summary: dict[str, Any]) -> list[str]:
-    """That the parts are less than the step: a forecast knows the parts."""
+    """Return a warning if the parts add up to less than the step: a forecast knows only the parts."""
     parts = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"]
     step = summary["step_s"] - (summary["input_s"] or 0.0)
     noise = summary["overhead"]["noise"] if summary["overhead"] else 0.0

@@ -29,7 +29,7 @@ from paceline.replay.result import Played, measured
 )
 @types.option("replay", "iterations", filled=True)
 @click.option(
-    "--warmup", type=types.whole(1, 1000), default="2", help="Iterations that are not measured.  [default: 2]"
+    "--warmup", type=types.whole(1, 1000), default="2", help="Iterations before the measured ones.  [default: 2]"
 )
 @types.options("replay", "bucket_size", "pull", "barrier", "overlap")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")

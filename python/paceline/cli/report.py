@@ -1,4 +1,4 @@
-"""The command `paceline report`: a specification becomes a page."""
+"""The command `paceline report`, which turns a specification into a page."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PATH = click.Path(path_type=Path)
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
 @click.option("--png", type=_PATH, metavar="DIR", help="Also write every chart as PNG to this folder.")
 def report(*, spec: Path, output: Path, png: Path | None) -> None:
-    """Forecast what SPEC asks for, and write one page of HTML that needs no network.
+    """Run the forecasts of SPEC, and write one HTML page that needs no network.
 
-    It has scaling curves, a ranking of strategies, what iterations wait for, and a timeline. SPEC is TOML: chapters
-    whose fields are the options of `paceline simulate` (docs/how-to/report.md).
+    The page has scaling curves, a ranking of strategies, what iterations wait for, and a timeline. SPEC is TOML:
+    chapters whose fields are the options of `paceline simulate` (docs/how-to/report.md).
 
     \b
     paceline report examples/report.toml -o report.html

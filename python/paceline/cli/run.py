@@ -18,7 +18,7 @@ _PATH = click.Path(path_type=Path)
 
 
 class CannotDoHereError(click.ClickException):
-    """Raised where this machine lacks what the command needs."""
+    """This machine lacks something that the command needs."""
 
     exit_code = 77
 
@@ -27,9 +27,14 @@ class CannotDoHereError(click.ClickException):
 @click.option(
     "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Ranks to start.  [default: all slots of the hosts]"
 )
-@click.option("--hosts", metavar="HOST:N,…", help="Hosts and their numbers of slots.  [default: this machine]")
+@click.option("--hosts", metavar="HOST:N,…", help="Hosts and their slots.  [default: this machine]")
 @click.option("--hostfile", type=_PATH, metavar="FILE", help="File of lines such as: node1 slots=2.")
-@click.option("--rsh", default=DEFAULT_RSH, show_default=True, help="Starts agents; HOST COMMAND is appended.")
+@click.option(
+    "--rsh",
+    default=DEFAULT_RSH,
+    show_default=True,
+    help="Remote shell that reaches other hosts; HOST COMMAND is appended.",
+)
 @job_options.env
 @job_options.strategy("run")
 @types.option("run", "servers", checked=False)
@@ -96,7 +101,7 @@ def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list
 
 def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host] | None:
     if hosts is not None and hostfile is not None:
-        raise click.UsageError("--hosts and --hostfile exclude each other")
+        raise click.UsageError("--hosts and --hostfile cannot be combined")
     if hosts is not None:
         return parse_hosts(hosts)
     return None if hostfile is None else read_hostfile(hostfile)

@@ -76,9 +76,9 @@ def simulate(
     if options["detail"] and not as_json:
         raise click.UsageError("--detail has no effect without --json")
     if as_json and csv:
-        raise click.UsageError("--json and --csv exclude each other")
+        raise click.UsageError("--json and --csv cannot be combined")
     if explain and csv:
-        raise click.UsageError("--explain and --csv exclude each other")
+        raise click.UsageError("--explain and --csv cannot be combined")
     sweep = Sweep.of(trace, options, "simulate", "flag", timeline=timeline, plot=plot)
     if sweep.get("coordinator") not in (None, ["none"]):
         if explain:

@@ -1,4 +1,4 @@
-"""The command `paceline study`: a published study, reproduced side by side."""
+"""The command `paceline study`, which reproduces a published study."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from paceline._internal.console import say, width
     "--data",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Of published: measurements of your own, columns as in docs/results/published.md.",
+    help="For the study `published`: your own measurements, with the columns of docs/results/published.md.",
 )
 def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
 
-    The error is simulated / published - 1. Every claim of the study is tested, too.
+    The error is simulated / published - 1. The claims of the study are tested, too.
 
     \b
     network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
-    published          Measurements published of public systems, 2017 to 2020
-    ray-sgd            Ray distributed SGD beside Horovod and Distributed TensorFlow
+    published          Published measurements of public systems, 2017 to 2020
+    ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
     ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
     cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
     load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
@@ -45,7 +45,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     from paceline.studies import run_study
 
     if as_json and csv:
-        raise click.UsageError("--json and --csv exclude each other")
+        raise click.UsageError("--json and --csv cannot be combined")
     if plots is not None:
         need_matplotlib("--plots: plots")
         make_folder("--plots", plots)

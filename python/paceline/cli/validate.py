@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _REPEATS = types.whole(1, 1000)
 HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
-"""Options that --here accepts, too."""
+"""Options that can be combined with --here."""
 _ELSEWHERE = {
     "full": "choose cells with --trace and --strategy",
     "workers": "the workers are the job's ranks",
@@ -51,7 +51,7 @@ _ELSEWHERE = {
 
 
 class CannotDoHereError(click.ClickException):
-    """Raised where this machine lacks what the command needs."""
+    """This machine lacks something that the command needs."""
 
     exit_code = 77
 
@@ -74,7 +74,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
-@click.option("--here", is_flag=True, help="Measure on the hosts of the job that this process is a rank of.")
+@click.option("--here", is_flag=True, help="Measure on the hosts of the running job.")
 @types.option("validate", "cluster")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with rows, skipped and summary.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
@@ -92,15 +92,15 @@ def validate(
     timeline: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run strategies on an emulated cluster, simulate the same, and print the error.
+    """Run strategies on an emulated cluster, simulate the same runs, and print the errors.
 
     The error is simulated / measured - 1. The ranks run `python -m paceline.replay`: they sleep instead of computing,
     and exchange real gradients. --shrink auto divides the bytes of each trace to suit the bandwidth; --scale auto
     multiplies times where many ranks share a core.
     --trace, --strategy, --workers and --servers choose the cells to compare; without them there are about 70.
 
-    With --here, run it on every rank of a job. It measures on the job's own network, and simulates the cluster of
-    --cluster, or else what it probes first.
+    With --here, run it on every rank of a job. It measures on the job's own network, and simulates the cluster given by
+    --cluster, or one that it probes first.
 
     \b
     paceline validate --quick
@@ -108,7 +108,7 @@ def validate(
     paceline run --hosts node1:1,node2:1 -- paceline validate --here --cluster cluster.json --strategy ring,ps
     """
     if as_json and csv:
-        raise click.UsageError("--json and --csv exclude each other")
+        raise click.UsageError("--json and --csv cannot be combined")
     if here:
         refuse_elsewhere(context)
         result = compare_here(plot=plot, **{name: options[name] for name in HERE})
@@ -173,17 +173,17 @@ def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
 
 
 def _selection(options: dict[str, Any]) -> Sequence[Selection]:
-    """The cells to compare: a tier, or the product of the named values."""
+    """Return the cells to compare: a tier, or the product of the named values."""
     from paceline.validate import cells
 
     named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
     if options["quick"] and options["full"]:
-        raise click.UsageError("--quick and --full exclude each other")
+        raise click.UsageError("--quick and --full cannot be combined")
     if not named:
         return cells.QUICK if options["quick"] else cells.FULL if options["full"] else cells.DEFAULT
     if options["quick"] or options["full"]:
         tier = "--quick" if options["quick"] else "--full"
-        raise click.UsageError(f"--{named[0]} and {tier} exclude each other")
+        raise click.UsageError(f"--{named[0]} and {tier} cannot be combined")
     (default,) = cells.QUICK
     strategies = options["strategy"] or default.strategies
     if options["servers"] is not None:
@@ -206,7 +206,7 @@ def _compare(cells: Sequence[Cell], options: ComparisonOptions) -> Validation:
 
 
 def emulator() -> Emulator:
-    """The module that emulates clusters. Raises CannotDoHereError where this installation lacks it."""
+    """Return the module that emulates clusters. Raises CannotDoHereError if this installation lacks it."""
     if importlib.util.find_spec("paceline.emulate") is None:
         raise CannotDoHereError("paceline validate needs paceline emulate, which this installation lacks")
     return cast("Emulator", importlib.import_module("paceline.emulate"))
@@ -275,7 +275,7 @@ def _probed(cluster: Cluster) -> str:
 
 
 def _strategies(names: list[str] | None) -> list[Strategy]:
-    """The named strategies, else the job's, else all. Raises InvalidArgumentError."""
+    """Return the named strategies, or the job's, or all. Raises InvalidArgumentError."""
     own = Settings.from_environment().strategy
     return strategies_of(names or ([own] if own is not None else [ALL]))
 

@@ -1,6 +1,6 @@
 """Diagnosis of recorded runs: `paceline doctor` reads a timeline and reports what a step spends its time on.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | events, reading, timeline_model | a file, its events, and what ranks did when |
 | transfers | the same transfer on all ranks, and when the last one was ready for it |

@@ -1,14 +1,14 @@
-"""An emulated cluster on this machine: network namespaces as hosts, with cards of a given rate.
+"""An emulated cluster on this machine: network namespaces as hosts, with NICs of a given rate.
 
     from paceline import emulate
 
     with emulate.cluster(workers=4, servers=2, bandwidth_bps=500e6) as cluster:
         code = cluster.run([sys.executable, "train.py"], strategy="ps")
 
-Needs Linux, pyroute2 (`pip install 'paceline[emulate]'`), and root or user namespaces. docs/how-to/emulate.md says what
-such a cluster is good for.
+Needs Linux, pyroute2 (`pip install 'paceline[emulate]'`), and root or user namespaces. docs/how-to/emulate.md explains
+what such a cluster is good for.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | cluster | `cluster`: bringing a cluster up, starting processes on its hosts, taking it down |
 | job | ranks and servers on hosts, started as by `paceline run` |
@@ -16,7 +16,7 @@ such a cluster is good for.
 | plan | hosts and addresses |
 | shaping | token buckets for a rate |
 | holder | the process that holds the namespaces |
-| network | namespaces, bridge, cards and their queues |
+| network | namespaces, bridge, NICs and their queues |
 | enter | runs a command on a host |
 | state, processes, down | which clusters exist, what runs on them, and stopping it |
 """

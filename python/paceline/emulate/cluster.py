@@ -32,7 +32,7 @@ _START_S = 30.0
 _START_OF_HOST_S = 0.5
 _END_S = 10.0
 _ERRORS = {"InvalidArgumentError": InvalidArgumentError, "CannotEmulateError": CannotEmulateError}
-# gloo looks up the host's name, which nobody has given an address.
+# gloo looks up the host's name, which has no address.
 SETTINGS = (f"GLOO_SOCKET_IFNAME={CARD}",)
 
 
@@ -48,7 +48,7 @@ class Cluster:
         self.realtime = found.realtime
         """Whether ranks run under SCHED_FIFO: requested and permitted."""
         self.bandwidth_bps = found.bandwidth_bps
-        """Rate of every card except the switch's, in each direction, as TCP goodput."""
+        """Rate of every NIC except the switch's, in each direction, as TCP goodput."""
 
     def of_kind(self, kind: str) -> tuple[Host, ...]:
         """Return the hosts of one kind.
@@ -82,7 +82,7 @@ class Cluster:
         realtime: bool | None = None,
         **options: Any,  # noqa: ANN401
     ) -> subprocess.Popen[Any]:
-        """Start a command on a host; it is stopped at the end of the cluster if it still runs.
+        """Start a command on a host; if it still runs when the cluster ends, it is stopped.
 
         Args:
             host: Name of the host, such as `"worker0"`.
@@ -130,7 +130,7 @@ class Cluster:
 
         Raises:
             InvalidArgumentError: An argument or setting is invalid.
-            click.ClickException: The job could not be run, or `limit_s` is over.
+            click.ClickException: The job could not be run, or `limit_s` has passed.
 
         Example:
             >>> with emulate.cluster(workers=2, bandwidth_bps=1e9) as cluster:  # doctest: +SKIP
@@ -142,7 +142,7 @@ class Cluster:
         return run(self, command, ranks_per_host, output, names=names, limit_s=limit_s, **settings)
 
     def check(self, *, repeats: int = 5) -> Fidelity:
-        """Measure how well the network keeps its rate; takes some seconds.
+        """Measure how well the network keeps its rate; takes a few seconds.
 
         Args:
             repeats: Measurements of each kind.
@@ -159,7 +159,7 @@ class Cluster:
         return measure(self, repeats)
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Change the rate of all cards that have one, for connections made from now on.
+        """Change the rate of all rate-limited NICs, for connections made from now on.
 
         Args:
             bandwidth_bps: TCP goodput in bits per second, each way.
@@ -173,9 +173,9 @@ class Cluster:
         self.bandwidth_bps = bandwidth_bps
 
     def close(self) -> None:
-        """Stop what runs on the hosts, and take them down."""
+        """Stop all processes on the hosts, and take the hosts down."""
         let_go(self._holder)
-        if self._holder.returncode:  # it was killed: then nobody else does this
+        if self._holder.returncode:  # The holder was killed, so nobody else does this.
             processes.end(self._state.by_network, self._state.token)
             state.forget(self._state)
 
@@ -196,7 +196,7 @@ def cluster(
         workers: Number of hosts for ranks.
         servers: Number of hosts for parameter servers.
         switch: Whether there is a host that acts as the switch, for in-network multicast and aggregation.
-        bandwidth_bps: TCP goodput of every card in bits per second, each way.
+        bandwidth_bps: TCP goodput of every NIC in bits per second, each way.
         realtime: Whether ranks run under SCHED_FIFO where that is permitted.
         name: Name for `paceline emulate exec`; by default a unique one.
 
@@ -241,7 +241,7 @@ def bring_up(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
-        start_new_session=True,  # Ctrl-C is for the job; the cluster goes after it
+        start_new_session=True,  # Ctrl-C is for the job; the cluster ends after it.
     )
     try:
         ask(holder, wanted, _START_S + _START_OF_HOST_S * len(hosts))
@@ -274,19 +274,19 @@ def _free(name: str) -> str:
         return name
     if other.alive:
         raise InvalidArgumentError(
-            f"a cluster '{name}' is up already; paceline emulate down --name {name}, or another --name"
+            f"cluster '{name}' is already up; run paceline emulate down --name {name}, or choose another --name"
         )
     with processes.inside(other.by_network, other.token) as found:
         if found and other.boot == boot():
             raise InvalidArgumentError(
-                f"cluster '{name}' was killed, and {found[0]} is still there; paceline emulate down --name {name}"
+                f"cluster '{name}' was killed, and {found[0]} is still running; run paceline emulate down --name {name}"
             )
     state.forget(other)
     return name
 
 
 def ask(holder: subprocess.Popen[bytes], order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """Send an order to the holder and return its answer. Raises the holder's error."""
+    """Send a request to the holder and return its answer. Raises the holder's error."""
     assert holder.stdin and holder.stdout and holder.stderr
     answer, until = b"", time.monotonic() + limit_s
     with suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Taking down a running cluster, and what clusters that were killed have left."""
+"""Taking down a running cluster, and cleaning up after clusters that were killed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ def living(name: str) -> State:
         raise InvalidArgumentError(_missing(name))
     if not found.alive:
         option = "" if name == DEFAULT else f" --name {name}"
-        raise InvalidArgumentError(
-            f"cluster '{found.name}' was killed; paceline emulate down{option} ends what is left of it"
-        )
+        raise InvalidArgumentError(f"cluster '{found.name}' was killed; run paceline emulate down{option} to clean up")
     return found
 
 
 def take_down(name: str) -> list[str]:
-    """Take down the cluster of this name, and what killed clusters have left; return what was done.
+    """Take down the cluster of this name, and clean up after killed clusters; return what was done.
 
     Raises InvalidArgumentError.
     """
@@ -42,12 +40,13 @@ def take_down(name: str) -> list[str]:
     for each in [*([found] if found is not None else []), *killed]:
         alive = each.alive
         said += [f"ended {words}" for words in _end(each, alive)]
-        said.append(f"cluster '{each.name}' is down" if alive else f"cluster '{each.name}' had been killed; it is gone")
+        outcome = "is down" if alive else "had been killed; it has been cleaned up"
+        said.append(f"cluster '{each.name}' {outcome}")
     return said
 
 
 def _end(found: State, alive: bool) -> list[str]:
-    """Stop what runs on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
+    """Stop the processes on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
     ended: list[str] = []
     if found.boot == boot():
         ended = processes.end(found.by_network, None if alive else found.token)
@@ -71,5 +70,5 @@ def _end_holder(found: State) -> None:
 
 def _missing(name: str) -> str:
     others = [f"'{other.name}'" for other in state.every() if other.alive and other.name != name]
-    up = f"; up {'is' if len(others) == 1 else 'are'} {listed(others)}: give --name" if others else ""
+    up = f"; running: {listed(others)}; choose one with --name" if others else ""
     return f"no cluster '{name}' is up{up or '; paceline emulate up brings one up'}"

@@ -1,7 +1,7 @@
 """Runs a command on a host of an emulated cluster: `python -I -S enter.py --net PATH --uts PATH … -- COMMAND…`.
 
 The file is run by its path, without paceline and site-packages, because every process on a host starts with it. In a
-user namespace the command keeps its user, and may do with the host's network what its owner may: with CAP_NET_ADMIN,
+user namespace the command keeps its user, and has its owner's privileges over the host's network: with CAP_NET_ADMIN,
 multicast receivers get large buffers (SO_RCVBUFFORCE).
 """
 
@@ -61,7 +61,7 @@ def main(words: list[str]) -> int:
         options.append((words.pop(0), words.pop(0)))
     command = words[1:]
     if not command:
-        print("enter.py is run by paceline emulate", file=sys.stderr)
+        print("enter.py can only be run by paceline emulate", file=sys.stderr)
         return _USAGE
     try:
         for option, value in options:
@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
 
 
 def _still_there(network: str) -> bool:
-    """Return whether the holder still admits processes: then it has not yet looked for processes to stop."""
+    """Return whether the holder still admits processes, that is, has not yet looked for processes to stop."""
     return os.stat(network).st_ino == os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116 - pathlib is slow to import
 
 

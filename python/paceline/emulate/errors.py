@@ -1,4 +1,4 @@
-"""Failures of an emulated cluster, other than the user's mistakes (`InvalidArgumentError`)."""
+"""Failures of an emulated cluster, other than invalid input (`InvalidArgumentError`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well an emulated network keeps its rate: measured transfers whose ideal time is known."""
+"""How well an emulated network keeps its rate: transfers are measured and compared with their ideal time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TOLERANCE = 0.02
 """The promised error for 8 workers with up to 500 Mbit/s on an idle machine."""
 MOST_REPEATS = 1000
 
-_MEASURED_S = 0.4  # a transfer: hundreds of times a bucket's credit
-_AHEAD_S = 0.05  # for all processes to hear of a start
+_MEASURED_S = 0.4  # of a transfer: hundreds of times a bucket's credit
+_AHEAD_S = 0.05  # for all processes to receive a start
 _ANSWER_S = 30.0
 _STEAL, _OTHERS, _BUSY = 0.02, 0.25, 0.95
 _BROADCAST, _INCAST, _STREAM = "1:N", "incast", "one stream"
@@ -42,7 +42,7 @@ class Pattern:
     flows: int
     bytes_per_flow: int
     ideal_s: float
-    """Bytes through the busiest card divided by its rate."""
+    """Bytes through the busiest NIC divided by its rate."""
     measured_s: float
     """Median time."""
     times_s: tuple[float, ...]
@@ -85,7 +85,7 @@ class Fidelity:
         return [pattern for pattern in self.patterns if abs(pattern.error) > TOLERANCE]
 
     def verdict(self) -> str:
-        """Return one sentence, with what may be the cause."""
+        """Return one sentence, with a possible cause."""
         bad = self._bad()
         if not bad:
             return f"all within {TOLERANCE:.0%} of the ideal".replace("%", " %")
@@ -102,7 +102,7 @@ class Fidelity:
         if load.others > _OTHERS:
             causes.append(f"other processes used {load.others:.1f} of {load.cores} cores: end them")
         if load.busy > _BUSY and load.others <= _OTHERS:
-            causes.append("the cores were busy: this machine does not carry so much; lower --bandwidth or --workers")
+            causes.append("the cores were busy: this machine cannot sustain this rate; lower --bandwidth or --workers")
         if not self.realtime:
             causes.append("processes ran without SCHED_FIFO")
         return f"Perhaps because {', and '.join(causes)}." if causes else "The load of the machine does not explain it."
@@ -123,7 +123,7 @@ class _Hosts:
         self.places = {name: [addresses[name], port] for name, port in ports.items()}
 
     def tell(self, orders: Mapping[str, Mapping[str, Any]], limit_s: float = _ANSWER_S) -> float:
-        """Send orders to hosts, and wait until all are carried out. Raises ClusterError."""
+        """Send requests to hosts, and wait until all are carried out. Raises ClusterError."""
         for name, order in orders.items():
             with suppress(BrokenPipeError):
                 _stdin(self.processes[name]).write(json.dumps(order).encode() + b"\n")
@@ -136,7 +136,7 @@ class _Hosts:
         return ends
 
     def answers(self, names: Sequence[str], limit_s: float) -> dict[str, dict[str, Any]]:
-        """Return one line from each. Raises ClusterError naming a silent host."""
+        """Return one line from each host. Raises ClusterError naming a silent host."""
         until = time.monotonic() + limit_s
         found: dict[str, dict[str, Any]] = {}
         for name in names:

@@ -1,8 +1,8 @@
 """The process that holds a cluster: `python -P -m paceline.emulate.holder`, started by `Cluster`.
 
-Standard input carries lines of JSON, each answered by one on standard output: first the wanted cluster, then perhaps
+Standard input carries lines of JSON, each answered by one on standard output: first the cluster to build, then perhaps
 other rates. When the input ends, or the process that started it does, everything on the hosts is stopped, and the
-cluster disappears with this process. After the order to stay, only SIGTERM ends it.
+cluster disappears with this process. After a request to stay, only SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Orders:
         self._poll.register(starter, select.POLLIN)
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next order; None if there will be none."""
+        """Return the next request; None if there will be none."""
         while b"\n" not in self._data:
             ready = dict(self._poll.poll())
             more = os.read(0, 1 << 16) if 0 in ready else b""
@@ -56,7 +56,7 @@ class Orders:
 
 
 def main() -> None:
-    """Bring the cluster up, carry out orders, take it down."""
+    """Bring the cluster up, carry out requests, take it down."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +112,7 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     try:
         state.write(Path(wanted["folder"]), found)
     except FileExistsError:
-        raise InvalidArgumentError(f"a cluster '{found.name}' is up already; choose another --name") from None
+        raise InvalidArgumentError(f"cluster '{found.name}' is already up; choose another --name") from None
     return up, found
 
 

@@ -28,9 +28,9 @@ def run(
     output: Output | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run a job, as `Cluster.run`."""
+    """Run a job; see `Cluster.run`."""
     if isinstance(command, str) or not command:
-        raise InvalidArgumentError("no command given; pass its words: ['python', 'train.py']")
+        raise InvalidArgumentError("no command given; pass it as a list: ['python', 'train.py']")
     asked = {name: options.pop(name) for name in _REQUEST if name in options}
     checked = Request(command=command, settings=options, **asked).checked()
     return start(cluster, checked, ranks_per_host, lambda job: output or Terminal(job.names, prefix=True))

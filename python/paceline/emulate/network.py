@@ -1,7 +1,7 @@
-"""The namespaces of a cluster, its bridge and its cards; used in the holder, which does nothing else.
+"""The namespaces of a cluster, its bridge and its NICs; used in the holder, which does nothing else.
 
-Nothing has a name outside: a namespace lives as long as a descriptor or a process in it, and the kernel removes it with
-its links. The holder leaves the machine's own network before it makes anything.
+Nothing is visible by name outside: a namespace lives as long as a descriptor or a process in it, and the kernel removes
+it with its links. The holder leaves the machine's own network before it makes anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from paceline.emulate.shaping import ETHERNET, LIMIT_BYTES, MTU, Shape
 
 _BRIDGE = "bridge"
 _GROUPS = "224.0.0.0/4"
-# Hundredths of a second. The bridge floods multicast until its querier has waited for so long in vain for another one.
+# Hundredths of a second. The bridge floods multicast until its querier has waited this long without hearing another
+# one.
 _QUERY_RESPONSE = 20
 _TCP = {
     "tcp_congestion_control": "reno",
@@ -34,9 +35,9 @@ _TCP = {
     "tcp_rmem": "4096 131072 4194304",
     "tcp_wmem": "4096 16384 4194304",
 }
-# What the kernel says where it lacks a module, or forbids settings.
+# Errors of a kernel that lacks a module, or forbids settings.
 _LACKING = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EAFNOSUPPORT)
-# Where user namespaces may be forbidden, and the value that forbids them.
+# Files that may forbid user namespaces, and the value that does.
 _SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
@@ -111,7 +112,7 @@ class Network:
     def _make_bridge(self) -> int:
         self._links.link("add", ifname=_BRIDGE, kind="bridge", mtu=MTU, br_stp_state=0, br_forward_delay=0)
         index = _index(self._links, _BRIDGE)
-        # The kernel looks at the interval at the moment at which the querier is switched on.
+        # The kernel reads the interval when the querier is switched on.
         intervals = {
             "br_mcast_query_response_intvl": _QUERY_RESPONSE,
             "br_mcast_startup_query_intvl": _QUERY_RESPONSE,
@@ -123,7 +124,7 @@ class Network:
         return index
 
     def add(self, host: Host, *, shaped: bool) -> None:
-        """Add a host with its card, which gets its rate from `reshape` once all are there."""
+        """Add a host with its NIC, which gets its rate from `reshape` once all hosts exist."""
         with _explained(host.name):
             enter.unshare(enter.NEW_NET | enter.NEW_UTS)
             socket.sethostname(host.name)
@@ -153,13 +154,13 @@ class Network:
         return card
 
     def reshape(self, shape: Shape) -> None:
-        """Set the rate of all cards that have one, for connections made from now on."""
+        """Set the rate of all rate-limited NICs, for connections made from now on."""
         for name in self._cards:
             self._shape(name, shape)
 
     def _shape(self, name: str, shape: Shape) -> None:
         namespace, card, port = self._cards[name]
-        with _explained(f"the card of {name}"):
+        with _explained(f"the NIC of {name}"):
             _enter(namespace)
             try:
                 with self._connect() as links:
@@ -200,7 +201,7 @@ def _enter(namespace: Namespace) -> None:
 
 
 def _write_settings(ipv4: dict[str, str]) -> None:
-    """Set up this thread's namespace. IPv6 is off: only what is measured uses the cards."""
+    """Set up this thread's namespace. IPv6 is off, so that only measured traffic uses the NICs."""
     for which in ("all", "default"):
         path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
         if path.exists():
@@ -238,16 +239,16 @@ def build(hosts: Sequence[Host], shape: Shape) -> Network:
     return network
 
 
-# Queues of a card: round-robin over the receivers at the host's end, first come, first served at the bridge's.
+# Queues of a NIC: round-robin over the receivers at the host's end, first come, first served at the bridge's.
 
 
 MOST_TURNS = 64
-"""With more hosts a card has a single queue, because classifying packets takes too long."""
+"""With more hosts a NIC has a single queue, because classifying packets takes too long."""
 
 _ROOT, _CARD, _OTHERS, _FIRST = 0x10000, 0x10001, 0x10FFF, 0x10010
 _IPV4 = 0x0800
 _PACKETS = 10_000
-"""Segments per queue; more do not fit in LIMIT_BYTES."""
+"""Segments per queue; more would not fit in LIMIT_BYTES."""
 
 
 def fill_port(links: Any, index: int, shape: Shape) -> None:  # noqa: ANN401 - pyroute2 has no types
@@ -276,5 +277,5 @@ def fill_card(links: Any, index: int, shape: Shape, addresses: Sequence[str]) ->
     links.tc("add-class", "htb", index, _OTHERS, **queue)
     for number, address in enumerate(addresses, _FIRST):
         links.tc("add-class", "htb", index, number, **queue)
-        keys = [f"0x{bytes(map(int, address.split('.'))).hex()}/0xffffffff+16"]  # where IPv4 has the receiver
+        keys = [f"0x{bytes(map(int, address.split('.'))).hex()}/0xffffffff+16"]  # the receiver in the IPv4 header
         links.tc("add-filter", "u32", index, parent=_ROOT, prio=10, protocol=_IPV4, target=number, keys=keys)

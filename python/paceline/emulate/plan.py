@@ -11,9 +11,9 @@ from paceline.errors import InvalidArgumentError
 NETWORK = "10.77.0.0/16"
 PREFIX = 16
 CARD = "eth0"
-"""Name of every host's network card."""
+"""Name of every host's NIC."""
 REALTIME = 10
-"""Priority of ranks under SCHED_FIFO; the processes that start and stop them have one more."""
+"""Priority of ranks under SCHED_FIFO; the processes that start and stop them get one more."""
 MOST = 250
 """Most workers, and most servers: the last part of an address."""
 
@@ -27,7 +27,7 @@ class Host:
     name: str
     """Such as worker0, server1, switch."""
     kind: str
-    """worker, server or switch; the switch's card has no rate limit."""
+    """worker, server or switch; the switch's NIC has no rate limit."""
     number: int
     """Index among the hosts of its kind."""
     address: str
@@ -44,7 +44,7 @@ def plan(workers: int, servers: int, *, switch: bool) -> tuple[Host, ...]:
 
 
 def find(hosts: Sequence[Host], name: str) -> Host:
-    """Return the host of this name. Raises InvalidArgumentError naming the nearest."""
+    """Return the host of this name. Raises InvalidArgumentError, which suggests a similar name."""
     for host in hosts:
         if host.name == name:
             return host

@@ -34,9 +34,9 @@ class Process:
 
 
 def start_of(pid: int) -> int | None:
-    """Return when the process started, in ticks since boot, which tells it from later ones; None if it has ended."""
+    """Return the start time in ticks since boot, which distinguishes it from later processes; None if it has ended."""
     try:
-        # proc(5): pid (comm) state … starttime is field 22, and comm may hold anything
+        # proc(5): pid (comm) state … starttime is field 22, and comm may contain anything
         state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if state in (b"Z", b"X") else int(fields[18])
     except (OSError, ValueError, IndexError):
@@ -45,9 +45,9 @@ def start_of(pid: int) -> int | None:
 
 @contextmanager
 def inside(networks: Mapping[int, str], token: str | None = None) -> Iterator[list[Process]]:
-    """Return all processes whose network namespace has one of these inode numbers, but this one and zombies.
+    """Return all processes whose network namespace has one of these inode numbers, except this one and zombies.
 
-    Once a namespace is gone, another may get its number. Where that may be, only processes with `token` in their
+    Once a namespace is gone, another may get its number. If that is possible, only processes with `token` in their
     environment count.
     """
     found: list[Process] = []
@@ -70,7 +70,7 @@ def _on_host(folder: Path, networks: Mapping[int, str], token: str | None) -> Pr
         return None
     descriptor = os.pidfd_open(int(folder.name))
     try:
-        host = networks.get(network.stat().st_ino)  # again: from now on it cannot be another process
+        host = networks.get(network.stat().st_ino)  # Check again: from now on it cannot be another process.
         marked = token is None or f"{MARK}={token}".encode() in (folder / "environ").read_bytes().split(b"\0")
         if host is not None and marked:
             return Process(int(folder.name), os.dup(descriptor), host, _command(folder))
@@ -108,7 +108,7 @@ def end(networks: Mapping[int, str], token: str | None = None) -> list[str]:
 
 
 def _wait(descriptors: Sequence[int], limit: float) -> None:
-    """Wait until all have ended, or the time limit."""
+    """Wait until all have ended, or until the time limit."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

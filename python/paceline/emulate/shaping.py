@@ -1,4 +1,4 @@
-"""Token buckets that imitate a network card: rate, burst and segment size.
+"""Token buckets that imitate a NIC: rate, burst and segment size.
 
 The figures were measured (docs/how-to/emulate.md). A bucket smaller than a segment makes tbf segment in software, which
 costs two to four times the CPU; a much larger one lets small messages pass for free.
@@ -15,13 +15,13 @@ from paceline.errors import InvalidArgumentError
 
 MTU = 9000
 LIMIT_BYTES = 1 << 30
-"""A queue so long that nothing is lost: the windows of 250 senders fit."""
+"""Long enough that nothing is lost: the windows of 250 senders fit."""
 LEAST_BPS, MOST_BPS = 1e6, 20e9
 
 ETHERNET = 14
 """Bytes of each frame that a token bucket counts."""
 _HEADERS = 52  # of each packet: IPv4 20, TCP 20, timestamps 12
-# bit/s: bytes of a segment, bytes of the bucket. Between two rows linearly, which keeps the bucket the larger.
+# bit/s: bytes of a segment, bytes of the bucket. Interpolated linearly, which keeps the bucket larger than a segment.
 _MEASURED = (
     (100e6, 16_384, 20_000),
     (200e6, 16_384, 26_000),
@@ -33,14 +33,14 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The settings of one direction of a card."""
+    """The settings of one direction of a NIC."""
 
     rate: int
-    """Bytes of frames a second."""
+    """Bytes of frames per second."""
     segment: int
-    """Bytes that TCP hands to the card at once."""
+    """Bytes that TCP hands to the NIC at once."""
     burst: int
-    """Bytes of the bucket: what leaves at once after a pause."""
+    """Bytes of the bucket, which leave at once after a pause."""
 
 
 def shape(bandwidth_bps: float) -> Shape:
@@ -48,7 +48,7 @@ def shape(bandwidth_bps: float) -> Shape:
     if not (math.isfinite(bandwidth_bps) and LEAST_BPS <= bandwidth_bps <= MOST_BPS):
         raise InvalidArgumentError(
             f"bandwidth: {bandwidth_bps:g} bit/s is not between {rate(LEAST_BPS)} and {rate(MOST_BPS)}, "
-            "what a card can be shaped to here"
+            "the range of rates for a NIC here"
         )
     segment, burst = _bucket(bandwidth_bps)
     return Shape(round(bandwidth_bps / 8 * (MTU + ETHERNET) / (MTU - _HEADERS)), segment, burst)

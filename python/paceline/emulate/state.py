@@ -1,7 +1,7 @@
-"""Which clusters exist: a small file for each, in a folder that only its user may enter.
+"""Which clusters exist: a small file for each, in a folder that only its user may access.
 
 A holder writes its cluster's file when the cluster is up, and removes it at the end. A file without a living holder was
-left by one that was killed: its namespaces live only as long as processes in them.
+left behind by one that was killed: its namespaces live only as long as processes in them.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A cluster, as other processes find it."""
+    """A cluster, as other processes see it."""
 
     name: str
     token: str
-    """No other cluster has it."""
+    """Unique to this cluster."""
     pid: int
-    """Of the holder."""
+    """The holder's pid."""
     start: int
     boot: str
     user: bool
-    """It lives in a user namespace."""
+    """Whether it is in a user namespace."""
     realtime: bool
-    """Processes on the hosts can run under SCHED_FIFO."""
+    """Whether processes on the hosts can run under SCHED_FIFO."""
     bandwidth_bps: float
     hosts: tuple[Host, ...]
     namespaces: Mapping[str, tuple[int, int]]
@@ -72,16 +72,16 @@ class State:
 
 
 def check_name(name: str) -> str:
-    """Refuse what cannot be a file's name. Raises InvalidArgumentError."""
+    """Refuse text that cannot be a file name. Raises InvalidArgumentError."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"--name: '{name[:80]}' is no name; write letters, digits, '-', '_' and '.', at most 40"
+            f"--name: '{name[:80]}' is not a valid name; write letters, digits, '-', '_' and '.', at most 40"
         )
     return name
 
 
 def folder() -> Path:
-    """Return the folder, made if necessary. Raises InvalidArgumentError if others may enter it."""
+    """Return the folder, created if necessary. Raises InvalidArgumentError if others may access it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     private = base is not None and Path(base).is_dir() and os.access(base, os.W_OK)
     path = Path(str(base)) / "paceline-emulate" if private else Path(f"/tmp/paceline-emulate-{os.geteuid()}")
@@ -90,9 +90,9 @@ def folder() -> Path:
             path.mkdir(mode=0o700)
         found = path.lstat()
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
+        raise InvalidArgumentError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise InvalidArgumentError(f"{path}: is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
+        raise InvalidArgumentError(f"{path}: is not a folder for you alone; remove it, or set XDG_RUNTIME_DIR")
     return path
 
 
@@ -108,7 +108,7 @@ def write(place: Path, state: State) -> None:
 
 
 def read(name: str) -> State | None:
-    """Read a cluster's file; None if there is none. Raises InvalidArgumentError for a file that no holder wrote."""
+    """Read a cluster's file; None if there is none. Raises InvalidArgumentError for a file not written by a holder."""
     path = folder() / f"{check_name(name)}.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def read(name: str) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidArgumentError(f"{path}: is no state of a cluster ({error}); remove it") from None
+        raise InvalidArgumentError(f"{path}: is not the state of a cluster ({error}); remove it") from None
 
 
 def every() -> list[State]:
@@ -133,7 +133,7 @@ def every() -> list[State]:
 
 
 def forget(state: State) -> None:
-    """Remove a cluster's file, if it is still its own."""
+    """Remove a cluster's file if it still belongs to that cluster."""
     with suppress(InvalidArgumentError, OSError):
         now = read(state.name)
         if now is not None and now.token == state.token:

@@ -2,11 +2,11 @@
 
 Standard input brings lines of JSON, each answered by one on standard output:
 
-| order | done |
+| request | effect |
 | --- | --- |
 | {"connect": [[address, port], …]} | connections to send on |
 | {"accept": n} | connections to receive on |
-| {"at": s, "send": bytes, "receive": bytes} | from this monotonic time on, so many bytes on each |
+| {"at": s, "send": bytes, "receive": bytes} | transfer this many bytes on each, starting at this monotonic time |
 """
 
 import json
@@ -31,7 +31,7 @@ class Host:
         self.problem: str | None = None
 
     def connect(self, places: list[list[object]]) -> None:
-        """Make connections, in place of the earlier ones."""
+        """Open connections, in place of the earlier ones."""
         for old in self.outgoing:
             old.close()
         self.outgoing = [socket.create_connection((str(place[0]), place[1]), PATIENCE_S) for place in places]  # type: ignore[arg-type]
@@ -82,14 +82,14 @@ def _receive(connection: socket.socket, size: int) -> None:
 
 
 def _limit(connection: socket.socket, option: int) -> None:
-    """Return a blocking socket with a time limit. One call moves a whole piece, unlike with a timeout of Python's."""
+    """Return a blocking socket with a time limit. One call moves a whole piece, unlike with a Python timeout."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PATIENCE_S, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def main(address: str) -> None:
-    """Carry out orders until standard input ends."""
+    """Carry out requests until standard input ends."""
     host = Host(address)
     _say({"port": host.listener.getsockname()[1]})
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The advice under a table: what bounds an iteration, and what would change it, from simulations of the changes."""
+"""The advice below a table: what bounds an iteration, and the simulated effect of possible changes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paceline.forecast.simulate import PathPart, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, named
 
-# What-if runs cost about 0.2 s per million messages; beyond this the answer comes without them.
+# What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
-# Less than this is no difference worth words.
+# Smaller differences are not worth mentioning.
 _NOTEWORTHY = 1.005
 
 
@@ -62,7 +62,8 @@ def _where(group: Group, groups: Sequence[Group]) -> str:
 def bound(result: Result) -> str:
     """Return `bound by server ingress (71 % of the critical path)`."""
     total = sum(part.seconds for part in result.critical_path)
-    # A card's two directions are one bottleneck: a message that queues for one would else have queued for the other.
+    # A NIC's two directions are one bottleneck: a message that queues for one would otherwise have queued for the
+    # other.
     cards: dict[str, list[PathPart]] = {}
     for part in result.critical_path:
         role, _, way = part.part.rpartition(" ")
@@ -91,7 +92,7 @@ def _what_if(scenario: Scenario, result: Result) -> list[str]:
         if result.compute_s > 0:
             options.append(("half the computing time", scenario.changed(compute_speedup=result.compute_speedup * 2)))
         others = execute([option for _, option in options])
-    except InvalidArgumentError:  # twice the rate may be more than a cluster may have
+    except InvalidArgumentError:  # Twice the rate may exceed the maximum of a cluster.
         return []
     gains = [result.iteration_s / other.iteration_s for other in others]
     return [_effect(words, gain) for (words, _), gain in zip(options, gains, strict=True)]
@@ -131,7 +132,7 @@ def _others(scenario: Scenario, result: Result) -> list[str]:
     ]
     try:
         best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
-    except InvalidArgumentError:  # options that this strategy does not look at may exclude each other
+    except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.
         return []
     gain = result.iteration_s / best.iteration_s
     if gain > _NOTEWORTHY:

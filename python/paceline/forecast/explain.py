@@ -21,12 +21,12 @@ from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group
 
 ENOUGH = 0.5
-"""Of one worker's samples/s: a worker that brings less is behind the knee."""
+"""Share of one worker's samples/s: a worker that gains less is beyond the knee."""
 _MOST_WORKERS = 4096
 _MOST_MESSAGES = 6_000_000
-"""A simulation of more takes over a second."""
+"""A simulation of more messages takes over a second."""
 _NO_COMPUTATION = "nothing is computed"
-# What gains less than this is no help, and not worth a figure among those that do.
+# A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
 _BUCKETS = tuple(2**power for power in range(16, 28))
 _VALIDATED = Path(__file__).parent / "validated.json"
@@ -40,12 +40,12 @@ class Knee:
     """None: not up to `tried`."""
     tried: int
     bound: str
-    """What dominates with `tried` workers: twice those of the knee."""
+    """What dominates with `tried` workers, twice those at the knee."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A possible change, and the iteration that it gives; None with the reason if it is unknown."""
+    """A possible change, and the resulting iteration time; None, with the reason, if it is unknown."""
 
     what: str
     iteration_s: float | None
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Band:
-    """How far forecasts of a strategy were from measurements."""
+    """How far forecasts of a strategy have been from measurements."""
 
     least_s: float
     most_s: float
@@ -86,7 +86,7 @@ class Explanation:
         }
 
     def sentences(self) -> list[str]:
-        """Return what dominates, the knee, and how far off this may be; the changes go between the last two."""
+        """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result = self.result
         dominated = f"{result.strategy} with {units.count(result.workers, 'worker')} is {bound(result)}."
         return [dominated, _knee_in_words(self.knee), _band_in_words(self)]
@@ -149,7 +149,7 @@ def _knee(scenario: Scenario) -> Knee:
 
 
 def _sized(scenario: Scenario, workers: int) -> Scenario:
-    """Return the scenario with this many workers, and those of the slow ranks that are among them."""
+    """Return the scenario with this many workers, and with the slow ranks among them."""
     slow = json.loads(scenario.cluster.to_json()).get("stragglers", [])
     kept = [one for one in slow if one["rank"] < workers]
     return (scenario if kept == slow else _with(scenario, stragglers=kept)).changed(workers=workers)
@@ -163,16 +163,16 @@ def _messages(scenario: Scenario, workers: int) -> int:
 
 def _bound_at(scenario: Scenario, workers: int) -> str:
     [result] = execute([_sized(scenario, workers)])
-    return bound(result) if result.critical_path else "without anything to do"
+    return bound(result) if result.critical_path else "with nothing to do"
 
 
 def _knee_in_words(knee: Knee) -> str:
     if knee.bound == _NO_COMPUTATION:
-        return "Nothing is computed, so there is no number of workers beyond which another one brings little."
+        return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
-        return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first brought."
+        return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first one did."
     return (
-        f"From {units.count(knee.workers, 'worker')} on another one brings less than half of what the first brought: "
+        f"From {units.count(knee.workers, 'worker')} on, another one brings less than half of what the first one did: "
         f"with {units.count(knee.tried, 'worker')} it is {knee.bound}."
     )
 
@@ -208,7 +208,7 @@ def _half_the_latency(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, 
 def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
     """Return the best strategy that uses the switch."""
     if kind in scenario.strategy.knobs:
-        return f"{kind} in the switch", [], "it is used already"
+        return f"{kind} in the switch", [], "already used"
     switch = json.loads(scenario.cluster.to_json())["switch"]
     able = load_cluster(scenario.cluster, switch={**switch, kind: True})
     changed = scenario.changed(cluster=able)
@@ -217,7 +217,7 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
-    """Vary the bucket size, from every tensor by itself up; not where a file places existing buckets."""
+    """Vary the bucket size upward from single tensors; not if a file places existing buckets."""
     if isinstance(scenario.options.get("placement"), list):
         return []
     total = json.loads(scenario.trace.summary())["gradient_bytes"]
@@ -248,7 +248,7 @@ def _seconds(worker: dict[str, Any]) -> float:
 
 
 def _best(what: str, scenarios: Sequence[Scenario], note: str, result: Result) -> Change:
-    """Return the fastest scenario, without those that take too long or whose options exclude each other."""
+    """Return the fastest scenario, except those that take too long or whose options are incompatible."""
     quick = [scenario for scenario in scenarios if _messages(scenario, scenario.workers) <= _MOST_MESSAGES]
     results = [found for scenario in quick for found in _result(scenario)]
     if not results:
@@ -273,13 +273,13 @@ def _named(what: str, scenario: Scenario, result: Result) -> str:
     if "bucket" in what:
         size = scenario.options.get("bucket_size")
         if size is None:
-            return "every tensor by itself"
+            return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
     return "" if what.startswith(("twice", "half", "without")) else result.strategy
 
 
-# ---- how sure
+# ---- the possible error
 
 
 @lru_cache(maxsize=1)
@@ -304,10 +304,10 @@ def _band(result: Result) -> Band | None:
 def _band_in_words(explanation: Explanation) -> str:
     band, result = explanation.band, explanation.result
     if band is None:
-        return f"{result.strategy} has not been held against real runs (docs/results/validation.md)."
+        return f"{result.strategy} has not been compared with real runs (docs/results/validation.md)."
     between = f"between {units.duration(band.least_s)} and {units.duration(band.most_s)}"
     return (
-        f"If this forecast errs as those of {result.strategy} did against real runs, an iteration takes {between}: "
-        f"{band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
+        f"If this forecast is as far off as those of {result.strategy} have been in real runs, an iteration takes "
+        f"{between}: {band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
         + (" The error of the trace itself is not included." if result.compute_s > 0 else "")
     )

@@ -44,7 +44,7 @@ def to_frame(results: Sequence[Result]) -> pd.DataFrame:
         results: Results of `simulate` or `sweep`.
 
     Returns:
-        The data frame; times in seconds, rates in bits per second, sizes in bytes, as the names of the columns say.
+        The data frame; times in seconds, rates in bits per second, sizes in bytes, as the column names say.
 
     Raises:
         ImportError: pandas is not installed (`pip install 'paceline[plot]'`).

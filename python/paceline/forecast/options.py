@@ -1,4 +1,4 @@
-"""Turns a request into scenarios: names become traces, clusters and strategies, and invalid requests are refused.
+"""Turns requests into scenarios: names become traces, clusters and strategies, and invalid requests are refused.
 
 The command line, a report's specification and Python all make a `Sweep`, and `prepare` makes its scenarios.
 """
@@ -50,11 +50,11 @@ class Sweep:
 
     trace: str | Path | Trace
     values: Mapping[str, Any]
-    """By setting; one that is not given is absent. Those that are swept are lists."""
+    """Values by setting; settings that are not given are absent. Swept settings have lists."""
     sources: Mapping[str, Source]
     given_by: Literal["flag", "keyword", "key"]
     cluster_fields: Mapping[str, object] = field(default_factory=dict)
-    """Other fields of the cluster, in Python."""
+    """Other fields of the cluster, from Python."""
     timeline: Path | None = None
     plot: Path | None = None
 
@@ -70,9 +70,9 @@ class Sweep:
         timeline: Path | None = None,
         plot: Path | None = None,
     ) -> Sweep:
-        """Check what `place`, a command or function of the table, was given; None is as good as not given.
+        """Check the values given to `place`, a command or function of the table; None counts as not given.
 
-        `where`: the file and the place in it that the values stand in. Raises InvalidArgumentError, which carries
+        `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
         setting and source.
         """
         values, sources, others = {}, {}, {}
@@ -93,7 +93,7 @@ class Sweep:
         return self.values.get(name)
 
     def spelling(self, name: str) -> str:
-        """Return how a setting would be given here, for advice."""
+        """Return how a setting is given here, for messages."""
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
 
     @property
@@ -102,7 +102,7 @@ class Sweep:
         return self.get("workers") or DEFAULT_WORKERS
 
     def machine(self) -> Cluster:
-        """Return the cluster, but for its bandwidth. Raises InvalidArgumentError."""
+        """Return the cluster, except for its bandwidth. Raises InvalidArgumentError."""
         fields = {name: self.get(name) for name in _CLUSTER}
         return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
 
@@ -111,7 +111,7 @@ class Sweep:
         return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
 
     def step(self) -> Trace:
-        """Return the trace as the options change it. Raises InvalidArgumentError."""
+        """Return the trace as changed by the options. Raises InvalidArgumentError."""
         trace = load_trace(self.trace)
         if self.get("add_module") is not None:
             with naming_core_errors():
@@ -120,7 +120,7 @@ class Sweep:
         return adjusted(trace, **changes)
 
     def refuse_idle_links(self, machine: Cluster, strategies: Sequence[Strategy] = ()) -> None:
-        """Raise InvalidArgumentError for links inside nodes that have none."""
+        """Raise InvalidArgumentError for settings of links inside nodes if there are none."""
         described = json.loads(machine.to_json())
         colocated = described["servers"] == "colocated" and any("servers" in one.knobs for one in strategies)
         if self.get("intra_bandwidth") is not None and described["gpus_per_node"] == 1 and not colocated:
@@ -132,14 +132,14 @@ class Sweep:
         )
 
     def device_note(self, trace: Trace) -> list[str]:
-        """Return where the rate of the named device comes from."""
+        """Return the source of the named device's rate."""
         device = self.get("device")
         return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The scenarios, and what to tell the user about them beforehand."""
+    """The scenarios, and notes for the user."""
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
@@ -192,7 +192,7 @@ def plan(
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
 
-    A knob reaches the strategies that use it: one without servers is run once, whatever their number.
+    A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
     return [
         Scenario.of(
@@ -210,16 +210,16 @@ def plan(
 
 
 def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
-    """Return a note on a probe of one host, whose file has to say something about the network."""
+    """Return a note if the cluster file is a probe of a single host, which measured no network."""
     if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
         return []
     described = json.loads(cluster.to_json())
     several = max(sweep.workers) > described.get("gpus_per_node", 1)
-    if not several or NO_NETWORK not in described.get("provenance", ""):
+    if not several or NO_NETWORK.partition(",")[0] not in described.get("provenance", ""):
         return []
     return [
-        f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate stands in for it between nodes: "
-        f"give {sweep.spelling('bandwidth')}"
+        f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate inside the host is used "
+        f"between nodes: give {sweep.spelling('bandwidth')}"
     ]
 
 
@@ -259,7 +259,7 @@ def _only_feasible(
     if not unable:
         return able, []
     names = units.listed([strategy.name for strategy in unable])
-    return able, [f"left out {names}: the switch of cluster '{name}' does not do what they need"]
+    return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
 
 
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """Plots of forecasts: lines if something was swept, bars for a single configuration.
 
-Colours are Paul Tol's "muted" scheme and black (SRON/EPS/TN/09-002), which colour-blind readers can tell apart. A
+Colours are Paul Tol's "muted" scheme and black (SRON/EPS/TN/09-002), which colour-blind readers can distinguish. A
 strategy has the same colour, line and marker in every plot.
 """
 
@@ -33,7 +33,7 @@ SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
 Value = Callable[[Result], float | None]
 
-# What may be swept: name, axis label, scale of its values, and how a value is named in a panel's title.
+# What may be swept: name, axis label, scale of its values, and the title of a panel.
 _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
     ("workers", "workers", 1.0, lambda value: units.count(value, "worker")),
     ("bandwidth_bps", "bandwidth of a node (Gbit/s)", 1e9, units.rate),
@@ -59,7 +59,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(results: Sequence[Result], path: str | Path) -> None:
-    """Plot forecasts: a line for each strategy over what was swept, or bars for a single configuration.
+    """Plot forecasts: a line for each strategy over the swept values, or bars for a single configuration.
 
     Args:
         results: Results of `simulate` or `sweep`.
@@ -133,7 +133,7 @@ def figure(results: Sequence[Result]) -> Figure:
 
 
 def _relevant(results: Sequence[Result], name: str) -> list[Result]:
-    """Return the axes that vary; strategies without servers do not make their number vary."""
+    """Return the axes that vary; strategies without servers do not count for the number of servers."""
     return [result for result in results if name != "servers" or result.servers]
 
 
@@ -177,7 +177,7 @@ def _lines(
     name, label, scale, _ = axis
     panels = _panels(results, others)
     if len(panels) > _MOST_PANELS:
-        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit a plot; sweep fewer values")
+        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit into one plot; sweep fewer values")
     computes = any(result.compute_s > 0 for result in results)
     quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
     drawn = Figure(figsize=(11.5, 0.9 + 3.5 * len(panels)), layout="constrained")
@@ -262,7 +262,7 @@ _BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
 
 
 def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> None:
-    """Draw what all workers would reach without communication."""
+    """Draw the throughput of all workers without communication."""
     ideal = {
         getattr(result, name) / scale: result.workers * result.batch / result.compute_s
         for result in _relevant(results, name)

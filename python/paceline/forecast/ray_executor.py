@@ -1,7 +1,7 @@
 """Forecasts as Ray tasks: the sweeps of `--executor ray`.
 
 Traces and clusters are put into the object store once; a task gets them and the other fields of its run, and returns
-the result that the run would have given here. Ray repeats tasks that die with their node.
+the same result as a local run. Ray repeats tasks that die with their node.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from paceline.ray.cluster import check_version, connected
 
 _LOOK_S = 0.2
 _FIRST_S = 100.0
-"""For Ray to run a first task: as long as for a placement group."""
+"""Time for Ray to run a first task, as for a placement group."""
 _AHEAD = 4
-"""Tasks for each CPU of the cluster that have been handed to Ray."""
-_STORE = 200_000_000  # bytes: of a cluster started for the sweep
+"""Tasks submitted to Ray at a time, per CPU of the cluster."""
+_STORE = 200_000_000  # Bytes of the object store of a cluster started for the sweep.
 
 
 class Forecast(Protocol):
@@ -51,7 +51,7 @@ R = TypeVar("R", bound=Forecast)
 
 @dataclass(frozen=True)
 class _Refused:
-    """A user's mistake, as a task returns it."""
+    """An InvalidArgumentError, as returned by a task."""
 
     error: InvalidArgumentError
 
@@ -61,7 +61,7 @@ def execute(
     progress: Callable[[int, int], None] | None = None,
     named: Callable[[InvalidArgumentError, R], InvalidArgumentError] = lambda error, _: error,
 ) -> list[Any]:
-    """Simulate all runs on the cluster of RAY_ADDRESS, else on one started here, and return results in their order.
+    """Simulate all runs on the cluster of RAY_ADDRESS, or on one started here, and return results in their order.
 
     Raises the InvalidArgumentError of the first run that fails, as `named` makes it; JobError if there is no cluster,
     no CPU of it within 100 s, or a task that dies repeatedly; MissingRayError.
@@ -87,7 +87,7 @@ class _Sweep:
             there, free = self._ray.cluster_resources(), self._ray.available_resources()
             raise JobError(
                 f"Ray gave no CPU within {_FIRST_S:g} s: there are {there.get('CPU', 0.0):g}, of which "
-                f"{free.get('CPU', 0.0):g} are free; wait for what runs there, or leave --executor ray out"
+                f"{free.get('CPU', 0.0):g} are free; wait for other work to end, or leave out --executor ray"
             )
         try:
             version, python = self._ray.get(first)
@@ -113,7 +113,7 @@ class _Sweep:
         while waiting or under_way:
             while waiting and len(under_way) < most:
                 index = waiting.pop()
-                # After an error only the runs before it matter: the same mistake gives the same message every time.
+                # After an error only the runs before it matter, so that the same mistake always gives the same message.
                 if refused and index > min(refused):
                     done += 1
                 else:
@@ -137,7 +137,7 @@ class _Sweep:
         return self._task.remote(self._shared(run.trace), self._shared(run.cluster), rest)
 
     def _shared(self, value: Trace | Machine) -> Any:  # noqa: ANN401
-        """Return a reference to the object; runs keep the object alive, so that its id stays unique."""
+        """Return a reference to the object; the runs keep the object alive, so its id stays unique."""
         if id(value) not in self._put:
             self._put[id(value)] = self._ray.put(value)
         return self._put[id(value)]

@@ -53,7 +53,7 @@ class Result:
     workers: int
     """Ranks that train."""
     servers: int
-    """Parameter servers; 0 for a strategy without."""
+    """Parameter servers; 0 for a strategy without servers."""
     bandwidth_bps: float
     """Rate of a node in bits per second, each way."""
     iteration_s: float
@@ -61,7 +61,7 @@ class Result:
     samples_per_s: float | None
     """Samples of all workers per second; None if the trace does not know its batch."""
     scaling_efficiency: float | None
-    """Samples per second, divided by workers times what one worker alone reaches."""
+    """Samples per second, divided by workers times the rate of one worker alone."""
     exposed_communication_s: float
     """Iteration time beyond the computation of one worker alone."""
     forward_s: float
@@ -78,11 +78,11 @@ class Result:
     links: tuple[LinkUse, ...]
     """Use of links by kind."""
     critical_path: tuple[PathPart, ...]
-    """What the critical path consists of, largest part first."""
+    """Parts of the critical path, largest first."""
     queued_s: float | None
     """Time that messages waited for a link; None if the network model has no queues."""
     notes: tuple[str, ...]
-    """Remarks, such as what a degenerate case became."""
+    """Notes, such as what a degenerate case was reduced to."""
     algorithm_bandwidth_bps: float | None = None
     """Bytes over time, for traces without computation."""
     bus_bandwidth_bps: float | None = None
@@ -90,11 +90,11 @@ class Result:
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
     busy: tuple[Busy, ...] | None = None
-    """Busy time of every worker and link, if `detail` asked for it."""
+    """Busy time of every worker and link, if `detail` was requested."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """Return the result that the native module gave as JSON.
+        """Return the result from the native module's JSON.
 
         Args:
             text: The JSON.
@@ -135,7 +135,7 @@ class Scenario:
     workers: int
     """Ranks that train."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that were given, by their names in `paceline.settings.table`, in the form of the native module."""
+    """The given options, by their names in `paceline.settings.table`, in the form of the native module."""
     timeline: Path | None = None
     """A file for Chrome trace JSON."""
 
@@ -231,7 +231,7 @@ def simulate(
         workers: Ranks that train, one per GPU.
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
-            `pull="step"`; changes of the trace (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the
+            `pull="step"`; changes to the trace (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the
             cluster, such as `bandwidth="10Gbps"`, `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with
             a unit. None stands for the default.
 

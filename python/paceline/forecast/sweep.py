@@ -29,7 +29,7 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
 
     Args:
         runs: What to simulate.
-        progress: Called with the number of runs done and of all, now and then.
+        progress: Called from time to time with the number of finished runs and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
 
     Returns:
@@ -50,10 +50,10 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
     errors: dict[int, BaseException] = {}
 
     def work() -> None:
-        with suppress(IndexError):  # nothing is waiting any more
+        with suppress(IndexError):  # Nothing is waiting any more.
             while True:
                 index = waiting.pop()
-                # After an error only the runs before it matter: the same mistake gives the same message every time.
+                # After an error only the runs before it matter, so that the same mistake always gives the same message.
                 if not errors or index < min(errors.copy()):
                     try:
                         results[index] = runs[index].result()
@@ -86,7 +86,7 @@ def find_executor(name: str) -> str:
 
 
 def _named(error: E, scenario: Scenario, scenarios: int) -> E | InvalidArgumentError:
-    """Name the scenario, of several, that the user's mistake stopped."""
+    """If there are several scenarios, name the one with the invalid argument."""
     if isinstance(error, InvalidArgumentError) and scenarios > 1:
         return error.within(f"{scenario.strategy.name} with {scenario.workers} workers")
     return error
@@ -103,17 +103,17 @@ def sweep(
     options: ScenarioOptions | None = None,
     **fields: Unpack[SweepOptions],
 ) -> list[Result]:
-    """Forecast the product of all values given, on all cores.
+    """Forecast all combinations of the given values, on all cores.
 
     Args:
         trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`.
-        strategies: One or several strategies; `"all"` are those that the cluster's switch can do.
+        strategies: One or several strategies; `"all"` stands for those that the cluster's switch supports.
         workers: Numbers of ranks that train.
-        progress: Called with the number of scenarios done and of all, now and then.
+        progress: Called from time to time with the number of finished scenarios and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
-        options: Other settings of a forecast by name (docs/reference/settings.md); each reaches the strategies that
-            use it.
+        options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
+        that use it.
         **fields: `bandwidth`, `servers` and `compute_speedup`, each a value or a list of values to sweep; and fields of
             the cluster, such as `latency="10us"`.
 
@@ -130,7 +130,7 @@ def sweep(
         [(2, 'ring'), (2, 'ps'), (4, 'ring'), (4, 'ps')]
     """
     if "strategy" in fields:
-        raise InvalidArgumentError("sweep(strategy=): it takes several; write strategies=")
+        raise InvalidArgumentError("sweep(strategy=): there can be several; write strategies=")
     from paceline.forecast.options import Sweep, prepare
 
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategies}

@@ -1,4 +1,4 @@
-"""The human table of forecasts: fastest first within each configuration."""
+"""The table of forecasts for people: fastest first within each configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Group:
     results: list[Result]
 
     def fastest_first(self) -> list[Result]:
-        """Results by iteration time; those that differ in no digit shown stay in the order asked for."""
+        """Return results by iteration time; those that look equal in the table stay in the requested order."""
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
 
@@ -46,7 +46,7 @@ def table(groups: Sequence[Group]) -> list[str]:
 
 
 def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
-    """What was asked for, where it differs between rows, and the strategy."""
+    """Return the columns of requested values that differ between rows, and the strategy."""
     columns: list[tuple[Column, Cell]] = []
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
@@ -102,7 +102,7 @@ def _optional(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def named(result: Result, group: Group) -> str:
-    """The strategy, with its servers where the group has it with several numbers of them."""
+    """Return the strategy, with its servers if the group has it with several numbers of servers."""
     same = [other for other in group.results if other.strategy == result.strategy]
     return f"{result.strategy}, {units.count(result.servers, 'server')}" if len(same) > 1 else result.strategy
 
@@ -130,7 +130,7 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
 
 
 def notes(results: Sequence[Result]) -> list[str]:
-    """What results have to say about themselves, each once."""
+    """Return the notes of results, each once."""
     return list(dict.fromkeys(note for result in results for note in result.notes))
 
 

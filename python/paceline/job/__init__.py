@@ -9,7 +9,7 @@
 `paceline run -np 4 -- python script.py` starts the ranks; docs/how-to/running.md describes other launchers. numpy is
 optional: any object with `__array_interface__` or the buffer protocol will do.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | job | joining and leaving |
 | collectives | groups and their operations; handles of operations in flight |

@@ -87,7 +87,9 @@ class Job(Group):
         """
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
-            raise InvalidArgumentError(f"group '{name}': {list(members)} must be distinct ranks of a job of {self.size}")
+            raise InvalidArgumentError(
+                f"group '{name}': {list(members)} are not distinct ranks of a job of {self.size}"
+            )
         again = self._names.get((name, members), 0)
         communicator = self._joined().group(members, f"{name}#{again}" if again else name)
         self._names[name, members] = again + 1
@@ -132,8 +134,8 @@ class Job(Group):
     def _forked(self) -> None:
         """Refuse further use in a forked child: the connections belong to the parent."""
         self._ended = (
-            f"this process was forked from rank {self.rank}, and is not a rank itself; start processes with the 'spawn' "
-            "method, or fork before the job is joined"
+            f"this process was forked from rank {self.rank}, and is not itself a rank; start processes with the "
+            "'spawn' method, or fork before the job is joined"
         )
         if self._engine is not None:
             self._engine.forget_after_fork()

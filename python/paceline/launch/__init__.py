@@ -1,6 +1,6 @@
 """Starting the ranks of a job, on this machine or on hosts that a remote shell reaches: `paceline run`.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | `hosts` | host lists and host files; which rank runs where |
 | `variables` | what the ranks find in their environment |

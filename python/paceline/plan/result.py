@@ -27,7 +27,7 @@ class Tensor:
     dtype: str
     bytes: int
     depth: int
-    """Longest path from a node that needs nothing."""
+    """Longest path from a node without inputs."""
     bucket: int
     """Position of its bucket in the plan."""
 
@@ -40,7 +40,7 @@ class Bucket:
     bytes: int
     """Sum over its tensors."""
     tensors: tuple[int, ...]
-    """Ids of its all-reduces, rising."""
+    """Ids of its all-reduces, ascending."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Plan:
 
     graph: str
     nodes: int
-    """Number of nodes that the fetches need."""
+    """Number of nodes needed by the fetches."""
     bucket_size_bytes: int
-    """Size that a bucket of several tensors may have at most."""
+    """Maximum size of a bucket of several tensors."""
     tensors: tuple[Tensor, ...]
     buckets: tuple[Bucket, ...]
 
@@ -76,8 +76,8 @@ def plan_graph(
     Args:
         graph: The graph.
         fetches: Names of the nodes that a step computes; by default those that the graph names.
-        bucket_size: Bytes of a fused bucket at most, or text such as `"64MB"`. `None` puts every tensor into a bucket
-            of its own.
+        bucket_size: Maximum size of a fused bucket in bytes, or text such as `"64MB"`. `None` puts every tensor into
+        its own bucket.
         ids: `"depth"` numbers all-reduces by their depth in the graph; `"listed"` by their place in the file, in which
             parents must then come before children, as in a recorded backward pass.
 
@@ -97,7 +97,7 @@ def plan_graph(
     """
     wanted = list(graph.fetches if fetches is None else fetches)
     if ids not in IDS:
-        raise InvalidArgumentError(f"ids: '{ids}' is none of {', '.join(IDS)}")
+        raise InvalidArgumentError(f"ids: '{ids}' is not one of {', '.join(IDS)}")
     found = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
     return Plan(
         graph=found["graph"],

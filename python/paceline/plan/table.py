@@ -1,4 +1,4 @@
-"""A plan for people."""
+"""A plan as text."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from paceline.plan.sources import TensorflowOptions
 from paceline.plan.tensorflow_graph import require_tensorflow, to_graph
 
 _MOST_BYTES = 2_000_000_000
-"""A message of protocol buffers has at most 2 GB."""
+"""A protocol buffers message has at most 2 GB."""
 
 
 def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: TensorflowOptions) -> tuple[Graph, list[str]]:
@@ -27,7 +27,7 @@ def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: Tensorfl
 
     if file.stem != "saved_model":
         if options.signature is not None:
-            raise InvalidArgumentError(f"--signature: has no effect on {path}, which is no SavedModel; leave it out")
+            raise InvalidArgumentError(f"--signature: has no effect on {path}, which is not a SavedModel; leave it out")
         graph_def = _parsed(file, tf.compat.v1.GraphDef(), "a GraphDef")
         return to_graph(graph_def, str(path), fetches, options)
     model = _parsed(file, saved_model_pb2.SavedModel(), "a SavedModel")
@@ -35,7 +35,7 @@ def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: Tensorfl
         raise InvalidArgumentError(f"{file}: has no graph; is it a SavedModel?")
     content = model.meta_graphs[0]
     if fetches is not None and options.signature is not None:
-        raise InvalidArgumentError("--signature: has no effect beside --fetch; give one of them")
+        raise InvalidArgumentError("--signature: has no effect with --fetch; give one of them")
     wanted = _outputs(content, options.signature, path) if fetches is None else fetches
     return to_graph(content.graph_def, str(path), wanted, options, name=path.resolve().name)
 
@@ -51,7 +51,7 @@ def _file_of(path: Path) -> Path:
     if not path.is_file():
         raise InvalidArgumentError(f"{path}: is a pipe or a device; write its content to a regular file first")
     if path.stat().st_size > _MOST_BYTES:
-        raise InvalidArgumentError(f"{path}: has more than 2 GB, the most that a protocol buffer has")
+        raise InvalidArgumentError(f"{path}: has more than 2 GB, the maximum of a protocol buffer")
     return path
 
 
@@ -75,7 +75,7 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
 
 
 def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # noqa: ANN401
-    """Return the tensors that a signature outputs; of the only one, if none is named."""
+    """Return the outputs of a signature; of the only one, if none is named."""
     # TensorFlow adds one for restoring variables.
     signatures = {name: found for name, found in content.signature_def.items() if name != "__saved_model_init_op"}
     known = ", ".join(sorted(signatures))

@@ -1,8 +1,8 @@
 """A GraphDef as a flat list of operations: calls of functions are replaced by their bodies.
 
 As in TensorFlow's own inlining (core/common_runtime/inline_function_utils.h), a call leaves a node for each argument
-and each result, so that an operation needs only those arguments that it reads. A branch is inlined if its predicate is
-a constant, as Horovod's are (`tf.cond` on whether this process takes part).
+and each result, so that an operation needs only the arguments that it reads. A branch is inlined if its predicate is a
+constant, as Horovod's are (`tf.cond` on whether this process takes part).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "XlaLaunch": "
 _BRANCHES = ("If", "StatelessIf")
 _DEEPEST = 200
 _MOST_OPERATIONS = 1_000_000
-"""As many as a graph file has. A few functions that call each other twice make more than any memory holds."""
+"""The limit of a graph file. A few functions that call each other twice would exhaust any memory."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Flattening:
         self._expand(graph_def.node, "", [], 0)
 
     def _expand(self, nodes: Sequence[Any], prefix: str, controls: list[str], depth: int) -> Callable[[str], str]:
-        """Add the nodes; those without parents get `controls`. Returns the outside names of the names in here."""
+        """Add the nodes; those without parents get `controls`. Returns the outer names of the inner names."""
         if depth > _DEEPEST:
             raise self._too_deep(prefix)
         by_name = {node.name: node for node in nodes}
@@ -80,7 +80,7 @@ class _Flattening:
     def _call(self, name: str, function: Any, data: list[str], before: list[str], depth: int) -> None:  # noqa: ANN401
         arguments = function.signature.input_arg
         for place, argument in enumerate(arguments):
-            # An argument that is a list takes several inputs: then each is taken to need all.
+            # A list argument takes several inputs: each is then assumed to need all.
             parents = [data[place]] if len(data) == len(arguments) else data
             self.operations.append(Operation(f"{name}/{argument.name}", "Arg", [*parents, *before]))
         resolve = self._expand(function.node_def, f"{name}/", before, depth + 1)

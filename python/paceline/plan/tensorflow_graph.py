@@ -39,10 +39,10 @@ def plan_tensorflow(
         fetches: Names of nodes or tensors, such as `"train_op"` or `"gradients:0"`. By default the outputs of a
             function and its side effects.
         example: Arguments with which to trace a `tf.function` that has not been traced yet.
-        bucket_size: Bytes of a fused bucket at most, or text such as `"64MB"`. `None` puts every tensor into a bucket
-            of its own.
+        bucket_size: Maximum size of a fused bucket in bytes, or text such as `"64MB"`. `None` puts every tensor into
+        its own bucket.
         ids: `"depth"` or `"listed"`, as for `paceline.plan.plan_graph`.
-        all_reduce: Pattern, with * and ?, of operations or nodes that are all-reduces besides those already known.
+        all_reduce: Pattern, with * and ?, of operations or nodes that are all-reduces in addition to the known ones.
         unknown_size_bytes: Size of an all-reduce whose shape the graph does not contain; without it, that is an error.
 
     Returns:
@@ -69,14 +69,14 @@ def require_tensorflow() -> None:
     import sys
 
     if "tensorflow" not in sys.modules:
-        # Nothing is computed here: its notes about the processor would only surround our one line.
+        # Nothing is computed here, so TensorFlow's notes about the processor would only be noise.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     try:
         import tensorflow  # noqa: F401
     except ImportError as error:
         raise InvalidArgumentError(
-            f"graphs of TensorFlow's need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
+            f"TensorFlow graphs need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
             "as JSON (docs/reference/coordinator-plan.md)"
         ) from None
 
@@ -119,7 +119,7 @@ def to_graph(
     nodes: list[dict[str, Any]] = []
     for operation in operations:
         node: dict[str, Any] = {"name": operation.name}
-        # Those that nothing needs move nothing: their size is not asked for.
+        # All-reduces that nothing needs move nothing, so their size is not needed.
         if operation.name in all_reduces and operation.name in needed_only:
             dtype, size_bytes = sizes.of(operation)
             node["all_reduce"] = {"dtype": dtype, "bytes": size_bytes}
@@ -131,7 +131,7 @@ def to_graph(
     document: dict[str, Any] = {
         "format": "paceline-graph",
         "version": 1,
-        "provenance": f"a graph of TensorFlow's with {len(graph_def.node)} nodes",
+        "provenance": f"a TensorFlow graph with {len(graph_def.node)} nodes",
         "nodes": nodes,
         "edges": [[parent, operation.name] for operation in operations for parent in operation.parents],
         "fetches": [fetch for fetch in wanted if fetch in known],
@@ -144,12 +144,12 @@ def to_graph(
 def _check_pattern(pattern: str | None, nodes: list[tuple[str, str]], source: str) -> None:
     if pattern and not any(fnmatch.fnmatchcase(word, pattern) for node in nodes for word in node):
         raise InvalidArgumentError(
-            f"--all-reduce: no operation and no node of {source} matches '{pattern}'; * stands for any letters"
+            f"--all-reduce: no operation and no node of {source} matches '{pattern}'; * matches any characters"
         )
 
 
 def _node_names(fetches: Sequence[str] | None, known: set[str]) -> list[str]:
-    """Return the names of nodes, also from tensors and control inputs. A call's results are nodes of their own."""
+    """Return the names of nodes, also from tensors and control inputs. A call's results are separate nodes."""
     names = [fetch.removeprefix("^") for fetch in fetches or ()]
     return [name if name in known else name.split(":")[0] for name in names]
 
@@ -177,7 +177,7 @@ def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list
     if not hasattr(function, "graph"):
         if not hasattr(function, "get_concrete_function"):
             raise InvalidArgumentError(
-                f"plan_tensorflow takes a tf.function, a concrete function, a tf.Graph or a GraphDef, and this is a "
+                f"plan_tensorflow takes a tf.function, a concrete function, a tf.Graph or a GraphDef, not "
                 f"{type(function).__name__}"
             )
         try:

@@ -1,4 +1,4 @@
-"""What all-reduces of TensorFlow's graphs move: their dtype, and their bytes from the shapes of what they give."""
+"""The dtype and bytes of all-reduces in TensorFlow graphs, from the shapes of their outputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Shape = list[int | None]
 
 
 class Sizes:
-    """Dtypes and sizes. The whole graph's shapes are inferred when the first node is met that does not tell its own."""
+    """Dtypes and sizes. The shapes of the whole graph are inferred at the first node without a shape."""
 
     def __init__(self, graph_def: Any, all_reduces: set[str], unknown_bytes: int | None, source: str) -> None:  # noqa: ANN401
-        """`all_reduces` are names; `unknown_bytes` counts where no shape is known."""
+        """`all_reduces` are names; `unknown_bytes` is used where no shape is known."""
         self._graph_def = graph_def
         self._all_reduces = all_reduces
         self._unknown_bytes = unknown_bytes
@@ -25,7 +25,7 @@ class Sizes:
         self.used_unknown = False
 
     def of(self, operation: Operation) -> tuple[str, int]:
-        """Dtype and bytes of an all-reduce. Raises InvalidArgumentError where it does not tell."""
+        """Dtype and bytes of an all-reduce. Raises InvalidArgumentError if it is unknown."""
         import tensorflow as tf
 
         dtype = tf.dtypes.as_dtype(self._dtype(operation))
@@ -50,15 +50,14 @@ class Sizes:
                 if len(types) == 1:
                     return types.pop()
         raise InvalidArgumentError(
-            f"{self._source}: the all-reduce '{operation.name}' ({operation.kind}) does not tell one dtype by an "
-            "attribute T, dtype or Tout; choose other nodes by --all-reduce"
+            f"{self._source}: the all-reduce '{operation.name}' ({operation.kind}) does not have one dtype in an "
+            "attribute T, dtype or Tout; choose other nodes with --all-reduce"
         )
 
     def _infer(self) -> dict[str, list[Shape]]:
         """Shapes as TensorFlow infers them, by node.
 
-        An all-reduce gives what it takes, so an Identity stands in for one whose operation belongs to a library that is
-        not loaded.
+        An all-reduce's output has the shape of its input, so an Identity replaces one whose library is not loaded.
         """
         if self._inferred is None:
             import tensorflow as tf
@@ -81,7 +80,7 @@ class Sizes:
 
 
 def _stand_in(node: Any) -> None:  # noqa: ANN401
-    """Make an Identity of it."""
+    """Turn it into an Identity."""
     data = [reference for reference in node.input if not reference.startswith("^")]
     control = [reference for reference in node.input if reference.startswith("^")]
     dtype = node.attr["T"].type
@@ -101,7 +100,7 @@ def _stand_in(node: Any) -> None:  # noqa: ANN401
 
 
 def _written_shapes(attr: Any) -> list[Shape]:  # noqa: ANN401
-    """What the graph was saved with."""
+    """Return the shapes that the graph was saved with."""
     if "_output_shapes" not in attr:
         return []
     import tensorflow as tf

@@ -1,14 +1,14 @@
 """What a cluster's network and machines achieve, measured by the ranks of a job: `paceline probe`.
 
-Rank 0 gives orders, all ranks carry them out and answer; all transfers are sends and receives of the runtime.
-docs/how-to/probe.md says what is measured, and what of it is in the cluster file.
+Rank 0 sends requests, all ranks carry them out and answer; all transfers are sends and receives of the runtime.
+docs/how-to/probe.md says what is measured, and what the cluster file contains.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | layout | the hosts of the job, and the ranks on each |
 | measure, patterns | all measurements; who sends to whom in each |
-| rpc, worker | orders of rank 0; how a rank carries them out |
+| rpc, worker | requests of rank 0; how a rank carries them out |
 | machine | late wake-ups, and time taken away |
 | slow | hosts that are slower than the others |
-| result, report, cluster_file | what was found; as text; as a cluster file |
+| result, report, cluster_file | the results; as text; as a cluster file |
 """

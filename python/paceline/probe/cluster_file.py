@@ -1,4 +1,4 @@
-"""The cluster file of a probe, which contains nothing that was not measured."""
+"""The cluster file of a probe, which contains only measured values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 def fields(found: Found) -> dict[str, Any]:
     """Return the fields of docs/reference/cluster-format.md.
 
-    Raises InvalidArgumentError for what a cluster file cannot hold.
+    Raises InvalidArgumentError for values that a cluster file cannot express.
     """
     network = found.rate(RING)
     bandwidth = network if network is not None else found.rates[INSIDE].sample.median
@@ -38,7 +38,7 @@ def fields(found: Found) -> dict[str, Any]:
     try:
         Cluster.from_json(json.dumps(made).encode(), "probe")
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"probe: what was measured fits no cluster file: {error}") from None
+        raise InvalidArgumentError(f"probe: the results do not fit a cluster file: {error}") from None
     return made
 
 
@@ -50,7 +50,7 @@ def _provenance(found: Found) -> str:
         words.append(f"{NO_NETWORK}: bandwidth repeats intra_bandwidth")
     if LATENCY in found.costs:
         words.append("latency: half a round trip of 8 bytes")
-    words.append("message_overhead: time for each further message of the same bytes, 64 to 4 KiB each")
+    words.append("message_overhead: time for each additional message of the same bytes, 64 to 4 KiB each")
     if INSIDE in found.rates:
         words.append(f"intra_bandwidth: every rank of a host to the next at once, {_how(found.rates[INSIDE].sample)}")
     return "; ".join(words)

@@ -34,9 +34,9 @@ class Layout:
 
     hosts: tuple[Host, ...]
     transports: tuple[str, ...]
-    """By which rank 0 talks to other hosts, and inside its own."""
+    """The transports between rank 0 and other hosts, and inside its own."""
     servers: tuple[int, ...]
-    """Hosts of the parameter servers that are processes of their own; numbers behind those of `hosts` are others."""
+    """Hosts of parameter servers that are separate processes; numbers beyond those of `hosts` are other hosts."""
 
     @property
     def ranks_per_host(self) -> int:
@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def of(cls, ranks: Job) -> Layout:
-        """Return the layout that the runtime found.
+        """Return the layout as the runtime sees it.
 
         Raises InvalidArgumentError if hosts have different numbers of ranks.
         """

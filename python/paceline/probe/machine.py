@@ -1,4 +1,4 @@
-"""How late a thread wakes up, and how much of a busy thread's time is taken away."""
+"""How late a thread wakes up, and how much time is taken from a busy thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from paceline.replay.load import load
 PERIOD_NS = 2_000_000
 """From one wake-up to the next."""
 GAP_NS = 100_000
-"""A loop that only looks at the clock needs some tenths of a microsecond for a turn; what takes so long was not its own
-time. Interrupts take less."""
+"""A loop that only reads the clock takes tenths of a microsecond per turn, so a longer gap was taken from it."""
 
 
 def look(seconds: float) -> dict[str, Any]:
-    """Sleep for `seconds`, then run a busy loop as long; both on this thread."""
+    """Sleep for `seconds`, then run a busy loop for as long; both on this thread."""
     clock = Clock()
     begin = clock.now()
     for turn in range(1, max(1, round(seconds * 1e9) // PERIOD_NS) + 1):

@@ -27,17 +27,17 @@ MESSAGE_SIZES = (64 << 10, 16 << 10, 4 << 10)
 _MESSAGES_TOTAL = (256 << 10, 4 << 20)
 _MESSAGES_S = 0.05
 _MESSAGE_RUNS = 3
-"""For one of other measurements: a difference of times needs more."""
+"""Repeats for each repeat of other measurements: a difference of times needs more."""
 _FIRST_SIZE, _GROWTH, _LONG_ENOUGH_S = 64 << 10, 4, 0.02
 _SLOWEST_S = 1.0
-"""A slow card makes a transfer longer, up to this."""
+"""A slow NIC makes a transfer longer, up to this."""
 _INSIDE_SHARE = 0.4
-"""Of the time of a transfer between hosts: memory takes no time to get going."""
+"""Share of the duration of a transfer between hosts: memory needs no time to reach its rate."""
 _ECHO_S = 0.3
 _BATCHES = 10
 _PAIRS = 8
 _GAIN = 1.05
-"""What is better by less is not worth a note."""
+"""A smaller improvement is not worth a note."""
 _UNSTEADY, _MOST_RUNS = 0.1, 3
 
 Progress = Callable[[int, int, str], None]
@@ -45,15 +45,15 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is measured."""
+    """How much to measure."""
 
     repeats: int
     transfer_s: float
-    """What a transfer should take."""
+    """Intended duration of a transfer."""
     most_bytes: int
-    """That a rank sends or receives in one transfer."""
+    """Most bytes that a rank sends or receives in one transfer."""
     limit_s: float
-    """After which only what the cluster file needs is begun."""
+    """After this time, only measurements that the cluster file needs are started."""
     echoes: int
 
     def size(self, fastest_bps: float, slowest_bps: float, flows: int = 1, share: float = 1.0) -> int:
@@ -65,7 +65,7 @@ class Budget:
 FULL = Budget(repeats=5, transfer_s=0.25, most_bytes=256 << 20, limit_s=60.0, echoes=500)
 QUICK = Budget(repeats=3, transfer_s=0.1, most_bytes=32 << 20, limit_s=15.0, echoes=200)
 NEEDED = Budget(repeats=5, transfer_s=0.1, most_bytes=32 << 20, limit_s=0.0, echoes=200)
-"""What the cluster file needs, and nothing else."""
+"""Only what the cluster file needs."""
 
 
 def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Controller, Found]:
@@ -151,7 +151,7 @@ class _Probe:
         self.found.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
 
     def network_size(self) -> None:
-        """Measure roughly what the fastest and the slowest pair of neighbours reach, to choose sizes."""
+        """Measure roughly the rates of the fastest and the slowest pair of neighbours, to choose sizes."""
         self.fastest, self.slowest = self._roughly(patterns.shifted(self.hosts, 1))
 
     def _roughly(self, flows: Flows) -> tuple[float, float]:
@@ -163,7 +163,7 @@ class _Probe:
             size = min(size * _GROWTH, self.budget.most_bytes)
 
     def ring(self) -> None:
-        """Send from every host to the next one, all at once; repeat while results differ, and take the steadiest."""
+        """Send from every host to the next one, all at once; repeat while results differ, and use the steadiest."""
         self.network_size()
         flows = patterns.shifted(self.hosts, 1)
         best: tuple[Rate, list[list[float]]] | None = None
@@ -179,7 +179,7 @@ class _Probe:
         self._pairs(flows, taken)
 
     def pairs(self) -> None:
-        """Send from every host to others than the next one."""
+        """Send from every host to hosts other than the next one."""
         for distance in patterns.distances(len(self.hosts)):
             flows = patterns.shifted(self.hosts, distance)
             size = self.budget.size(self.fastest, self.slowest)
@@ -215,7 +215,7 @@ class _Probe:
         self.found.costs[what] = Cost(what, Sample(tuple(halves)))
 
     def inside(self) -> None:
-        """Send from each rank of a host to the next one; one host after the other, of which the slowest counts."""
+        """Send from each rank of a host to the next one; one host after the other, and the slowest counts."""
         slowest: Rate | None = None
         for host in self.hosts[:_PAIRS]:
             flows = patterns.inside(host)
@@ -229,7 +229,7 @@ class _Probe:
         self.found.rates[INSIDE] = slowest
 
     def messages(self) -> None:
-        """Send the same bytes in more and more messages: what each further one costs."""
+        """Send the same bytes in more and more messages, to find the cost of each additional one."""
         between = self.hosts[0].ranks[:2] if len(self.hosts) == 1 else (self.hosts[0].first, self.hosts[1].first)
         rate = self.slowest or self.found.rates[INSIDE].sample.median
         least, most = _MESSAGES_TOTAL
@@ -261,20 +261,21 @@ def _unsteady(found: Found) -> list[str]:
     rate = found.rates.get(RING) or found.rates.get(INSIDE)
     if rate is None or rate.sample.spread <= _UNSTEADY:
         return []
-    return [f"the rate varied by ±{units.percent(rate.sample.spread)}: others use network or cores; probe again"]
+    varied = f"the rate varied by ±{units.percent(rate.sample.spread)}"
+    return [f"{varied}: other work uses the network or the cores; probe again"]
 
 
 def _gains(found: Found) -> list[str]:
     notes = []
     if several := _clearly_more(found, SEVERAL, RING):
         notes.append(
-            f"all ranks of a host at once get {several:.2f} times what one gets: strategies in which several "
+            f"all ranks of a host at once get {several:.2f} times the rate of one: strategies in which several "
             "ranks of a host send at once are faster than forecast"
         )
     if alone := _clearly_more(found, ONE, RING):
         notes.append(
-            f"a stream alone gets {alone:.2f} times what each gets when all hosts send: the network between "
-            "them carries less than their cards"
+            f"a single stream gets {alone:.2f} times the rate of each when all hosts send: the network between "
+            "them carries less than their NICs"
         )
     return notes
 

@@ -10,12 +10,12 @@ from paceline.probe.layout import Host
 Flows = list[tuple[int, int]]
 
 ALL_PAIRS = 9
-"""Up to so many hosts every pair is measured; with more, distances that are powers of two."""
+"""Up to this many hosts every pair is measured; with more, only distances that are powers of two."""
 _ALONE = 8
 
 
 def shifted(hosts: Sequence[Host], distance: int, ranks: int = 1) -> Flows:
-    """Send from each host to the one this many places on, all at once, from its first `ranks` ranks."""
+    """Send from the first `ranks` ranks of each host to the host this many places further on, all at once."""
     others = [hosts[(number + distance) % len(hosts)] for number in range(len(hosts))]
     return [
         (host.ranks[place], other.ranks[place])
@@ -25,7 +25,7 @@ def shifted(hosts: Sequence[Host], distance: int, ranks: int = 1) -> Flows:
 
 
 def distances(hosts: int) -> list[int]:
-    """Return the shifts besides 1 by which each host meets others."""
+    """Return the distances, other than 1, at which each host is paired with others."""
     if hosts <= ALL_PAIRS:
         return list(range(2, hosts))
     return sorted({*(1 << power for power in range(1, (hosts - 1).bit_length())), hosts - 1})
@@ -59,5 +59,5 @@ def inside(host: Host) -> Flows:
 
 
 def most_through_one(flows: Flows, host_of: Sequence[int]) -> int:
-    """Return the number of flows through the busiest link: a host's outgoing or its incoming one."""
+    """Return the number of flows through the busiest link: a host's outgoing or incoming one."""
     return max((Counter(host_of[a] for a, _ in flows) | Counter(host_of[b] for _, b in flows)).values())

@@ -1,4 +1,4 @@
-"""A probe as text for people."""
+"""A probe as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ def text(found: Found, width: int) -> list[str]:
     for note in _notes(found):
         lines += wrapped(note, width)
     moved = f"{units.size(found.bytes_sent)} sent in {units.duration(found.seconds)}"
-    return [*lines, *([f"left out, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []), moved]
+    return [
+        *lines,
+        *([f"not measured, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []),
+        moved,
+    ]
 
 
 def _rates(found: Found) -> list[str]:
@@ -78,7 +82,7 @@ def _worst(ranks: list[dict[str, Any]], name: str) -> float:
 
 
 def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
-    """Return the worst of a host's ranks."""
+    """Return the values of a host's worst rank."""
     return [
         host.name,
         str(ranks[0]["cores"]),
@@ -92,7 +96,7 @@ def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
 
 
 def _notes(found: Found) -> list[str]:
-    notes = [] if RING in found.rates else [f"{NO_NETWORK}; start some on several hosts"]
+    notes = [] if RING in found.rates else [f"{NO_NETWORK}; start ranks on several hosts"]
     return notes + found.notes + (_about_machines(found) if found.machines else [])
 
 

@@ -35,9 +35,9 @@ class Rate:
 
     pattern: str
     flows: int
-    """At once."""
+    """Flows at the same time."""
     size: int
-    """Bytes of a flow."""
+    """Bytes per flow."""
     sample: Sample
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,5 +120,5 @@ class Found:
 
 
 def slope(counts: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return the seconds for each further message, by least squares."""
+    """Return the seconds for each additional message, by least squares."""
     return statistics.linear_regression(counts, seconds).slope

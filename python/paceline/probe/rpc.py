@@ -1,4 +1,4 @@
-"""Orders from rank 0, which all ranks carry out and answer."""
+"""Requests from rank 0, which all ranks carry out and answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Controller:
     """Rank 0's side."""
 
     def __init__(self, ranks: Job) -> None:
-        """Take a job whose other ranks are in `obey`."""
+        """Control a job whose other ranks are in `obey`."""
         self._ranks, self._worker = ranks, RankWorker(ranks)
         self.sent = 0
         """Bytes transferred by all ranks."""
@@ -37,12 +37,12 @@ class Controller:
         return [taken[str(number)] for number in range(len(flows))]
 
     def end(self, then: object = None) -> None:
-        """Let the others leave `obey` with this result."""
+        """Make the others return this result from `obey`."""
         objects.share_last(self._ranks, json.dumps({"do": _END, "then": then}))
 
 
 def obey(ranks: Job) -> object:
-    """Carry out orders on this rank until rank 0 ends them; return its final value. Raises JobError."""
+    """Carry out requests on this rank until rank 0 ends them; return its final value. Raises JobError."""
     worker = RankWorker(ranks)
     while (order := json.loads(objects.share(ranks)))["do"] != _END:
         _answers(ranks, worker, order)

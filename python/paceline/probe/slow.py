@@ -13,10 +13,10 @@ SLOW = 0.9
 
 
 def slow(pairs: Mapping[Pair, float]) -> list[str]:
-    """Return sentences, from rates that were measured while all hosts sent.
+    """Return sentences about slow hosts, from rates measured while all hosts sent.
 
-    A host's link is as fast as the fastest pair that it was in: a slow partner does not make it slow. With one partner
-    each it is unknown whose link is slow, so the pair is named.
+    A host's link counts as being as fast as its fastest pair, so a slow partner does not make it slow. If each host has
+    only one partner, the slow link cannot be identified, so the pair is named.
     """
     if not pairs:
         return []
@@ -33,7 +33,7 @@ def slow(pairs: Mapping[Pair, float]) -> list[str]:
 
 
 def _slower(rates: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Return the rate of each slow one, and the others' median."""
+    """Return the rate of each slow host or pair, and the others' median."""
     found = {}
     for name, rate in rates.items():
         others = statistics.median(other for host, other in rates.items() if host != name)
@@ -48,7 +48,7 @@ def _sentence(host: str, sends: tuple[float, float] | None, takes: tuple[float, 
         for verb, rates in (("sends", sends), ("receives", takes))
         if rates is not None
     ]
-    return f"host {host} is slow: its card {units.listed(words)}"
+    return f"host {host} is slow: its NIC {units.listed(words)}"
 
 
 def _pairs(pairs: Mapping[Pair, float]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Carries out orders on a rank: transfers, echoes, series of messages. Times are in seconds of its own clock."""
+"""Carries out requests on a rank: transfers, echoes, series of messages. Times are in seconds of its own clock."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RankWorker:
     """One rank's side of every measurement."""
 
     def __init__(self, ranks: Job) -> None:
-        """Start without memory, which the first transfer allocates."""
+        """Start without buffers, which the first transfer allocates."""
         self._ranks = ranks
         self._memory = np.zeros(0, "uint8")
 
     def do(self, order: dict[str, Any]) -> Answer:
-        """Carry out an order: `do` names one of the methods below, the others are its arguments."""
+        """Carry out a request: `do` names one of the methods below, the other fields are its arguments."""
         words = {name: value for name, value in order.items() if name != "do"}
         answer: Answer = getattr(self, order["do"])(**words)
         return answer
@@ -37,7 +37,7 @@ class RankWorker:
     def transfer(self, flows: Sequence[tuple[int, int]], size: int, repeats: int) -> Answer:
         """Send `size` bytes from rank to rank, all flows at once, after one warm-up run.
 
-        Returns, by flow that ends here, the seconds from the barrier before to the last byte.
+        Returns, for each flow that ends here, the seconds from the preceding barrier to the last byte.
         """
         mine = self._ranks.rank
         coming = [(number, source) for number, (source, to) in enumerate(flows) if to == mine]
@@ -82,7 +82,7 @@ class RankWorker:
     def messages(self, source: int, to: int, total: int, size: int, repeats: int) -> Answer:
         """Send `total` bytes in messages of `size`, all submitted before the first leaves.
 
-        Returns, at the sender, the seconds until the receiver has confirmed that it has all.
+        Returns, at the sender, the seconds until the receiver has confirmed all of them.
         """
         mine, count = self._ranks.rank, total // size
         space = self._space(total) if mine in (source, to) else self._space(0)
@@ -103,7 +103,7 @@ class RankWorker:
         return {"seconds": taken}
 
     def _push(self, pieces: Sequence[Any], to: int, done: Array) -> float:
-        # Without `background` nothing leaves before somebody waits: the time that Python takes is not in it.
+        # Without `background` nothing leaves until somebody waits, so Python's time is not included.
         held = [memory(piece, "piece") for piece in pieces]
         departures = [
             self._ranks._begin("send", None, given, None, root=to, tag=0, label="", background=False) for given in held

@@ -5,7 +5,7 @@
     with RayExecutor(num_workers=4) as executor:
         losses = executor.run(train)
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | executor | RayExecutor: start, run, run_remote, execute, shutdown |
 | elastic | ElasticRayExecutor: actors that die are replaced; which nodes have room |

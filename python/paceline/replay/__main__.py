@@ -1,4 +1,4 @@
-"""`python -m paceline.replay TRACE`: a rank that plays a trace."""
+"""`python -m paceline.replay TRACE`: a rank that replays a trace."""
 
 import sys
 

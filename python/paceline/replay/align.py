@@ -1,8 +1,8 @@
 """One clock for ranks on several machines: the first rank's.
 
-A rank with another clock asks the first rank for the time, several times, and believes the quickest answer (D. Mills,
+A rank with another clock asks the first rank for the time, several times, and uses the quickest answer (D. Mills,
 RFC 5905, section 10: the clock filter), before the iterations and after them. In between, its clock is assumed to drift
-evenly. The runtime aligns the times of its timelines in the same way.
+linearly. The runtime aligns the times of its timelines in the same way.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Offset:
     """By this rank's clock."""
     ahead: int
     error: int = 0
-    """It is wrong by this at the most: half of the quickest round trip."""
+    """The largest possible error: half of the quickest round trip."""
 
 
 def offset(ranks: Job, clock: Clock, names: Sequence[str]) -> Offset:
     """Return the offset to the first rank's clock; all ranks call this together.
 
-    `names` tells clocks apart, by rank. Raises JobError.
+    `names` distinguishes clocks, by rank. Raises JobError.
     """
     found = Offset(clock.now(), 0)
     for other in range(1, ranks.size):

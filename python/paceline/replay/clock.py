@@ -1,4 +1,4 @@
-"""Sleeping until a moment, and how late one wakes up. Times are nanoseconds of CLOCK_MONOTONIC."""
+"""Sleeping until a moment, and how late the thread wakes up. Times are nanoseconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Clock:
     """This machine's clock, which all its processes share."""
 
     name: str | None = None
-    """For tests, of a clock that only some ranks have; None: this machine's."""
+    """For tests: the name of a clock that only some ranks have; None: this machine's clock."""
 
     def __init__(self) -> None:
         """Ask the kernel to wake this thread without slack (50 us by default)."""
         self._late: list[int] = []
         self.ahead = 0
-        """By so much the first rank's clock is ahead of this one."""
+        """How far the first rank's clock is ahead of this one."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _LEAST_SLACK_NS, 0, 0, 0)
 
@@ -51,7 +51,7 @@ class Clock:
         """Return at `moment` or later, and record by how much later."""
         left = moment - self.now()
         while left > 0:
-            time.sleep(left * 1e-9)  # until an absolute time: clock_nanosleep with TIMER_ABSTIME
+            time.sleep(left * 1e-9)  # Sleeps until an absolute time: clock_nanosleep with TIMER_ABSTIME.
             left = moment - self.now()
         self._late.append(-left)
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from paceline.job.job import Job
 
 _MARGIN_NS = 3_000_000
-"""From agreeing on a moment to that moment: ranks that learn of it late must still be there in time."""
+"""Time between agreeing on a moment and that moment: ranks that learn of it late must still be in time."""
 _PERIOD = 3
 """Elements after which the numbers of a check repeat."""
 _ADDING = 64
-"""Ranks whose contribution to a check is not 0: sums stay below 256, which bfloat16 still tells apart."""
+"""Ranks whose contribution to a check is not 0: sums stay below 256, up to which bfloat16 is exact."""
 _MEET: names.Strategy = "recursive-doubling"
 
 
@@ -40,8 +40,8 @@ class JobExchange:
     ) -> None:
         """Allocate and touch memory for all buckets. `servers` places buckets by name.
 
-        `barrier`: parameter servers send nothing of an iteration before they have all of it. `strategy`: None is the
-        job's.
+        `barrier`: parameter servers send nothing of an iteration until they have all of it. `strategy`: None stands for
+        the job's.
         """
         self._strategy, self._clock = strategy, clock or Clock()
         self._job, self._schedule, self._barrier = job, schedule, barrier and schedule.servers
@@ -54,7 +54,7 @@ class JobExchange:
         self._handles: dict[int, Handle[Any]] = {}
 
     def meet(self) -> int:
-        """Return a moment soon, the same at all ranks, each by its own clock."""
+        """Return a moment in the near future, the same at all ranks, in each rank's own clock."""
         latest = np.array([self._clock.now() + self._clock.ahead + _MARGIN_NS])
         self._job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
         return int(latest[0]) - self._clock.ahead
@@ -103,12 +103,12 @@ class JobExchange:
         return len(self._schedule.order)
 
     def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return the first elements, which the others repeat."""
+        """Return the first elements; the others repeat them."""
         pattern = np.arange(bucket + rank, bucket + rank + _PERIOD) % _PERIOD
         return (pattern * (rank < _ADDING)).astype("float32")
 
     def _stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the numbers as the buffers hold them: bfloat16 is the upper half of float32."""
+        """Return the numbers as stored in the buffers: bfloat16 is the upper half of float32."""
         if self._dtype:
             return (values.astype("float32").view("uint32") >> 16).astype("uint16")
         return values.astype(self._schedule.dtype)

@@ -1,4 +1,4 @@
-"""What the machine did to this process: preemptions, stolen time, CPU time."""
+"""How the machine disturbed this process: preemptions, stolen time, CPU time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Load:
     involuntary_switches: int
     cpu_s: float
     steal_s: float
-    """Of the whole machine: what its host gave to others."""
+    """Of the whole machine: time that its host gave to others."""
 
     def since(self, before: Load) -> Load:
         """Return the difference."""

@@ -1,4 +1,4 @@
-"""One rank's part of a job that plays a trace: what it plays, and what it reports."""
+"""One rank's part of a job that replays a trace: its schedule, and its report."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What is played; the same at all ranks."""
+    """What is replayed; the same at all ranks."""
 
     trace: Trace
     iterations: int
-    """To be measured."""
+    """Measured iterations."""
     warmup: int
-    """Before."""
+    """Iterations before the measured ones."""
     speedup: float = 1.0
     """Divides times."""
     strategy: str | None = None
-    """None: the job's."""
+    """None: the job's strategy."""
     bucket_size: int | str | None = None
     pull: str | None = None
     barrier: bool | None = None
     overlap: bool | None = None
     cluster: Cluster | None = None
-    """Whose stragglers and jitter workers have."""
+    """The cluster whose stragglers and jitter apply to the workers."""
 
 
 def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
-    """Play; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
+    """Replay; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = spec.cluster or load_cluster(None)
     options = _core_options(ranks, spec, cluster)
@@ -107,7 +107,7 @@ def _machine() -> str:
 
 
 def _core_options(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> dict[str, Any]:
-    """Return the options that decide a worker's part. A strategy chosen by size has no servers, like `ring`."""
+    """Return the options that determine a worker's schedule. A strategy chosen by size has no servers, like `ring`."""
     settings = ranks.settings
     strategy = spec.strategy or settings.strategy or "ring"
     servers: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def _core_options(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> dict[str, A
 def _notes(schedule: WorkerSchedule) -> list[str]:
     if schedule.same_order:
         return []
-    return ["the recorded workers have several orders of gradients; ranks hand over in the first one's"]
+    return ["the recorded workers differ in the order of gradients; ranks use the order of the first"]
 
 
 def _marks(ranks: Job) -> Mark:

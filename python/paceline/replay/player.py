@@ -1,7 +1,8 @@
-"""The iteration of a worker, as crates/simulator/src/simulation.rs has it: what waits for what.
+"""The iteration of a worker, with the same dependencies as in crates/simulator/src/simulation.rs.
 
-Compute is a duration, not work: a layer starts when the one before has ended and its buckets have arrived, and ends its
-duration later. The player sleeps only where something has to happen at that moment, and makes up for a late wake-up.
+Compute is a duration, not work: a layer starts when the previous one has ended and its buckets have arrived, and ends
+after its duration. The player sleeps only until moments at which something has to happen, and makes up for a late
+wake-up.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from paceline.replay.load import Load, load
 from paceline.replay.worker_schedule import Factors, WorkerSchedule
 
 Mark = Callable[[str, str, int, int], None]
-"""Category, name, begin and end of something for the timeline."""
+"""Category, name, begin and end of a span of the timeline."""
 MARK = "iteration"
 """Category of whole iterations there."""
 
 
 class Exchange(Protocol):
-    """The ranks' side of the buckets."""
+    """The interface to the buckets."""
 
     def meet(self) -> int:
-        """Return a moment soon, the same at all ranks."""
+        """Return a moment in the near future, the same at all ranks."""
 
     def issue(self, bucket: int) -> None:
         """Hand over this iteration's gradient."""
 
     def held(self, bucket: int) -> bool:
-        """Return whether the sum of what was issued last has arrived."""
+        """Return whether the sum of the last issued gradient has arrived."""
 
     def wait(self, bucket: int) -> None:
         """Wait for that sum."""
@@ -51,13 +52,13 @@ class Timekeeper(Protocol):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one rank did in one iteration; moments in nanoseconds."""
+    """The moments of one rank in one iteration, in nanoseconds."""
 
     begin: int
     handed: int
     """The last gradient was handed over."""
     end: int
-    """It had all sums and had run its optimiser; where layers wait for theirs, the end of its backward pass."""
+    """It had all sums and had run its optimiser; if layers wait for their own sums, the end of its backward pass."""
     late: Lateness
     load: Load
 
@@ -92,7 +93,7 @@ class Player:
             before = after
         for bucket in self.schedule.order:
             self.exchange.wait(bucket)
-        self.exchange.meet()  # what follows would take cores from ranks that still play
+        self.exchange.meet()  # Anything else would take cores from ranks that are still replaying.
         return played
 
     def _forward(self, at: int, factors: Factors, *, first: bool) -> int:
@@ -105,7 +106,7 @@ class Player:
         return at
 
     def _parameters(self, at: int, layer: str, needs: tuple[int, ...]) -> int:
-        """Return when the layer can start: now, unless its buckets came while the one before ran."""
+        """Return when the layer can start: now, unless its buckets arrived while the previous layer ran."""
         self.clock.sleep_until(at)
         if all(map(self.exchange.held, needs)):
             return at

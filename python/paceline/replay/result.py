@@ -1,4 +1,4 @@
-"""The ranks' reports of a replay, and the iteration times of all of them together."""
+"""The ranks' reports of a replay, and the iteration times over all ranks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from paceline.replay.load import Load
 from paceline.replay.player import Iteration
 
 Boundary = Literal["start", "end", "handed"]
-"""From when to when an iteration is measured; docs/how-to/replay.md.
+"""The span that counts as an iteration; see docs/how-to/replay.md.
 
-start: from the moment at which all begin it to the last rank's end. end: from one last end to the next. handed: from
-the moment at which the last rank hands over its last gradient to the next such moment.
+start: from the moment at which all ranks begin to the last rank's end. end: from the last rank's end to the next such
+end. handed: from the moment at which the last rank hands over its last gradient to the next such moment.
 """
 
 
@@ -36,7 +36,7 @@ class Played:
     sums_checked: int
     notes: tuple[str, ...] = ()
     clock_error_s: float = 0.0
-    """By which moments of this rank may be wrong, if its clock is not that of the first rank."""
+    """The possible error of this rank's moments, if its clock is not the first rank's."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result for JSON."""
@@ -58,13 +58,13 @@ class Measured:
 
     seconds: float
     late_s: float
-    """The 99th percentile of the rank that was latest."""
+    """The largest 99th percentile of a rank."""
     involuntary_switches: int
     """Of all ranks."""
     cpu_s: float
     """Of all ranks, without servers."""
     steal_s: float
-    """Of the machine, the largest that a rank saw."""
+    """Of the machine: the largest value that a rank saw."""
 
 
 def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
@@ -77,7 +77,7 @@ def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
 def measured(ranks: Sequence[Played]) -> list[Measured]:
     """Return the iterations after the warm-up. Raises InvalidArgumentError for ranks with different clocks."""
     if len({one.clock for one in ranks}) > 1:
-        raise InvalidArgumentError("replay: these ranks have no common clock; they are of different runs")
+        raise InvalidArgumentError("replay: these ranks have no common clock; they belong to different runs")
     first = ranks[0]
     begin = max(first.warmup, 0 if first.boundary == "start" else 1)
     return [_measured(ranks, number) for number in range(begin, len(first.iterations))]

@@ -10,7 +10,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.job.arrays import DTYPES
 
 MOST_SHRINK = 1_000_000
-"""By what bytes are divided at the most."""
+"""The largest divisor of bytes."""
 
 
 def shrunk(trace: Trace, divisor: float) -> Trace:

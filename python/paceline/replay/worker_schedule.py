@@ -1,4 +1,4 @@
-"""What one worker does in each iteration, in the simulator's own view, so that nothing is defined twice."""
+"""What one worker does in each iteration, taken from the simulator, so that nothing is defined twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class WorkerSchedule:
-    """What one worker plays. Times are seconds before factors."""
+    """The schedule of one worker. Times are in seconds, before factors."""
 
     trace: str
     dtype: str
@@ -51,16 +51,16 @@ class WorkerSchedule:
     """When each bucket may be sent, from the start of the backward pass, in order."""
     backward_s: float
     optimizer_s: float
-    """After the last sum; 0 where layers include it."""
+    """After the last sum; 0 if layers include it."""
     factors: tuple[Factors, ...]
     """By iteration."""
     pull_by_layer: bool
     exchange_only: bool
     servers: bool
     order: tuple[int, ...]
-    """In which ranks hand buckets over: they need one order, which is the first recorded worker's."""
+    """The order in which ranks hand over buckets: the same on all ranks, the first recorded worker's."""
     same_order: bool
-    """Whether it is that of all recorded workers."""
+    """Whether all recorded workers have this order."""
 
     @classmethod
     def of(

@@ -1,9 +1,9 @@
-"""`paceline report`: a specification in TOML becomes one self-contained page of forecasts.
+"""`paceline report`: turns a specification in TOML into one self-contained page of forecasts.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | spec | the specification, checked |
-| chapters | what is simulated for a chapter |
+| chapters | the simulations of a chapter |
 | charts | its charts: scaling, efficiency, ranking, breakdown |
 | lanes | the chart of one run's timeline |
 | document | the page |

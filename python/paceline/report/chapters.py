@@ -1,4 +1,4 @@
-"""The simulations of a chapter: its runs, what explains them, and the events of one of them."""
+"""The simulations of a chapter: its runs, their explanation, and the events of one run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
     if not pairs:
         wanted = units.listed([str(word) for word in (strategy, workers) if word is not None])
         raise InvalidArgumentError(
-            f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its own"
+            f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its runs"
         )
     scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
     return result, traced(scenario)[1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Inches: at 96 pixels each as wide as a phone.
+# Inches; at 96 pixels per inch, the width of a phone.
 _WIDTH = 4.4
 _TIMELINE_WIDTH = 5.6
 _PARTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#882255", "#999933")
@@ -24,7 +24,7 @@ _PARTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn figure; `name` for its file, `says` as alternative text."""
+    """A drawn figure; `name` for its file, `says` for its alternative text."""
 
     name: str
     title: str

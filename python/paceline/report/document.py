@@ -38,7 +38,7 @@ nav a { margin-right: 1em; }
 def write(spec: Spec, chapters: Sequence[Simulated], page: Path, pictures: Path | None) -> list[Path]:
     """Write the page, and every chart as PNG into a folder if one is given; return the files."""
     drawn = [list(charts(chapter)) for chapter in chapters]
-    # Before any picture: what is drawn twice has other names in it the second time.
+    # Before any picture, because a figure drawn a second time has different names in it.
     text = _document(spec, chapters, drawn)
     written = []
     if pictures is not None:
@@ -68,7 +68,7 @@ def _document(spec: Spec, chapters: Sequence[Simulated], drawn: Sequence[Sequenc
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
         f"{_paragraphs([spec.text])}{f'<nav>{links}</nav>' if len(chapters) > 1 else ''}\n{body}\n"
-        f"<footer>Forecasts by paceline {html.escape(__version__)}: what they assume stands in its documentation, "
+        f"<footer>Forecasts by paceline {html.escape(__version__)}: what they assume is in "
         "docs/explanation/models.md and docs/explanation/limitations.md. They are optimistic.</footer></body></html>\n"
     )
 
@@ -91,7 +91,7 @@ def _figure(number: int, chart: Chart) -> str:
     plotting.save(chart.drawn, out, "svg")
     svg = out.getvalue().decode()
     svg = svg[svg.index("<svg") :]
-    # Names inside a drawing must not be those of another on the same page.
+    # Names inside a drawing must not clash with those of another on the same page.
     prefix = f"c{number}-{chart.name}-"
     svg = re.sub(r'(\bid="|href="#|url\(#)', lambda found: found[1] + prefix, svg)
     wide = ' class="wide"' if chart.name == "timeline" else ""

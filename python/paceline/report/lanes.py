@@ -1,4 +1,4 @@
-"""A timeline as lanes, one for what a process computes and one for each link it uses, and the chart of them."""
+"""A timeline as lanes, one for a process's computation and one for each link it uses, and their chart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = {"wait": "waiting"}
 
 @dataclass(frozen=True)
 class Lane:
-    """What happens in one place: category, beginning and duration in seconds. Adjacent spans are one."""
+    """One lane: category, beginning and duration in seconds of each span. Adjacent spans are merged."""
 
     name: str
     spans: Sequence[tuple[str, float, float]]
@@ -49,12 +49,12 @@ def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
 
 
 def _named(process: str, thread: str) -> str:
-    """Return a lane's name; that of a link contains its end's already."""
+    """Return a lane's name; that of a link already contains the name of its end."""
     return thread if thread.endswith(("gress", "inside the node")) else f"{process}: {thread}"
 
 
 def _joined(events: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
-    """Join spans of a category that touch or overlap: fewer shapes, the same picture."""
+    """Merge spans of a category that touch or overlap: fewer shapes, the same picture."""
     made: list[tuple[str, float, float]] = []
     for category in COLOURS:
         last: tuple[float, float] | None = None

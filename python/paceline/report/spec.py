@@ -16,7 +16,7 @@ from paceline.settings.table import of_place
 
 _MOST_BYTES = 1 << 20
 _MOST_CHAPTERS = 20
-# Of a chapter, besides the settings of a forecast.
+# Fields of a chapter, in addition to the settings of a forecast.
 _OWN = ("title", "text", "trace", "explain", "timeline")
 _TIMELINE = ("strategy", "workers")
 
@@ -100,7 +100,7 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     _known(f"{where}: timeline", value, _TIMELINE)
     strategy, workers = value.get("strategy"), value.get("workers")
     if strategy is not None and not isinstance(strategy, str):
-        raise InvalidArgumentError(f"{where}: timeline: strategy: {strategy!r} is no name")
+        raise InvalidArgumentError(f"{where}: timeline: strategy: {strategy!r} is not a name")
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
         raise InvalidArgumentError(f"{where}: timeline: workers: {workers!r} is not a number")
     return strategy, workers

@@ -1,6 +1,6 @@
 """The one table of settings, from which flags, variables, keywords, TOML keys and the reference page are made.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | kinds | kinds of values: what is accepted, and what it becomes |
 | table | every setting: names, kind, default, help, and what it applies to |

@@ -1,7 +1,7 @@
 """Horovod's environment variables: those that Paceline reads, and those that it refuses because it cannot honour them.
 
-An empty variable counts as unset. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...),
-and those for what Paceline does not use (MPI, CCL, NCCL), are ignored.
+An empty variable counts as unset. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...), and
+those for libraries that Paceline does not use (MPI, CCL, NCCL), are ignored.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ HOROVOD: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 
 @dataclass(frozen=True)
 class Refused:
-    """A variable that asks for something that Paceline does not have."""
+    """A variable for a feature that Paceline does not have."""
 
     remedy: str
     is_switch: bool = False

@@ -39,7 +39,7 @@ class JobSettings(TypedDict, total=False):
 
 
 class ScenarioOptions(TypedDict, total=False):
-    """Options of a forecast besides trace, cluster, strategy and worker counts. None is the default."""
+    """Options of a forecast other than trace, cluster, strategy and worker counts. None stands for the default."""
 
     chunk: Chunk | str | int | None
     """`whole`, `per-worker`, or bytes: a number, or text with a unit."""
@@ -59,14 +59,14 @@ class ScenarioOptions(TypedDict, total=False):
 
 
 class CoreOptions(ScenarioOptions, total=False):
-    """Options of a scenario besides trace, cluster, strategy and workers."""
+    """Options of a scenario other than trace, cluster, strategy and workers."""
 
     servers: int | None
     compute_speedup: float | None
 
 
 class ClusterFields(TypedDict, total=False):
-    """Fields of a cluster file (docs/reference/cluster-format.md) that override those of the cluster given."""
+    """Fields of a cluster file (docs/reference/cluster-format.md) that override those of the given cluster."""
 
     name: str | None
     provenance: str | None

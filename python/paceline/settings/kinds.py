@@ -1,8 +1,8 @@
 """Kinds of values: what a setting accepts, and how it is converted.
 
 A check takes the text of a flag, a variable or a file, or the value of a Python keyword or a TOML key, and returns the
-value that Paceline works with, so a mistake gives the same message wherever it is made. The message says what is wrong
-and how to write it; `Setting.check` adds the setting and the source.
+value that Paceline works with, so a mistake gives the same message everywhere. The message says what is wrong and how
+to write it correctly; `Setting.check` adds the setting and the source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kind:
     words: str
     """The placeholder in --help: `SIZE`, `N`."""
     check: Callable[[object], Any]
-    """Converts what was given. Raises InvalidArgumentError."""
+    """Converts the given value. Raises InvalidArgumentError."""
     choices: tuple[str, ...] = ()
     """All possible values, if they can be listed."""
     is_switch: bool = False
@@ -48,13 +48,13 @@ class Kind:
 
 
 def whole(least: int, most: int, words: str = "N") -> Kind:
-    """Whole numbers in a range; digits in text are accepted, too."""
+    """Whole numbers in a range; text with digits is accepted, too."""
 
     def check(value: object) -> int:
         text = str(value)
         digits = text.removeprefix("-")
         if isinstance(value, str) and digits.isascii() and digits.isdigit():
-            # What has more digits is out of range, and Python refuses to convert some thousands of them.
+            # More digits are out of range anyway, and Python refuses to convert thousands of them.
             value = int(text) if len(text) <= 20 else most + 1
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgumentError(f"'{text:.80}' is not a whole number; write one between {least} and {most}")
@@ -130,14 +130,14 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
         texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
         found = [word.strip() for word in map(text, texts) if word.strip()]
         if not found:
-            raise InvalidArgumentError(f"'{value!s:.80}' has no name; leave it out for its default")
+            raise InvalidArgumentError(f"'{value!s:.80}' names nothing; leave it out for the default")
         return list(dict.fromkeys(find(word) for word in found))
 
     return Kind(words, check, is_list=True)
 
 
 def typed(kind: Kind) -> Kind:
-    """The same kind, but checked text stays as it was typed."""
+    """The same kind, but the text stays as typed once it has been checked."""
 
     def check(value: object) -> Any:  # noqa: ANN401
         checked = kind.check(value)
@@ -214,7 +214,7 @@ def _interface(value: object) -> str:
 
 
 def _nics(value: object) -> tuple[str, ...]:
-    """One network in a list, or by itself. Its nodes have it, not necessarily this machine."""
+    """One network, in a list or by itself. The job's nodes have it, not necessarily this machine."""
     if not isinstance(value, Iterable):
         raise InvalidArgumentError(f"{value!r:.80} is not a list of networks; write ['10.0.0.0/24']")
     nics = [value] if isinstance(value, str) else list(value)
@@ -286,7 +286,7 @@ def _placement(value: object) -> str:
         return word
     try:
         exists = Path(word).exists()
-    except (OSError, ValueError):  # too long, or with a NUL
+    except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
     if not exists:
         near = _core.nearest(word[:80], list(PLACEMENTS))

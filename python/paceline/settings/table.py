@@ -2,7 +2,7 @@
 
 A `Setting` holds what is the same everywhere; a `Use` holds what differs for one command or function, such as the
 default. Command-line flags, environment variables, Python keywords, the keys of a report and
-docs/reference/settings.md are all made from this table.
+docs/reference/settings.md are all derived from this table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Setting:
     help: str
     """One line, for --help and the reference."""
     uses: Mapping[str, Use] = field(default_factory=dict)
-    """By command or function that takes it."""
+    """By command or function."""
     default: Any = None
     default_words: str = ""
     """If there is no default value, what happens without one."""
@@ -51,7 +51,7 @@ class Setting:
     variable: str = ""
     """The environment variable; empty if there is none."""
     section: str = ""
-    """Its section in the help of `paceline simulate`."""
+    """Its section in `paceline simulate --help`."""
     idle_with: Sequence[str] = ()
     """Transports with which it has no effect."""
 
@@ -81,7 +81,7 @@ class Setting:
         return ",".join(map(_shown, value)) if isinstance(value, tuple) else _shown(value)
 
     def spelling(self, value: object = None) -> str:
-        """Return its flag as typed for this value."""
+        """Return the flag as typed for this value."""
         yes, _, no = self.flag.partition("/")
         return no if value is False and no else yes
 
@@ -146,7 +146,7 @@ _ALL: tuple[Setting, ...] = (
             "report",
             python=_ONE,
             sweep=Use(default=None, default_words="required"),
-            validate=Use(help="Ranks, each on a host of its own.", default=(4,)),
+            validate=Use(help="Ranks, each on its own host.", default=(4,)),
         ),
     ),
     Setting(
@@ -183,7 +183,7 @@ _ALL: tuple[Setting, ...] = (
             sweep=_SEVERAL_SERVERS,
             validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on its own host."),
             bench=Use(help="Parameter servers, on the first ranks' hosts."),
-            run=Use(help="Parameter servers, each a process of its own."),
+            run=Use(help="Parameter servers, each a separate process."),
             emulate_run=Use(help="Parameter servers, each on its own host."),
         ),
     ),
@@ -239,7 +239,7 @@ _ALL: tuple[Setting, ...] = (
         name="add_module",
         flag="--add-module",
         kind=kinds.Kind("KIND:N", kinds.text),
-        help="Add N modules that compute or that send: compute:25 or network:25.",
+        help="Add N compute-heavy or network-heavy modules: compute:25 or network:25.",
         section=_WHAT,
         uses=_in("simulate", "report"),
     ),
@@ -252,9 +252,9 @@ _ALL: tuple[Setting, ...] = (
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(help="Initial position of the sliders."),
+            explore=Use(help="Cluster for the initial position of the sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
-            bench=Use(help="Cluster to forecast on.", default=None),
+            bench=Use(help="Cluster for the forecast.", default=None),
         ),
     ),
     Setting(
@@ -298,7 +298,7 @@ _ALL: tuple[Setting, ...] = (
         name="gpus_per_node",
         flag="--gpus-per-node",
         kind=kinds.whole(1, 1024),
-        help="Ranks that share one network card.",
+        help="Ranks that share one NIC.",
         default_words="the cluster's; 1 for flat",
         section=_CLUSTER,
         uses=_in(*FORECASTS),
@@ -410,7 +410,7 @@ _ALL: tuple[Setting, ...] = (
             *JOBS,
             simulate=Use(
                 kind=kinds.COORDINATORS,
-                help="Coordination of ready tensors: negotiate, global-sleep, …; any number of workers.",
+                help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
                 default=("none",),
             ),
             bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
@@ -464,7 +464,7 @@ _ALL: tuple[Setting, ...] = (
         name="executor",
         flag="--executor",
         kind=kinds.EXECUTOR,
-        help="What runs the scenarios of a sweep.",
+        help="Where the scenarios of a sweep run.",
         default="local",
         section=_ITERATION,
         uses=_in("simulate", SWEEP),
@@ -484,7 +484,7 @@ _ALL: tuple[Setting, ...] = (
         default=False,
         uses=_in(SIMULATE, SWEEP, "simulate"),
     ),
-    # Of jobs alone.
+    # Only of jobs.
     Setting(
         name="transport",
         flag="--transport",
@@ -518,7 +518,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--multicast",
         variable="PACELINE_MULTICAST",
         kind=kinds.MULTICAST,
-        help="Use IP multicast where many ranks receive the same; a group for each job: 239.77.0.0:47700.",
+        help="Use IP multicast for data that many ranks receive; one group per job, such as 239.77.0.0:47700.",
         default_words="unicast",
         idle_with=("shm", "grpc", *OVER_MPI),
         uses=_in(*JOBS),
@@ -647,7 +647,7 @@ _ALL: tuple[Setting, ...] = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 VARIABLES: Mapping[str, str] = {one.variable: one.name for one in _ALL if one.variable and JOIN in one.uses}
-"""Names by environment variable, of the settings that a job reads when a rank joins it."""
+"""Names, by environment variable, of the settings that a job reads when a rank joins it."""
 ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_timeout_s"}
 """Former names of keywords."""
 
@@ -658,7 +658,7 @@ def of_place(place: str) -> list[Setting]:
 
 
 def find(name: str, known: Sequence[str] | None = None) -> Setting:
-    """Return the setting of this name among those `known`. Raises InvalidArgumentError, which suggests the nearest."""
+    """Return the setting of this name among `known`. Raises InvalidArgumentError, which suggests a similar name."""
     candidates = list(SETTINGS if known is None else known)
     if name in candidates:
         return SETTINGS[name]
@@ -679,7 +679,7 @@ _FROM_CORE = re.compile(r"([a-z_-]+)(?: (\S+))?: (.*)", re.DOTALL)
 
 @contextmanager
 def naming_core_errors() -> Iterator[None]:
-    """Errors of the native core about a setting leave the block with `setting` set, and without it in their reason.
+    """In this block, errors of the native core about a setting carry it in `setting` instead of in their reason.
 
     The core says `iterations: give a number from 1 to 100`, or `timeline run.json: cannot be written`.
     """

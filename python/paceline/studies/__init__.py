@@ -1,4 +1,4 @@
-"""Published studies, reproduced beside their published results: one module or package each, listed in STUDIES."""
+"""Published studies, reproduced and compared with the published results: one module or package each, see STUDIES."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STUDIES: dict[str, tuple[str, str]] = {
         "paceline.studies.network_operator",
         'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"',
     ),
-    "ray-sgd": ("paceline.studies.ray_sgd", "Ray distributed SGD beside Horovod and Distributed TensorFlow"),
+    "ray-sgd": ("paceline.studies.ray_sgd", "Ray distributed SGD, Horovod and Distributed TensorFlow"),
     "ddl-nccl": ("paceline.studies.ddl_nccl", "Horovod over NCCL and over IBM's DDL on Longhorn"),
     "cuda-aware-mpi": ("paceline.studies.cuda_aware_mpi", 'A. A. Awan et al., "… TensorFlow and CUDA-Aware MPI"'),
     "load-imbalance": (
         "paceline.studies.load_imbalance",
         'S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning"',
     ),
-    "published": ("paceline.studies.published", "Measurements published of public systems, 2017 to 2020"),
+    "published": ("paceline.studies.published", "Published measurements of public systems, 2017 to 2020"),
 }
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published"})
@@ -61,7 +61,7 @@ def run_study(
 ) -> StudyOutput:
     """Simulate a study, and draw its figures into the folder `plots`. `data`: a file instead of the built-in one.
 
-    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or that the study does not accept.
+    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or does not apply to the study.
     """
     if name not in STUDIES:
         near = nearest(name, list(STUDIES))

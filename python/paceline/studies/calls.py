@@ -15,7 +15,7 @@ def with_calls(trace: Trace, call_s: float, agreement_s: float = 0.0) -> Trace:
     """
     document = json.loads(trace.to_json())
     for worker in document["workers"]:
-        # The forward pass lists durations, the backward pass points in time: each moves by all earlier calls.
+        # The forward pass lists durations, the backward pass points in time, which all earlier calls delay.
         order = sorted(worker["gradients"], key=lambda gradient: gradient["ready_s"])
         agreed = 0.0
         for calls, gradient in enumerate(order, start=1):

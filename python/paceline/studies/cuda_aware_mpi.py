@@ -188,9 +188,9 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
             str(draw(rates, plots / "cuda-aware-mpi.png", "Piz Daint, one P100 a node", "images/s")),
         ]
     notes = (
-        "The channels gRPC+Verbs and gRPC+GDR are forecast only: they are not run.",
-        "The paper's MobileNet is version 1, the trace version 2: 14 MB of gradients instead of 17, at a rate that a "
-        "host held back (309 images/s at batch 12).",
-        "Servers are not published: one a node, sharing its card.",
+        "The channels gRPC+Verbs and gRPC+GDR are only forecast, not run.",
+        "The paper's MobileNet is version 1, the trace version 2: 14 MB of gradients instead of 17, at a rate "
+        "limited by a host (309 images/s at batch 12).",
+        "The number of servers is not published: one per node is assumed, sharing its NIC.",
     )
     return Study(TITLE, rows, claims, drawn, notes=notes, forecasts=values)

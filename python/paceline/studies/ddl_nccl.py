@@ -106,8 +106,8 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
 
         drawn = [str(draw(values, plots / "ddl-nccl.png", "ResNet-50, batch 32, Longhorn", "images/s"))]
     notes = (
-        "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study does not say what one GPU did here.",
-        "Without Horovod the two containers ran the same thing: their 2.0 % is what runs differ by, and more than what "
-        "is said to part DDL from NCCL.",
+        "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study gives no rate for one GPU here.",
+        "Without Horovod the two containers ran the same program: the 2.0 % between them is noise, and more than the "
+        "published difference between DDL and NCCL.",
     )
     return Study(TITLE, rows, _claims(), drawn, notes=notes, forecasts=values)

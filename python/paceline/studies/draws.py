@@ -1,4 +1,4 @@
-"""Mean iteration time where computation times vary between workers: the mean over several seeds."""
+"""Iteration times where computation times vary between workers: means over several seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study `ray-sgd`: Ray's distributed SGD beside Horovod and Distributed TensorFlow, 4 to 64 V100.
+"""The study `ray-sgd`: Ray's distributed SGD, Horovod and Distributed TensorFlow, 4 to 64 V100.
 
 p3.16xlarge (8 V100 and 25 Gbit/s per node), ResNet-101, batch 64 per GPU. The published values are images/s of one Ray
 worker with 1 to 8 GPUs, and weak-scaling factors over 4 GPUs on one node; the rest is forecast. The engines and
@@ -110,7 +110,7 @@ def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
 def rate(layout: Layout) -> float:
     """Return images/s."""
     workers, per_node = layout.gpus, layout.per_node
-    if layout.inside == IDEAL:  # one GPU's gradient stands for the node's
+    if layout.inside == IDEAL:  # One GPU's gradient stands for the whole node's.
         workers, per_node = layout.nodes, 1
     if layout.gpus == 1:
         return _ONE_GPU
@@ -227,8 +227,8 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
 
         drawn = [str(draw(forecasts, plots / "ray-sgd.png", "ResNet-101, batch 64, p3.16xlarge", "images/s"))]
     notes = (
-        "Base of everything: 218 images/s of one GPU. Published rows without a figure's number: factors are those of "
-        "the text.",
-        "16 GPUs on 4 nodes did 1.9 to 2.7 times what 4 did; no constant explains that together with 1.8 to 1.9 on 2.",
+        "Base of everything: 218 images/s of one GPU. Rows without a figure number have factors from the text.",
+        "16 GPUs on 4 nodes reached 1.9 to 2.7 times the throughput of 4; no constant explains that together with 1.8 "
+        "to 1.9 on 2.",
     )
     return Study(TITLE, rows, claims, drawn, notes=notes, forecasts=forecasts)

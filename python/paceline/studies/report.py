@@ -1,4 +1,4 @@
-"""The output of a study as JSON, as CSV and as text for people."""
+"""The output of a study as JSON, as CSV and as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline._internal.console import Column, render, wrapped
 
 @dataclass(frozen=True)
 class Compared:
-    """A published value beside the simulated one. `error` is simulated / published - 1."""
+    """A published value and the simulated one. `error` is simulated / published - 1."""
 
     table: str
     row: str

@@ -1,6 +1,6 @@
-"""Measured and simulated side by side: each cell is played on an emulated cluster, and forecast for the same cluster.
+"""Measurements compared with simulations: each cell runs on an emulated cluster, and is forecast for the same cluster.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | cells | what is compared |
 | compare, here | all cells, on emulated clusters or on the running job |

@@ -18,10 +18,9 @@ from paceline.errors import InvalidArgumentError
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
-"""What all gradients of a trace whose bytes are divided by themselves take on one link, if times are as they are."""
+"""With `--shrink auto` and unscaled times, bytes are divided so that a trace's gradients take this long on one link."""
 RANKS_PER_CORE = 2
-"""So many keep up: what they take of a core is a third or less. With more, times and bytes are chosen larger, so that
-messages come more slowly."""
+"""This many ranks per core keep up. With more, times and bytes grow, so that messages come more slowly."""
 MOST_RANKS = 64
 _HIERARCHY = 2
 
@@ -34,7 +33,7 @@ class Cell:
     strategy: Strategy
     workers: int
     servers: int
-    """0 for strategies without."""
+    """0 for strategies without servers."""
     bandwidth_bps: float
     shrink: float
     scale: float
@@ -52,7 +51,7 @@ class Cell:
         return "aggregation" in self.strategy.knobs
 
     def loaded(self) -> Trace:
-        """Return the trace as it is run and simulated. Raises InvalidArgumentError."""
+        """Return the trace to run and simulate. Raises InvalidArgumentError."""
         return shrunk(load_trace(self.trace), self.shrink)
 
     def title(self) -> str:
@@ -62,7 +61,7 @@ class Cell:
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what identifies it in JSON."""
+        """Return the fields that identify it in JSON."""
         return {
             "trace": self.trace,
             "strategy": self.strategy.name,
@@ -82,7 +81,7 @@ class Skipped:
     cell: Cell
     reason: str
     failed: bool = False
-    """It was tried."""
+    """It was tried, and failed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -105,9 +104,9 @@ class Network:
 
     bandwidths_bps: Sequence[float]
     shrink: float | None = None
-    """None: each trace so that its gradients take LINK_S on one link."""
+    """None: chosen for each trace so that its gradients take LINK_S on one link."""
     scale: float | None = None
-    """None: as many times as there are ranks a core, if more than RANKS_PER_CORE share one."""
+    """None: the number of ranks per core, if more than RANKS_PER_CORE share one."""
     bucket_size: str | None = None
 
 
@@ -125,12 +124,12 @@ FULL = (Selection((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL
 
 
 def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
-    """Return each cell once, in order. Raises InvalidArgumentError for what does not exist."""
+    """Return each cell once, in order. Raises InvalidArgumentError for unknown names."""
     found: dict[Cell, None] = {}
     for one in wanted:
         if too_many := [count for count in one.workers if count > MOST_RANKS]:
             raise InvalidArgumentError(
-                f"--workers: {too_many[0]} ranks do not fit one machine; give {MOST_RANKS} at the most"
+                f"--workers: {too_many[0]} ranks do not fit on one machine; give at most {MOST_RANKS}"
             )
         strategies = strategies_of(one.strategies)
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
@@ -155,7 +154,7 @@ def chosen(
 
 
 def auto_scale(trace: Trace, workers: int) -> float:
-    """Return the factor of times with which the machine keeps up with this many ranks; 1 without computation."""
+    """Return the factor of times at which the machine keeps up with this many ranks; 1 without computation."""
     crowded = workers > RANKS_PER_CORE * cores()
     return workers / cores() if crowded and _computes(trace) else 1.0
 
@@ -194,6 +193,6 @@ def strategies_of(names: Sequence[str]) -> list[Strategy]:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
     if ALL not in names and any(strategy.is_offloaded for strategy in chosen):
         raise InvalidArgumentError(
-            "--strategy: native is a library's all-reduce and is not run here; choose among the others"
+            "--strategy: native is a library's own all-reduce and is not run here; choose another"
         )
     return [strategy for strategy in chosen if not strategy.is_offloaded]

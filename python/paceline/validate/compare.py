@@ -1,4 +1,4 @@
-"""All cells, one cluster after the other: the largest first, so that what is impossible is known early."""
+"""All cells, one cluster after the other: the largest first, so that impossible ones fail early."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, Inte
 from paceline.validate.timeline import record
 
 LONGEST_S = 30.0
-"""Cells of which an iteration would take longer are skipped."""
+"""Cells whose iterations would take longer are skipped."""
 _CHECKS = 2
 
 Progress = Callable[[int, int, str], None]
-"""ComparisonOptions many cells are done, of how many, and what the last one came to."""
+"""Called with the number of finished cells, the total, and the result of the last one."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class ComparisonOptions:
     costs: Costs = field(default_factory=Costs)
     realtime: bool = True
     check: bool = True
-    """Measure how well each cluster's network keeps to its rate."""
+    """Measure how well each cluster's network keeps its rate."""
     timeline: Path | None = None
-    """For both timelines of the cell, which is the only one."""
+    """File for both timelines of the cell; requires a single cell."""
 
 
 def compare(asked: Iterable[Cell], emulator: Emulator, how: ComparisonOptions, progress: Progress) -> Validation:
@@ -53,7 +53,7 @@ class _Comparison:
         try:
             for group in _groups(list(self.forecasts)):
                 self._group(group)
-        except InterruptedRunError as error:  # what has been measured is not lost
+        except InterruptedRunError as error:  # Keep what has been measured.
             self._end(error)
         order = {cell: place for place, cell in enumerate(self.forecasts)}
         self.result.rows.sort(key=lambda row: order[row.cell])
@@ -91,7 +91,7 @@ class _Comparison:
                     self.progress(self.done, len(self.forecasts), said)
 
     def _prepare(self, cluster: Cluster, cell: Cell) -> float | None:
-        """Set the rate; return the network's largest error at it, as the cluster itself measures."""
+        """Set the rate; return the network's largest error at it, as measured by the cluster itself."""
         cluster.set_bandwidth(cell.bandwidth_bps)
         if not self.how.check or cell.hosts < 2:
             return None
@@ -114,7 +114,7 @@ class _Comparison:
 
 
 def too_long(expected_s: float) -> str | None:
-    """Return why a cell with such long iterations is not run, if it is not."""
+    """Return why a cell with such long iterations is not run; empty if it is run."""
     if expected_s <= LONGEST_S:
         return None
     return f"an iteration would take {expected_s:.0f} s, more than {LONGEST_S:.0f} s; give a larger --shrink"

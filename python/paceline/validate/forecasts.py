@@ -1,4 +1,4 @@
-"""A cell simulated, with the trace, rates and rules with which it is run."""
+"""The simulation of a cell, with the trace, rates and rules of the real run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paceline.forecast.simulate import Scenario
 from paceline.validate.cells import Cell
 
 _SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}
-"""As the process in the switch's place does it."""
+"""As the process that acts as the switch does."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of a simulated message besides its bytes, as users write times."""
+    """The cost of a simulated message in addition to its bytes, as times with units."""
 
     latency: str | None = None
     message_overhead: str | None = None
@@ -30,14 +30,14 @@ class Forecast:
 
     fifo_s: float
     fluid_s: float | None
-    """None where that model has no switch that forwards sums as they come."""
+    """None if that model has no switch that forwards sums as they arrive."""
 
     def network(self, wanted: str) -> str:
-        """The requested model, or the only one there is."""
+        """The requested model, or the only one available."""
         return "fifo" if self.fluid_s is None else wanted
 
     def of(self, network: str) -> float:
-        """Return the forecast of one model; of `fifo` where `fluid` has none."""
+        """Return the forecast of one model; that of `fifo` if `fluid` has none."""
         return self.fifo_s if network == "fifo" or self.fluid_s is None else self.fluid_s
 
 
@@ -51,7 +51,7 @@ def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = Non
 
 
 def emulated(cell: Cell, costs: Costs) -> Cluster:
-    """Return the cluster on which a cell is run on one machine. Raises InvalidArgumentError."""
+    """Return the emulated cluster of a cell. Raises InvalidArgumentError."""
     return load_cluster(
         None,
         bandwidth=f"{cell.bandwidth_bps:.0f}bps",
@@ -72,7 +72,7 @@ def run_of(
     iterations: int = 1,
     timeline: Path | None = None,
 ) -> Scenario:
-    """The simulation. `knobs`: options besides the cell's. Raises InvalidArgumentError."""
+    """Run the simulation. `knobs`: options other than the cell's. Raises InvalidArgumentError."""
     options: dict[str, Any] = {
         "servers": cell.servers or None,
         "network": network,

@@ -1,4 +1,4 @@
-"""Cells on the hosts of the running job: rank 0 says what is played, all ranks play it."""
+"""Cells on the hosts of the running job: rank 0 chooses what is replayed, all ranks replay it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.job.job import Job
 
 _KNOBS = ("chunk", "distribution", "inside")
-"""Settings of the job that a simulation takes by the same name."""
+"""Settings of the job that a simulation takes under the same name."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Here:
 
     @property
     def bandwidth_bps(self) -> float:
-        """Rate of the cluster file."""
+        """The cluster file's rate."""
         return parse_rate(json.loads(self.cluster.to_json())["bandwidth"])
 
     def check(self) -> None:
-        """Raise InvalidArgumentError if the cluster is another one."""
+        """Raise InvalidArgumentError if the cluster does not match the job."""
         expected, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
         if expected != found:
             raise InvalidArgumentError(
@@ -77,18 +77,18 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
 
 
 def why_not(cell: Cell, settings: Settings, layout: Layout) -> str | None:
-    """Return why a cell is not run here as it is simulated, if it is not."""
+    """Return why a cell cannot be run here as it is simulated; empty if it can."""
     if cell.needs_switch:
-        return "the process in a switch's place has a card like others; paceline validate without --here compares it"
+        return "the process that acts as the switch has a NIC like the others here; leave out --here to compare it"
     if "multicast" in cell.strategy.knobs and settings.multicast is None:
-        return "the runtime sends to one after the other where the strategy multicasts: give the job --multicast"
+        return "the job sends multicasts as unicasts: give it --multicast"
     if cell.servers and _servers(cell, settings, layout) is None:
-        return "servers stand on hosts in a way that no cluster file tells"
+        return "servers are placed on hosts in a way that no cluster file can express"
     return None
 
 
 def _servers(cell: Cell, settings: Settings, layout: Layout) -> str | None:
-    """Return where servers are, in the words of a cluster file."""
+    """Return where servers are, in the terms of a cluster file."""
     hosts = len(layout.hosts)
     places: Sequence[int] = layout.servers
     if not settings.server_processes:
@@ -127,7 +127,7 @@ class Comparison:
                 self._forecasts[cell] = simulated
 
     def run(self) -> Validation:
-        """Run what was simulated. Raises JobError."""
+        """Run the simulated cells. Raises JobError."""
         for number, (cell, simulated) in enumerate(self._forecasts.items()):
             row = Row(cell, self._observe(cell), simulated, self.network, _realtime())
             self.result.rows.append(row)
@@ -151,7 +151,7 @@ class Comparison:
         return simulated
 
     def _observe(self, cell: Cell) -> Observed:
-        """Measure at least this many undisturbed iterations, if they come within MOST_RUNS."""
+        """Measure at least this many undisturbed iterations, if MOST_RUNS runs suffice."""
         order = {
             "trace": cell.loaded().to_json(),
             "speedup": 1 / cell.scale,
@@ -170,7 +170,7 @@ class Comparison:
 
 
 def take_part(here: Here) -> None:
-    """Play, at all other ranks, until rank 0 has enough. Raises JobError, InvalidArgumentError."""
+    """Replay at all other ranks until rank 0 has enough. Raises JobError, InvalidArgumentError."""
     while (order := json.loads(objects.share(here.ranks))) is not None:
         _play(here, order)
     objects.heard(here.ranks)

@@ -14,7 +14,7 @@ from paceline.validate.forecasts import Forecast
 from paceline.validate.real import MOST_RUNS, Observed
 
 BAND = 0.08
-"""Of the plot: forecasts within it are good."""
+"""The plot's band of good forecasts."""
 _CSV = (
     *("trace", "strategy", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "repeats", "disturbed", "runs"),
@@ -29,7 +29,7 @@ class Row:
     observed: Observed
     forecast: Forecast
     network: str
-    """Whose forecast counts."""
+    """The network model whose forecast counts."""
     realtime: bool
     fidelity: float | None = None
     """The largest error of the cluster's own check of the network."""
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def simulated_s(self) -> float:
-        """Forecast of the network model that counts, or of the only one there is."""
+        """Forecast of the network model that counts, or of the only one available."""
         return self.forecast.of(self.network)
 
     @property
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether it rests on iterations that the machine left alone."""
+        """Whether it is based on undisturbed iterations."""
         return bool(self.observed.good)
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,9 +105,9 @@ class Validation:
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: int | None = None
-    """The exit code, where somebody ended it before all cells were run."""
+    """The exit code, if the user ended it before all cells were run."""
     cluster: dict[str, Any] | None = None
-    """The cluster file, where all rows have one."""
+    """The cluster file, if all rows share one."""
 
     @property
     def failed(self) -> bool:

@@ -21,7 +21,7 @@ _MARGIN = 1.4
 
 
 def check(path: Path) -> None:
-    """Raise InvalidArgumentError if nothing could be drawn to this file."""
+    """Raise InvalidArgumentError if no plot could be written to this file."""
     plotting.check_plot(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
@@ -30,7 +30,7 @@ def check(path: Path) -> None:
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows. Raises InvalidArgumentError if there are none."""
     if not rows:
-        raise InvalidArgumentError("--plot: nothing was compared, so that nothing can be drawn")
+        raise InvalidArgumentError("--plot: nothing was compared, so there is nothing to draw")
     drawn = figure(rows)
     with replaced(path) as temporary:
         plotting.save(drawn, temporary, path.suffix.lower().removeprefix("."))

@@ -1,4 +1,4 @@
-"""A cell run for real on a cluster, and repeated while the machine disturbs it."""
+"""The real run of a cell on a cluster, repeated while the machine disturbs it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from paceline.validate.cells import Cell
 WARMUP = 2
 MOST_RUNS = 3
 LATE_SHARE, LEAST_LATE_S = 0.02, 0.002
-"""An iteration in which the 99th percentile of a rank's wake-ups is later than this share of it, and than so many
-seconds, was disturbed."""
+"""An iteration is disturbed if the 99th percentile of a rank's late wake-ups exceeds both these limits."""
 STEAL_SHARE = 0.02
-"""So was one in which the machine's host gave more than this share of the cores' time to others."""
+"""An iteration is also disturbed if the machine's host gave more than this share of the cores' time to others."""
 _START_S, _PATIENCE = 60.0, 10.0
 _SIGNALS = 128
 _GROUP = "239.77.0.0:47700"
-"""For multicasts: a network that is emulated has one job at a time."""
+"""For multicasts: an emulated network has one job at a time."""
 
 
 class Output(Protocol):
@@ -41,7 +40,7 @@ class Output(Protocol):
 
 
 class Cluster(Protocol):
-    """What `paceline.emulate.cluster` gives, as far as it is used here."""
+    """The part of `paceline.emulate.cluster` that is used here."""
 
     realtime: bool
 
@@ -58,14 +57,14 @@ class Cluster(Protocol):
         """Run ranks of a command on all workers; return the exit code."""
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Set the rate of every card."""
+        """Set the rate of every NIC."""
 
     def check(self, *, repeats: int = ...) -> Any:  # noqa: ANN401
         """Measure how well the network keeps its rate."""
 
 
 class Emulator(Protocol):
-    """The module `paceline.emulate`, or what stands in for it."""
+    """The module `paceline.emulate`, or a stand-in."""
 
     @property
     def cluster(self) -> Callable[..., AbstractContextManager[Cluster]]:
@@ -84,7 +83,7 @@ class InterruptedRunError(click.ClickException):
     """The user ended the run: no other cell is started."""
 
     def __init__(self, code: int) -> None:
-        """`code`: that of the launcher, 128 plus the number of a signal."""
+        """`code`: the launcher's, 128 plus the number of a signal."""
         super().__init__(f"ended by {signal.Signals(code - _SIGNALS).name}")
         self.exit_code = code  # type: ignore[misc]
 
@@ -120,7 +119,7 @@ class Observed:
 
 
 def disturbance(iteration: Measured, cores: int) -> str | None:
-    """Return what the machine did to an iteration, beyond the limits."""
+    """Return the disturbances of an iteration that exceed the limits."""
     if iteration.late_s > max(LEAST_LATE_S, LATE_SHARE * iteration.seconds):
         return "late wake-ups"
     if iteration.steal_s > STEAL_SHARE * cores * iteration.seconds:
@@ -140,12 +139,12 @@ class Ask:
 
 
 def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
-    """Measure at least this many undisturbed iterations, if they come within MOST_RUNS. Raises CellFailedError."""
+    """Measure at least this many undisturbed iterations, if MOST_RUNS runs suffice. Raises CellFailedError."""
     return until_undisturbed(lambda count: play(cluster, emulator, replace(ask, iterations=count)), ask.iterations)
 
 
 def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iterations: int) -> Observed:
-    """Repeat runs of the missing number of iterations, at most MOST_RUNS times."""
+    """Run the missing number of iterations, at most MOST_RUNS times."""
     observed, available = Observed(), cores()
     while len(observed.good) < iterations and observed.runs < MOST_RUNS:
         observed.add(measured(play_so_many(iterations - len(observed.good))), available)
@@ -194,14 +193,14 @@ def command(ask: Ask, folder: Path) -> list[str]:
 
 
 def read(folder: Path, workers: int) -> list[Played]:
-    """Read what ranks have written. Raises CellFailedError naming a rank that has not."""
+    """Read the results of all ranks. Raises CellFailedError naming a rank without one."""
     found = []
     for rank in range(workers):
         path = folder / f"replay-rank-{rank}.json"
         try:
             found.append(Played.from_dict(json.loads(path.read_text())))
         except (OSError, ValueError) as error:
-            raise CellFailedError(f"rank {rank} has left no result: {error}") from None
+            raise CellFailedError(f"rank {rank} left no result: {error}") from None
     return found
 
 
@@ -210,4 +209,4 @@ def _last_words(output: Output, workers: int) -> str:
         lines = [line for line in output.stderr(rank).splitlines() if line.strip()]
         if lines:
             return f"rank {rank}: {lines[-1][:300]}"
-    return "no rank says why"
+    return "no rank printed a reason"

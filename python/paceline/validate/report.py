@@ -1,4 +1,4 @@
-"""A validation as text for people."""
+"""A validation as text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _errors(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _skipped(skipped: Sequence[Skipped]) -> list[str]:
-    """Return a line for each reason, with the cells it stopped."""
+    """Return a line for each reason, with the cells it applies to."""
     reasons: dict[str, list[Skipped]] = {}
     for one in skipped:
         reasons.setdefault(one.reason, []).append(one)

@@ -1,7 +1,7 @@
 """The timelines of one cell, measured and simulated, side by side in one file for Perfetto.
 
-Both start with an iteration: a simulation's first is laid over the first that was measured, or, with parameter servers,
-whose iterations overlap, over the very first. Earlier events of the run are left out.
+Both start with an iteration: the simulation's first is aligned with the first measured one or, with parameter servers,
+whose iterations overlap, with the very first. Earlier events of the run are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paceline.validate.forecasts import Costs, emulated, run_of
 from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, play
 
 _SIMULATED = 10_000_000
-"""Added to the numbers of simulated processes; racks of simulations stay below."""
+"""Added to the numbers of simulated processes; the numbers of simulated racks stay below it."""
 _ITERATIONS = 2
 
 Event = dict[str, Any]
@@ -40,7 +40,7 @@ def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs
 
 
 def first(cell: Cell) -> int:
-    """Return the measured iteration that is laid over the simulation's first."""
+    """Return the measured iteration that is aligned with the simulation's first."""
     return 0 if cell.servers else 1
 
 
@@ -80,7 +80,7 @@ def _start(events: Sequence[Event], number: int) -> float:
 
 
 def _from(events: Sequence[Event], start: float) -> Iterator[Event]:
-    """Return events from this time on, and what names tracks; the end of an event stays with its beginning."""
+    """Return events from this time on, and the names of tracks; the end of an event stays with its beginning."""
     begun = {event["id"] for event in events if event["ph"] == "b" and event["ts"] >= start}
     for event in events:
         if event["ph"] == "M":

@@ -2,7 +2,7 @@
 
 Nothing here imports more of paceline than this folder, but for `torch_rank` where the engine is paceline itself.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | start | the first words of such a process |
 | rank_spec | what a rank measures |

@@ -1,6 +1,6 @@
 """Forecasts of training under a coordinator, at any scale.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | model | one forecast and its result |
 | options | options of the command line |

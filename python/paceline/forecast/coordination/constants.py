@@ -13,7 +13,7 @@ from paceline.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant; `range` has its plausible values."""
+    """One constant; `range` is its plausible range."""
 
     name: str
     unit: str

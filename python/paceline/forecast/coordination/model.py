@@ -19,9 +19,9 @@ ITERATIONS = 500
 
 
 def find_coordinators(words: Sequence[str]) -> list[str]:
-    """Names of the coordinators that these words mean, each once; `all` are all.
+    """Return the names of the coordinators that these words mean, each once; `all` stands for all.
 
-    Raises InvalidArgumentError naming the nearest.
+    Raises InvalidArgumentError, which suggests a similar name.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -89,8 +89,8 @@ class CoordinatedRun:
 class CoordinatedResult:
     """A forecast; times are seconds per iteration, means over processes and iterations.
 
-    compute_s, coordinator_s, copy_s and collective_s are exclusive and add up to iteration_s. latest_s is how late the
-    latest process is, which one of them contains as waiting.
+    compute_s, coordinator_s, copy_s and collective_s are exclusive and add up to iteration_s. latest_s is the lateness
+    of the latest process; one of the parts contains it as waiting.
     """
 
     trace: str

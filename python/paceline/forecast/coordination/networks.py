@@ -1,8 +1,8 @@
-"""What is published of networks under Horovod on Summit, and what follows from it: networks.json.
+"""Published values of networks under Horovod on Summit, and what follows from them: networks.json.
 
 S. Pumma, D. Buono, F. Checconi, X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep
 Learning": the share of an iteration in which input pipeline and graph scheduling are both active; how long one
-traversal of the graph takes, and its percentage of a complete training on 12,288 GPUs, which tells the iteration.
+traversal of the graph takes, and its percentage of a complete training on 12,288 GPUs, which gives the iteration time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Network:
     # None: not published.
     contention_share: float | None
     traversal_ms: float
-    # Published with two digits behind the point; None where it is a misprint.
+    # Published with two decimals; None where it is a misprint.
     traversal_percent: float | None
     # One V100, batch 32, mixed precision, XLA.
     compute_ms: float

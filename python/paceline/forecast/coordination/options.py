@@ -20,7 +20,7 @@ from paceline.forecast.coordination.networks import contention_share
 if TYPE_CHECKING:
     from paceline.forecast.options import Sweep
 
-# Options of the event simulation, which this model does not do.
+# Options of the event simulation, which this model does not use.
 _WITHOUT_EFFECT = {
     "timeline": "a timeline shows messages, and none is simulated",
     "plot": "print --json and draw that",
@@ -40,7 +40,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class PreparedCoordination:
-    """The runs, and what they assume."""
+    """The runs and their assumptions."""
 
     runs: list[CoordinatedRun]
     notes: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ def _prepared(sweep: Sweep) -> PreparedCoordination:
     strategies = list(dict.fromkeys(named))
     if json.loads(trace.summary())["recorded_workers"] > 1 or "variation" in json.loads(trace.to_json()):
         notes.append(
-            "the trace's workers differ; here all compute what the first does, and are late by the model's draws"
+            "the trace's workers differ; here all compute what the first does, and their lateness is drawn by the model"
         )
     overlap = bool(sweep.get("overlap"))
     notes += [f"collectives are {units.listed(strategies)}, by its closed form where it has one"]
@@ -102,7 +102,7 @@ def _constants(sweep: Sweep, trace: Trace) -> tuple[dict[str, float], list[str]]
     if bucket_size is not None:
         if "fusion_mib" in given:
             raise InvalidArgumentError(
-                "fusion_mib of --coordinator-constants says the same; give one of them", setting="bucket_size"
+                "fusion_mib of --coordinator-constants sets the same; give one of them", setting="bucket_size"
             )
         given["fusion_mib"] = 0.0 if bucket_size == "none" else bucket_size / _MIB
     if "contention_share" not in given:

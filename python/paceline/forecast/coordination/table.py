@@ -56,7 +56,7 @@ def table(runs: Sequence[CoordinatedRun], results: Sequence[CoordinatedResult]) 
 
 
 def _part(part: str, unit: units.Unit) -> Cell:
-    # Tenths of milliseconds say enough beside the iteration, whatever its unit.
+    # Tenths of milliseconds are precise enough, whatever the unit of the iteration.
     places = 4 if unit[1] == "s" else 1
     return lambda it: f"{getattr(it, f'{part}_s') / unit[0]:.{places}f}"
 

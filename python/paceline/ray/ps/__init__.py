@@ -5,7 +5,7 @@ root; the sum is cut into one shard for each parameter server, which sums what t
 every worker. Workers run the optimizer. All tensors pass through Ray's object store; the runtime of `paceline.job`
 takes no part.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | train | train: the actors, and the steps as chained calls |
 | replica | a worker; a parameter server, and how a gradient is cut; what a training returns |

@@ -1,7 +1,7 @@
 """The study `load-imbalance`: Horovod's coordinator and four remedies, on up to 24,576 GPUs of Summit.
 
 S. Pumma, D. Buono, F. Checconi, X. Que, W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep
-Learning". docs/explanation/coordinator-model.md tells the model, and what it is calibrated on.
+Learning". docs/explanation/coordinator-model.md describes the model and its calibration.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from paceline.studies.report import Study
 
 TITLE = (
     "Alleviating load imbalance in data processing: Horovod's coordinator and four remedies on Summit, 6 to 24,576 "
-    f"V100, means of {ITERATIONS} iterations. A gain is the baseline's iteration over the remedy's, less 1"
+    f"V100, means of {ITERATIONS} iterations. A gain is the baseline's iteration time over the remedy's, minus 1"
 )
 _NOTES = (
-    "Calibrated are constants of late wake-ups, preemptions and the collective, on ResNet-50's published figures "
-    "alone; one set holds for all networks, coordinators and GPU counts.",
+    "Constants of late wake-ups, preemptions and the collective are calibrated only on ResNet-50's published figures; "
+    "one set holds for all networks, coordinators and GPU counts.",
     "Computation of a network: ResNet-50's is published, six are inferred from the traversal's share of a training on "
-    "12,288 GPUs (293 iterations, were it 90 epochs), AlexNet's and VGG-16's are the traces' rates, scaled as "
+    "12,288 GPUs (293 iterations, if it had 90 epochs), AlexNet's and VGG-16's are the traces' rates, scaled as "
     "ResNet-50's.",
-    "AlexNet's share of contention is not published: the median of the others is taken.",
+    "AlexNet's share of contention is not published: the median of the others is used.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Published beside simulated values. The model is calibrated on most of them, and each row says so."""
+"""Published and simulated values. The model is calibrated on most of them; each row says whether it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study's output: its own rows, beside those that all studies have."""
+"""The study's output: its own rows, in addition to those that all studies have."""
 
 from __future__ import annotations
 

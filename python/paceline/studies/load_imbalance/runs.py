@@ -44,7 +44,7 @@ class Point:
     gpus: int
     scaling: str = WEAK
     overlap: bool = False
-    # The published cause removed: no preemption, no late wake-ups, and the collective takes its closed-form time.
+    # Without the published cause: no preemption, no late wake-ups, and the collective takes its closed-form time.
     balanced: bool = False
 
     @property

@@ -1,7 +1,7 @@
 """The network-operator study: which in-network support speeds up data-parallel training, and by how much.
 
 M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "How to Train your DNN: The Network Operator Edition".
-docs/results/network-operator.md says what was modelled, what was calibrated and what comes out.
+docs/results/network-operator.md describes the model, the calibration and the results.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """TensorFlow's assignment of tensors to servers in the authors' runs: round-robin over variables in creation order.
 
-The published byte shares of the least and most loaded server show which variables there were besides the tensors of the
-traces, among them the moving averages of batch normalisation:
+The published byte shares of the least and most loaded server show which variables there were in addition to the tensors
+of the traces, among them the moving averages of batch normalisation:
 
 - VGG-16 (0.918 on the most loaded of 4 servers, 0.859 of 8): four variables per convolution, as with batch
   normalisation, and two per fully connected layer. Then one server of 4 holds everything except fc7.
 - ResNets (0.165 and 0.33 of 4 servers, 0.002 on the least loaded of 8): the variables of slim's resnet_v2, 16 per unit.
   Then one server of 4 or 8 holds the 3x3 convolutions of a whole block.
-- Inception-v3 (0.451 given for 4 servers, 0.292 for 8): four variables per convolution, and the auxiliary head's ten
-  after Mixed_6e. Then two servers of 4 hold all weights; with the whole head (13 MB), one holds 0.451 of the bytes.
+- Inception-v3 (0.451 published for 4 servers, 0.292 for 8): four variables per convolution, and the auxiliary head's
+  ten after Mixed_6e. Then two servers of 4 hold all weights; with the whole head (13 MB), one holds 0.451 of the bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def byte_shares(model: str, trace: Trace, servers: int) -> list[float]:
     """Return each server's share of the bytes, counting tensors with and without a gradient."""
     plain = json.loads(trace.to_json())
     sizes = {g["tensor"]: g["bytes"] for g in plain["workers"][0]["gradients"]}
-    if model == "inception-v3":  # whose bytes without a gradient are a variable, the auxiliary head
+    if model == "inception-v3":  # The bytes without a gradient are a variable, the auxiliary head.
         sizes |= {entry["tensor"]: entry["bytes"] for entry in plain["distribution"] if isinstance(entry, dict)}
     held = [0] * servers
     for bucket, server in zip(trace.buckets(), tensorflow_servers(model, trace, servers), strict=True):

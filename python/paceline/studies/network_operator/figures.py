@@ -1,6 +1,6 @@
 """The study's figures: iteration time against bandwidth and workers, speed-up against modules and faster computation.
 
-Colours are Paul Tol's "muted" scheme (SRON/EPS/TN/09-002), which the colour-blind tell apart.
+Colours are Paul Tol's "muted" scheme (SRON/EPS/TN/09-002), which colour-blind readers can distinguish.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _save(canvas: Any, path: Path) -> None:  # noqa: ANN401
 
 
 def _panel(axes: Axes, figure: Figure, panel: str, simulations: Simulations) -> None:
-    """Make each line thinner than those before, so that lines that coincide stay visible."""
+    """Make each line thinner than those before, so that coinciding lines stay visible."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     values: list[float] = []

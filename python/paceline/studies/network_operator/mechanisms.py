@@ -29,9 +29,9 @@ RANKED = (RING, BOTH, BUTTERFLY, MULTICAST, AGGREGATION)
 def configured(model: str, mechanism: str, **settings: Any) -> Config:  # noqa: ANN401
     """Return the mechanism's configuration on a model.
 
-    A ring's messages are tensors cut into as many pieces as workers. Where no row of a table is at stake, pieces
-    of 64 kB (256 kB with added modules) stand for them but for VGG-16: iteration times differ by at most 0.5 %, and it
-    takes a tenth of the time.
+    A ring's messages are tensors cut into as many pieces as workers. Outside the tables, pieces of 64 kB (256 kB with
+    added modules) approximate them, except for VGG-16: iteration times differ by at most 0.5 %, and simulating takes a
+    tenth of the time.
     """
     chunk = None
     if mechanism == RING_WHOLE:

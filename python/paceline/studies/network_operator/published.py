@@ -25,7 +25,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """The paper's table of inputs. A layer's backward pass is "first" if it runs first: the last layer's."""
+    """The paper's table of inputs. The "first" backward pass is the one that runs first: the last layer's."""
 
     layers: int
     gigabits: float
@@ -44,7 +44,7 @@ INPUTS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One published value: times x seconds of `config` less `offset`, or seconds of `over` by those of `config`."""
+    """One published value: times x seconds of `config` minus `offset`, or seconds of `over` / those of `config`."""
 
     table: str
     row: str
@@ -78,7 +78,7 @@ def _each(values: _Values) -> Iterator[tuple[str, float]]:
 
 
 def calibrated_rows() -> list[Row]:
-    """Return the rows that the traces' few free parameters were calibrated on."""
+    """Return the rows on which the traces' few free parameters were calibrated."""
     rows: list[Row] = []
 
     def add(row: str, values: _Values, **settings: object) -> None:
@@ -105,7 +105,7 @@ def calibrated_rows() -> list[Row]:
 
 
 def shown_rows() -> list[Row]:
-    """Return the rows that no parameter was calibrated on."""
+    """Return the rows on which no parameter was calibrated."""
     return [*_table_1(), *_table_9(), *_toy()]
 
 
@@ -135,7 +135,7 @@ def _table_1() -> Iterator[Row]:
     for source, values in (("simulated", TABLE_1_SIMULATED), ("real", TABLE_1_REAL)):
         for place, servers in enumerate(TABLE_1_SERVERS):
             for model in MODELS:
-                if (source, servers) != ("simulated", 1):  # one of the rows calibrated on
+                if (source, servers) != ("simulated", 1):  # one of the rows used for calibration
                     name = f"{servers} server{'s' if servers > 1 else ''}, {source}"
                     yield Row(TABLE_1, name, model, values[model][place], _table_1_config(model, servers))
 
@@ -152,7 +152,7 @@ def _table_9() -> Iterator[Row]:
 
 
 def _toy() -> Iterator[Row]:
-    """The end of the aggregation phase: an iteration less the multicast of the model, 3 times 3 s.
+    """Return the end of the aggregation phase: an iteration minus the multicast of the model, 3 times 3 s.
 
     Their switch does not store and forward; with whole tensors ours does, and takes 3 s more, so they are cut here.
     """

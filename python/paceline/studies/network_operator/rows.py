@@ -1,4 +1,4 @@
-"""Published rows beside the simulated ones."""
+"""Published rows and their simulated values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def value(row: Row, simulations: Simulations) -> float:
 
 
 def compared(rows: Sequence[Row], simulations: Simulations) -> Iterator[Compared]:
-    """Return each row beside its simulated value."""
+    """Return each row with its simulated value."""
     for row in rows:
         ours = value(row, simulations)
         yield Compared(row.table, row.row, TITLES[row.model], row.published, ours, row.unit, row.calibrated)

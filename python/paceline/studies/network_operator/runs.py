@@ -22,7 +22,7 @@ _MODULE_TENSORS = {"compute": 14, "network": 20}
 class Config:
     """A configuration; None stands for the command line's default."""
 
-    # "vgg-16" is the built-in trace netop-vgg-16; "toy" and "toy, staggered" are made in variants.py.
+    # "vgg-16" is the built-in trace netop-vgg-16; variants.py creates "toy" and "toy, staggered".
     model: str
     strategy: str
     workers: int = 32
@@ -50,7 +50,7 @@ class Config:
 
 
 class Simulations:
-    """Iteration times, each simulated once. `traces` replaces built-in ones by model (the calibration's)."""
+    """Iteration times, each simulated once. `traces` replaces built-in traces by model (for the calibration)."""
 
     def __init__(self, traces: dict[str, Trace] | None = None) -> None:
         """Start with an empty cache."""
@@ -99,7 +99,7 @@ class Simulations:
     def prepare(self, configs: Iterable[Config], progress: Callable[[int, int], None] | None = None) -> None:
         """Simulate new configurations on all cores, the longest first."""
         new = sorted(set(configs) - self._times.keys(), key=lambda config: (-config.cost(), repr(config)))
-        # Make traces beforehand, so that no two threads make the same one.
+        # Create traces beforehand, so that no two threads create the same one.
         for config in new:
             self.trace(config.model, config.modules, config.slices)
         with ThreadPoolExecutor(cores()) as pool:

@@ -7,12 +7,12 @@ from typing import Any
 
 from paceline import Trace
 
-# The cut that stands for "servers x workers equal pieces" in a study that has to be quick.
+# Approximates "servers x workers equal pieces", to keep the study fast.
 SLICES = 8
 
 
 def sliced(trace: Trace, slices: int) -> Trace:
-    """Every tensor as several equal ones, so that round-robin placement spreads each over the servers.
+    """Split every tensor into equal ones, so that round-robin placement spreads each over the servers.
 
     `--placement even` cuts a tensor into servers x workers pieces: ten million messages for ResNet-200 at 32 workers
     and 8 servers. With multicast and aggregation 8 pieces give the published rows the same times within 0.05 % (a
@@ -54,9 +54,9 @@ TOY_GBPS = 25
 
 
 def toy(*, staggered: bool) -> Trace:
-    """The backward pass of the toy example for two workers, the second of which begins 3 s later if staggered.
+    """Return the toy example for two workers; if staggered, the second starts its backward pass 3 s later.
 
-    The forward pass takes no time and needs everything, so that an iteration is the distribution and then what the
+    The forward pass takes no time and needs everything, so that an iteration is the distribution followed by what the
     paper calls the aggregation phase.
     """
     size = round(TOY_S * TOY_GBPS * 1e9 / 8)

@@ -1,7 +1,7 @@
-"""Published measurements of public systems beside their forecasts.
+"""Published measurements of public systems and their forecasts.
 
-docs/results/published.md says what the columns mean, how a row becomes a forecast, and what comes out. `--data
-FILE.csv` forecasts any file of the same columns.
+docs/results/published.md explains the columns, how a row becomes a forecast, and the results. `--data FILE.csv`
+forecasts any file with the same columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def run(
 ) -> Published:
     """Forecast every row of a file; draw the figure if a folder is given.
 
-    Raises InvalidArgumentError for a file's mistake.
+    Raises InvalidArgumentError for an invalid file.
     """
     rows = read(data or BUILT_IN)
     forecasts: list[Forecast] = []
@@ -34,8 +34,8 @@ def run(
             skipped.append(Skip(row, str(error)))
     if progress is not None:
         progress(len(rows), len(rows))
-    where = "measurements published of public systems" if data is None else str(data)
-    title = f"{where}: {len(rows)} rows; error = forecast / published - 1; * a row that leaves something open"
+    where = "published measurements of public systems" if data is None else str(data)
+    title = f"{where}: {len(rows)} rows; error = forecast / published - 1; * a row that is not well-posed"
     drawn: list[str] = []
     if plots is not None and forecasts:
         from paceline.studies.published.figures import draw_all

@@ -102,7 +102,7 @@ def read(path: Path) -> list[Row]:
         raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
-    # A file that ends in the middle of a quoted field is an error, too.
+    # A file that ends in the middle of a quoted field is also an error.
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         lines = [(reader.line_num, fields) for fields in reader if any(field.strip() for field in fields)]
@@ -136,14 +136,13 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
 def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
     if len(fields) != len(header):
         raise InvalidArgumentError(
-            f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; text with a comma stands in "
-            "quotes"
+            f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; put text with a comma in quotes"
         )
     cell = _Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True)))
     gpus, nodes = cell.whole("gpus"), cell.whole("nodes")
     if nodes > gpus:
         raise InvalidArgumentError(
-            f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has one at least"
+            f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has at least one"
         )
     link = cell.number("net_gbps_per_node")
     text = cell.required("metric")

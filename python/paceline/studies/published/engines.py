@@ -1,6 +1,6 @@
 """Maps a published system to the simulator: library × channel, from the words of `sync` and `system`.
 
-| engine | is |
+| engine | model |
 | --- | --- |
 | Horovod, NCCL | one flat ring over all GPUs, or trees (`native`), tensors fused, a coordinator on rank 0 |
 | Horovod, MPI | the same through the host's memory, where a rank copies and adds |
@@ -9,7 +9,7 @@
 | DistributedDataParallel | NCCL's ring or trees over buckets of 25 MB |
 | Gloo | a ring through the host's memory |
 | Distributed TensorFlow | reduction inside the node, then servers that hold whole variables, over gRPC or Verbs |
-| BytePS | reduction inside the node, then servers of their own that share every tensor |
+| BytePS | reduction inside the node, then separate servers that share every tensor |
 | Ray SGD | reduction inside the node, then a server on every node, through the object store |
 | replicas of one process | reduction inside the node |
 """
@@ -28,7 +28,7 @@ from paceline.studies.published.network import Channel, channel_of, knows_inside
 
 
 class CannotForecastError(PacelineError):
-    """Raised with the reason why a row cannot be forecast."""
+    """A row cannot be forecast; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def engine_of(row: Row) -> Engine:
 
 
 def _guesses(row: Row, engine: Engine) -> list[str]:
-    """Return notes on what the row leaves open and the engine assumes."""
+    """Return notes on values that the row omits and the engine assumes."""
     made = []
     if row.nodes > 1 and not says_channel(row):
         made.append(f"{engine.channel.value} between nodes")

@@ -33,7 +33,7 @@ def _draw(rows: Sequence[Forecast], path: Path) -> Path:
         _errors(grid[1], rows, engines)
         handles, labels = grid[1].get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        canvas.suptitle("Published measurements and their forecasts; hollow: a row that leaves something open")
+        canvas.suptitle("Published measurements and their forecasts; hollow: a row that is not well-posed")
         with replaced(path) as file:
             canvas.savefig(file, dpi=DPI, format="png")
     return path

@@ -1,7 +1,7 @@
 """Maps a published network to the simulator: a node's link and channel become rates.
 
-The link rate is not the flow rate: a library that opens one TCP connection to its neighbour gets what a single stream
-gets.
+The link rate is not the flow rate: a library that opens one TCP connection to its neighbour gets the rate of a single
+stream.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _inside(gpu: str) -> str | None:
 def network_of(row: Row, channel: Channel, *, streams: int) -> Network:
     """Return a channel. `streams`: a node's connections; one reaches a single stream's rate, several the link's rate.
 
-    Of a row without a link: the rows on one node.
+    For rows without a link, that is, on one node.
     """
     inside = inside_bps(row.gpu)
     link = row.link_bps or inside

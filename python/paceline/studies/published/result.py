@@ -1,4 +1,4 @@
-"""Published rows beside their forecasts, as JSON, as CSV and as text for people."""
+"""Published rows and their forecasts, as JSON, as CSV and as text."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ class Published:
                 )
                 lines += wrapped(what, width)
         assumed = dict.fromkeys(note for it in self.rows for note in it.assumed)
-        lines += [
-            line for note in assumed for line in wrapped(f"note: assumed where a row does not say: {note}", width)
-        ]
+        lines += [line for note in assumed for line in wrapped(f"note: assumed if a row does not say: {note}", width)]
         return lines + [f"wrote {figure}" for figure in self.figures]
 
     def _parts(self) -> list[tuple[str, list[Forecast]]]:

@@ -4,7 +4,7 @@
 
 Ranks ask for named tensors in any order. What all have asked for begins, small ones fused into one operation.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | lifecycle, world, places | init and shutdown; ranks, and which of them share a node |
 | environment | HOROVOD_ variables |

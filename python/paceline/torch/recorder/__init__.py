@@ -1,6 +1,6 @@
 """Recording training steps as a trace.
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | recorder | `record`: warm-up, recorded steps, steps without hooks |
 | watch | recording unchanged scripts (`paceline record -- python train.py`) |

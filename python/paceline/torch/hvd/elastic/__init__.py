@@ -13,7 +13,7 @@
 
 `paceline run --elastic -np 4 -- python train.py` starts it (docs/how-to/elastic.md).
 
-| module | holds |
+| module | contents |
 | --- | --- |
 | runner | run: the loop around the training function |
 | state | State and ObjectState: commit, restore, sync |
