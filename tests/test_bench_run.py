@@ -207,7 +207,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--data-dir", "/nowhere", "-np", "2"], "--data-dir /nowhere"),
         (
             ["--data-dir", "few", "-np", "1,2", "--batch-size", "2"],
-            "has 3 images; 2 ranks with 2 each in a step need 4",
+            "has 3 images; 2 ranks with 2 per step need 4",
         ),
         (["--data-dir", "few/cats", "-np", "2"], "has 0 folders"),
         (["--engine", ",", "-np", "2"], "names nothing"),

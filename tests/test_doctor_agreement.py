@@ -39,7 +39,7 @@ def test_oversleep_is_named():
     report = diagnosed(coordinated(late=3))
     first = report.diagnoses[0]
     assert (first.name, first.evidence["cause"]) == ("negotiation", "late wake-up")
-    assert "75 % of it as the system woke a coordinator late (oversleep, at worst 3 ms)" in first.says
+    assert "75 % of it because a coordinator was woken late (oversleep, at worst 3 ms)" in first.says
     assert first.evidence["late_wake_ups"] == 6
     assert first.evidence["late_wake_up_s"] == pytest.approx(0.003)
     assert "--coordinator graph" in first.tries[0]

@@ -59,8 +59,8 @@ def test_what_may_not_be_read(tmp_path):
         ("", "is empty"),
         (" \n\n", "is empty"),
         (b"\x7fELF\xff\xfe", "is not text"),
-        ("step 1 loss 0.5\n", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("step 1 loss 0.5\n", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ('{"format": "paceline-trace", "version": 1}', "has no traceEvents"),
         ('{"traceEvents": 3}', "has no traceEvents"),
         ("[3]", "an event is 3, not an object"),
@@ -83,7 +83,7 @@ def test_files_that_were_cut(refusal):
 
 def test_lines_that_are_damaged(refusal):
     lines = training().text().splitlines(keepends=True)
-    assert ":5: is no JSON" in refusal("".join([*lines[:4], "oops,\n", *lines[5:]]))
+    assert ":5: is not JSON" in refusal("".join([*lines[:4], "oops,\n", *lines[5:]]))
     assert "commas between events are missing" in refusal("".join(lines).replace("},\n", "}\n", 1))
     assert "goes on after its end" in refusal("".join([*lines, *lines]))
 
@@ -119,7 +119,7 @@ def test_a_forecast(refusal, tmp_path):
     path = tmp_path / "forecast.json"
     words = ["simulate", "allreduce:1MB", "--workers", "2", "--strategy", "ring", "--timeline", str(path)]
     assert CliRunner().invoke(main, words).exit_code == 0
-    assert "is a forecast's timeline, for no rank recorded it" in refused(path)
+    assert "is the timeline of a forecast, not of a run" in refused(path)
 
 
 def test_timelines_of_others(refusal):

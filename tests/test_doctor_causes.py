@@ -121,7 +121,7 @@ def test_a_server_through_which_everything_goes():
     report = diagnosed(ranks)
     found = next(it for it in report.diagnoses if it.name == "network-bound")
     assert (found.evidence["busiest"], found.evidence["busiest_times"]) == ("server 0", 4)
-    assert "server 0 moves 4 times what a rank does" in found.says
+    assert "server 0 moves 4 times as much as a rank" in found.says
     assert "--strategy ring" in found.tries[0]
 
 
@@ -162,7 +162,7 @@ def test_one_bucket_after_backward():
     report = diagnosed(training(ready=(20,), done=(30,), backward=31, moved=50_000_000))
     assert names(report)[0] == "no-overlap"
     assert seconds(report)["no-overlap"] == 10
-    assert "they go in one operation, which begins after 100 % of backward" in report.diagnoses[0].says
+    assert "they are sent in one operation, which begins after 100 % of backward" in report.diagnoses[0].says
     assert "a tenth of 50 MB" in tries(report, "no-overlap")
 
 

@@ -95,7 +95,7 @@ rank     ms     ms       ms        ms         ms         ms           ms        
    try: ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest
         --interface
    try: no --strategy, so that Paceline tunes the algorithm for each message size
-   try: what a faster network would bring: paceline record -o mine.json -- python train.py; paceline
+   try: forecast a faster network: paceline record -o mine.json -- python train.py; paceline
         simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,100Gbps
 
 2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
@@ -105,7 +105,7 @@ rank     ms     ms       ms        ms         ms         ms           ms        
    try: check whether rank 1 has more to compute: larger batches, longer sequences, extra work
 
 3. no-overlap (8 ms, 13 %): 0 % of the time in which gradients are sent is hidden behind backward;
-   they go in one operation, which begins after 100 % of backward.
+   they are sent in one operation, which begins after 100 % of backward.
    try: smaller buckets, so that the first is sent earlier:
         DistributedDataParallel(bucket_cap_mb=…), a tenth of 10 MB, say
 """
@@ -124,4 +124,4 @@ def test_the_text(tmp_path, monkeypatch):
 
 def test_many_ranks_are_not_all_shown(tmp_path):
     report = doctor(training(4, 40).write(tmp_path / "run.json"))
-    assert "… 24 ranks that are nearer to the median: --json" in report
+    assert "… 24 ranks nearer to the median: --json" in report

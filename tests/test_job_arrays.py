@@ -74,15 +74,15 @@ def test_a_bytearray_can_be_resized_afterwards(job):
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32", "bool", "complex64", "object", "S3", "M8[ns]"])
 def test_other_dtypes(job, dtype):
     given = np.zeros(3, dtype)
-    refuses(r"array: .* is none of float32, .*convert it with array.astype", job.all_reduce, given)
+    refuses(r"array: .* is not one of float32, .*convert it with array.astype", job.all_reduce, given)
     if dtype not in ("object", "S3"):
         assert job.all_gather(given.view("uint8")).size == given.nbytes
 
 
 def test_what_is_no_array(job):
-    refuses("array: int is no array", job.all_reduce, 3)
-    refuses(r"array\[1\]: float is no array", job.all_reduce, [np.ones(1), 2.0])
-    refuses("array: float64 has no memory of its own", job.all_reduce, np.float64(3))
+    refuses("array: int is not an array", job.all_reduce, 3)
+    refuses(r"array\[1\]: float is not an array", job.all_reduce, [np.ones(1), 2.0])
+    refuses("array: float64 does not own memory", job.all_reduce, np.float64(3))
     refuses("array: an empty list", job.all_reduce, [])
     refuses(r"array\[1\]: float32, but array\[0\] is float64", job.all_reduce, [np.ones(1), np.ones(1, "f")])
 
@@ -112,7 +112,7 @@ def test_read_only(job):
 
 
 def test_dtype_by_name(job):
-    refuses("dtype: 'float8' is none of float32", job.all_reduce, np.zeros(3, "uint16"), dtype="float8")
+    refuses("dtype: 'float8' is not one of float32", job.all_reduce, np.zeros(3, "uint16"), dtype="float8")
     refuses(
         "array: float32, but dtype says bfloat16; leave dtype out", job.all_reduce, np.ones(3, "f"), dtype="bfloat16"
     )
@@ -122,7 +122,7 @@ def test_dtype_by_name(job):
         np.ones(3, "i2"),
         dtype="bfloat16",
     )
-    refuses(r"array: uint16 is none of .*dtype='bfloat16' if it holds such", job.all_reduce, np.ones(3, "u2"))
+    refuses(r"array: uint16 is not one of .*dtype='bfloat16' if it holds such", job.all_reduce, np.ones(3, "u2"))
     assert job.all_reduce(np.ones(3, "f"), dtype="float32").sum() == 3
     assert job.all_reduce(array.array("H", [1]), dtype="bfloat16")[0] == 1
 
@@ -145,7 +145,7 @@ def test_arrays_that_share_memory(job):
 
 def test_arguments(job):
     ones = np.ones(4)
-    refuses("op 'mean' is none of sum, average", job.all_reduce, ones, "mean")
+    refuses("op 'mean' is not one of sum, average", job.all_reduce, ones, "mean")
     refuses("the sum of uint8 wraps before it is divided", job.all_reduce, np.ones(4, "uint8"), "average")
     refuses("ringg", job.all_reduce, ones, strategy="ringg")
     refuses("root: there is no rank 1 in a group of 1", job.broadcast, ones, 1)

@@ -214,7 +214,7 @@ def events(path, category):
 def test_the_timeline_shows_the_bytes_of_the_strategys_formula(tmp_path, ranks, options, links):
     path = tmp_path / "run.json"
     _, err = run("-np", ranks, *options, "--timeline", path, "--", *WORKER, "one")
-    assert f"in {path}: ask `paceline doctor" in err
+    assert f"in {path}: run `paceline doctor" in err
     assert list(tmp_path.iterdir()) == [path]
     moved, arrived = {}, {}
     for message in events(path, "message"):

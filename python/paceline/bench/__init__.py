@@ -1,9 +1,9 @@
-"""`paceline bench`: images/s of engines side by side, in the conventions of tf_cnn_benchmarks.
+"""`paceline bench`: compares the images/s of engines, with the conventions of tf_cnn_benchmarks.
 
 | module | contents |
 | --- | --- |
 | engines | the engines to measure: one family per file |
-| ranks | what runs in an engine's processes |
+| ranks | the programs of an engine's processes |
 | environments | creating an environment for an engine |
 | host_group, places, processes | the hosts; addresses and ports of ranks; starting, watching and ending processes |
 | plan, runner, session | the plan; running it in rounds |

@@ -1,4 +1,4 @@
-"""Output for one engine in the format of tf_cnn_benchmarks, which people and scripts know."""
+"""Output for one engine in the format of tf_cnn_benchmarks, which people and scripts can read."""
 
 from __future__ import annotations
 

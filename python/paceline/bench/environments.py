@@ -38,9 +38,9 @@ def install_line(name: str) -> str:
 
 
 def install(name: str, say: Callable[[str], None]) -> Path:
-    """Create the environment with uv if available, else with pip. Raises InvalidArgumentError, ClickException."""
+    """Create the environment with uv if available, otherwise with pip. Raises InvalidArgumentError, ClickException."""
     if name not in REQUIREMENTS:
-        raise InvalidArgumentError(f"--install: '{name[:80]}' is none of {', '.join(REQUIREMENTS)}")
+        raise InvalidArgumentError(f"--install: '{name[:80]}' is not one of {', '.join(REQUIREMENTS)}")
     folder = folder_of(name)
     if python_of(name):
         say(f"{folder} already exists; remove it to create it again")

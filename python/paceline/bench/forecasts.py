@@ -28,20 +28,20 @@ class Network:
 
 
 def network(cluster: str | None, bandwidth: str | None) -> Network | None:
-    """Return the cluster of --cluster or --bandwidth, else the emulated cluster that this process runs on.
+    """Return the cluster of --cluster or --bandwidth, or the emulated cluster that this process runs on.
 
     Raises InvalidArgumentError.
     """
     if cluster is not None:
         return Network(load_cluster(cluster, bandwidth=bandwidth), f"cluster {cluster}")
     if bandwidth is not None:
-        return Network(load_cluster(None, bandwidth=bandwidth), f"cards of {bandwidth}")
+        return Network(load_cluster(None, bandwidth=bandwidth), f"NICs of {bandwidth}")
     token = os.environ.get(MARK)
     found = next((one for one in state.every() if one.token == token), None) if token else None
     if found is None:
         return None
     rate = f"{found.bandwidth_bps / 1e6:g}Mbps"
-    return Network(load_cluster(None, bandwidth=rate), f"emulated cards of {rate}")
+    return Network(load_cluster(None, bandwidth=rate), f"emulated NICs of {rate}")
 
 
 def forecast(result: Result, engines: list[Engine], where: Network, hosts: int, model: str) -> None:
@@ -81,7 +81,7 @@ def _simulated(  # noqa: PLR0917
 
 
 def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
-    """Return what the ranks chose for a DDP bucket."""
+    """Return the strategy that the ranks chose for a DDP bucket."""
     choices = row.runs[-1].ranks[0].get("choices") or []
     # `halving-doubling, pieces of 512 KiB`: pieces are pipelined, as in the simulator.
     name = next((said.partition(",")[0] for most, said in choices if most >= DDP_BUCKET), None)
@@ -89,7 +89,7 @@ def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
 
 
 def _trace(result: Result, row: Row, model: str) -> Trace | None:
-    """Return the trace that this engine recorded, or another with as many ranks; else a built-in one."""
+    """Return the trace recorded by this engine, or by another with as many ranks, or a built-in one."""
     for one in (row, *(each for each in result.rows if each.workers == row.workers)):
         for run in one.runs:
             if run.trace is not None:

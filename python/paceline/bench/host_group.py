@@ -1,4 +1,4 @@
-"""The hosts of a bench: this machine, or one process of `paceline bench` on each host of a job.
+"""The hosts of a benchmark: this machine, or one process of `paceline bench` on each host of a job.
 
 All of them follow the same plan, and agree after every check of their processes whether to continue.
 """
@@ -38,7 +38,7 @@ class Alone:
         return [value]
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
-        """Agree with itself."""
+        """Return the values unchanged."""
         return failed, done
 
 
@@ -46,7 +46,7 @@ class Ranks:
     """The ranks of a job, one on each host."""
 
     def __init__(self, job: Job) -> None:
-        """Take a joined job."""
+        """Use a joined job."""
         self.host, self.hosts = job.rank, job.size
         self._job = job
 

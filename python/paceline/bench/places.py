@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a rank, with two ports that were free a moment ago, or of a server, with one."""
+    """The place of a rank, with two ports that were free just now, or of a server, with one."""
 
     number: int
     host: int

@@ -1,4 +1,4 @@
-"""The plan of a bench: a model, engines and numbers of ranks."""
+"""The plan of a benchmark: a model, engines and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class Plan:
                 )
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise InvalidArgumentError(
-                f"--data-dir {self.data_dir}: no such folder; name one with a folder for each class"
+                f"--data-dir {self.data_dir}: no such folder; name one with a subfolder for each class"
             )
         if self.data_dir is not None:
             self._check_images(self.data_dir)
 
     def _check_images(self, folder: Path) -> None:
-        """Require a batch for each rank, or loaders would wait for ever. Raises InvalidArgumentError."""
+        """Require a batch for each rank; otherwise loaders would wait forever. Raises InvalidArgumentError."""
         try:
             kinds = [each for each in folder.iterdir() if each.is_dir()]
             if not 1 <= len(kinds) <= self.classes:
                 raise InvalidArgumentError(
-                    f"--data-dir {folder}: has {len(kinds)} folders; 1 to {self.classes} are expected, a class each"
+                    f"--data-dir {folder}: has {len(kinds)} folders; 1 to {self.classes} are expected, one per class"
                 )
             workers = max(self.workers, key=lambda workers: workers * self.batch_of(workers))
             batch = self.batch_of(workers)
@@ -77,7 +77,7 @@ class Plan:
             raise InvalidArgumentError(f"--data-dir {error.filename or folder}: {error.strerror}") from None
         if found < need:
             raise InvalidArgumentError(
-                f"--data-dir {folder}: has {found} images; {workers} ranks with {batch} each in a step need {need}"
+                f"--data-dir {folder}: has {found} images; {workers} ranks with {batch} per step need {need}"
             )
 
     def batch_of(self, workers: int) -> int:

@@ -1,4 +1,4 @@
-"""The plot of a bench: images/s as bars, or over ranks with regression lines."""
+"""The plot of a benchmark: images/s as bars, or over ranks with regression lines."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Process:
     words: Sequence[str]
     environment: Mapping[str, str]
     serves: bool = False
-    """It is stopped when the others have finished."""
+    """Whether it is stopped when the others have finished."""
 
 
 @dataclass
@@ -67,9 +67,9 @@ def run(  # noqa: PLR0917
 ) -> None:
     """Run until all processes on all hosts have ended. `heard` gets rank 0's events. Raises EngineFailedError.
 
-    `wrong`: a problem on this host that is already known.
+    `wrong`: an already known problem on this host.
 
-    What still runs afterwards, or on an interrupt, gets SIGTERM and then SIGKILL, as whole process groups.
+    Process groups that still run afterwards, or on an interrupt, get SIGTERM and then SIGKILL.
     """
     until, events = time.monotonic() + limit_s, _Events(folder / EVENTS)
     running: list[_Running] = []
@@ -83,7 +83,8 @@ def run(  # noqa: PLR0917
         while True:
             for event in events.new():
                 heard(event)
-            # In this order: a process that fails in between still counts as running, and is reported at the next check.
+            # The order matters: a process that fails in between still counts as running, and is reported at the next
+            # check.
             left = [one.process.name for one in running if not one.process.serves and one.popen.poll() is None]
             wrong = wrong or next((text for one in running if (text := one.complaint())), None)
             if wrong is None and left and time.monotonic() > until:
@@ -122,7 +123,7 @@ def end(running: Sequence[_Running]) -> None:
         until = time.monotonic() + _GRACE_S
         while time.monotonic() < until and any(one.popen.poll() is None for one in running):
             time.sleep(0.02)
-    finally:  # at a second Ctrl-C as well
+    finally:  # also at a second Ctrl-C
         _signal(running, signal.SIGKILL)
         for one in running:
             one.popen.wait()

@@ -1,4 +1,4 @@
-"""Shows the progress of a bench of several engines on stderr."""
+"""Shows the progress of a benchmark of several engines on stderr."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
 
 ALIKE = 0.05
-"""Weights of engines count as the same to rounding up to this difference, relative to how far training moved them.
+"""Up to this difference, relative to the change by training, weights of engines count as equal up to rounding.
 
-Rounding is not small where a ReLU or a pool decides by it: in a ResNet-18 with batch 4, images changed by 3e-7 of
-themselves move the weights by 0.24, 1.2 and 2.1 % of what one, two and three steps change. A wrong padding, layout or
-mean moves them by all of it.
+Rounding has a large effect where it decides a ReLU or a pool: in a ResNet-18 with batch 4, changing images by 3e-7 of
+their value moves the weights by 0.24, 1.2 and 2.1 % of the change after one, two and three steps. A wrong padding,
+layout or mean moves them by 100 %.
 """
 
 _NOISY = 0.25
-"""Relative uncertainty of the rate beyond which comparisons mean nothing."""
+"""Relative uncertainty of the rate beyond which comparisons are meaningless."""
 
 Cell = Callable[[Row], str]
 
@@ -161,19 +161,17 @@ def _remarks(plan: Plan, result: Result) -> list[str]:
     apart = [row for row in compared if (row.weights_difference or 0) > ALIKE]
     if apart:
         names = ", ".join(dict.fromkeys(row.engine for row in apart))
-        found.append(f"the weights of {names} are not those of the first engine, beyond rounding")
+        found.append(f"the weights of {names} differ from those of the first engine by more than rounding")
     elif compared:
-        found.append(
-            "after the first steps all engines have the same weights, as near as rounding lets this model come"
-        )
+        found.append("after the first steps all engines have the same weights up to rounding")
     noisy = [row for row in result.rows if row.timing.uncertainty > _NOISY * row.total]
     if noisy:
         names = ", ".join(dict.fromkeys(row.engine for row in noisy))
-        found.append(f"steps of {names} vary too much to compare: an idle machine, or more --num-batches, would help")
+        found.append(f"steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
     if any(not row.alike for row in result.rows):
-        found.append("ranks that end with different weights have not trained one model")
+        found.append("ranks that end with different weights have not trained the same model")
     if plan.data_dir is not None:
-        found.append("weights are not compared: frameworks cut and flip images at random, each in its own way")
+        found.append("weights are not compared: frameworks crop and flip images at random, each in its own way")
     return found
 
 

@@ -13,7 +13,7 @@ from paceline.bench.statistics import Interval, Line, Timing, bootstrap, timing
 
 @dataclass
 class Measured:
-    """One run of an engine: what its ranks and servers wrote."""
+    """One run of an engine: the results of its ranks and servers."""
 
     ranks: list[dict[str, Any]]
     servers_cpu_s: float = 0.0
@@ -123,7 +123,7 @@ class Row:
 
     @property
     def exposed_s(self) -> float | None:
-        """Exposed communication: step time minus a step without communication, and minus the wait for the batch."""
+        """Exposed communication: step time minus a step without communication and minus the wait for the batch."""
         step = self.alone_s("step")
         return None if step is None else self.step_s - self.input_s - step
 
@@ -194,18 +194,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An engine that did not run, and why."""
+    """An engine that did not run, and the reason."""
 
     engine: str
     workers: int | None
     reason: str
     failed: bool = False
-    """It started and failed."""
+    """Whether it started and failed."""
 
 
 @dataclass
 class Result:
-    """The result of a bench."""
+    """The result of a benchmark."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -213,7 +213,7 @@ class Result:
     """Regression lines of images/s over ranks, by engine."""
     notes: list[str] = field(default_factory=list)
     ended: int | None = None
-    """The exit code, if Ctrl-C or SIGTERM ended the bench early."""
+    """The exit code, if Ctrl-C or SIGTERM ended the benchmark early."""
 
     def row(self, engine: str, workers: int) -> Row | None:
         """Return the row of an engine with this number of ranks."""

@@ -23,10 +23,10 @@ _TRACE = "trace.json"
 
 
 class Watcher(Protocol):
-    """Is notified of progress."""
+    """Receives progress."""
 
     def expects(self, runs: int) -> None:
-        """The number of runs is known: those of engines that can run."""
+        """The number of runs is known: the runs of engines that can run."""
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
         """A run starts."""
@@ -35,7 +35,7 @@ class Watcher(Protocol):
         """Rank 0 reports a step: `step` (negative in the warm-up), `seconds`, `loss`."""
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """The run ended: with its rate, or with the reason of its failure."""
+        """The run ended, with its rate or with the reason for its failure."""
 
 
 class Runner:
@@ -53,7 +53,7 @@ class Runner:
     def run(self) -> Result:
         """Run all rounds. Engines that cannot run, or fail, are listed in `skipped`. Raises JobError.
 
-        Ctrl-C and SIGTERM end it; what has been measured until then is the result.
+        Ctrl-C and SIGTERM end it; the result is what has been measured until then.
         """
         with self._stack:
             able = [engine for engine in self.plan.engines if self._able(engine)]
@@ -96,7 +96,7 @@ class Runner:
         return reason is None
 
     def _exported(self) -> str | None:
-        """Write the model as layers, once. Return why that is impossible, else None."""
+        """Write the model as layers, once. Return the reason if that is impossible."""
         if self._graph is None:
             from paceline.bench.ranks.graph import UntranslatableError, export
 
@@ -164,14 +164,14 @@ class Runner:
             self.watcher.ended(None, row.totals[-1])
 
     def _processes(self, engine: Engine, spec: RankSpec, places: Places) -> tuple[list[Process], str | None]:
-        """Return the processes of this host, or its problem, which the other hosts have to know."""
+        """Return the processes of this host, or its problem, which the other hosts must know."""
         try:
             return (engine.processes(spec, places) if places.own else []), None
         except EngineFailedError as error:
             return [], str(error)
 
     def _gather(self, folder: Path, workers: int) -> Measured:
-        """Return what the ranks of all hosts wrote. Raises EngineFailedError naming ranks that wrote nothing."""
+        """Return the results of the ranks of all hosts. Raises EngineFailedError naming ranks that wrote nothing."""
         own = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(result_name("*")))]
         servers = sum(json.loads(path.read_text(encoding="utf-8"))["cpu_s"] for path in folder.glob("server-*.json"))
         gathered = self.group.gather({"ranks": own, "servers": servers})
@@ -179,7 +179,7 @@ class Runner:
         lacking = sorted(set(range(workers)) - {int(rank["rank"]) for rank in ranks})
         if lacking:
             raise EngineFailedError(
-                f"no result from rank {', '.join(map(str, lacking))}, though all processes succeeded"
+                f"no result from rank {', '.join(map(str, lacking))}, although all processes succeeded"
             )
         trace = folder / _TRACE
         recorded = trace.read_text(encoding="utf-8") if trace.exists() else None

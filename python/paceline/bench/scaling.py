@@ -11,7 +11,7 @@ from paceline.bench.statistics import bootstrap, line
 def scale(result: Result) -> None:
     """Fill in efficiencies and lines of engines that ran with several numbers of ranks.
 
-    Efficiency is images/s a rank over that with the fewest ranks, which is 1 where one rank was measured.
+    Efficiency is images/s per rank, relative to the run with the fewest ranks; it is 1 for that run.
     """
     for engine in dict.fromkeys(row.engine for row in result.rows):
         rows = sorted((row for row in result.rows if row.engine == engine), key=lambda row: row.workers)

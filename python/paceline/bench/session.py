@@ -1,4 +1,4 @@
-"""A bench from command-line options to result: hosts, plan, measurement."""
+"""A benchmark from command-line options to result: hosts, plan, measurement."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from paceline.job.settings import Settings
 from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
 
 _PATIENCE_S = 300.0
-"""Time for a host of the job that does not answer because it exports a model or ends processes."""
+"""Time limit for a host of the job that does not answer because it exports a model or ends processes."""
 _BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
 _SMALL_IMAGE = 32
 _UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
 
 
 class Session:
-    """One bench."""
+    """One benchmark."""
 
     def __init__(
         self, plan: Plan, group: HostGroup, network: forecasts.Network | None, *, quiet: bool, every: int
@@ -105,12 +105,12 @@ def _one_run(plan: Plan) -> bool:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Exit as on Ctrl-C, which ends the processes that were started."""
+    """Exit as on Ctrl-C, which ends the started processes."""
     sys.exit(128 + number)
 
 
 def _compute_fairly() -> None:
-    """Leave SCHED_FIFO, under which an emulated cluster starts processes: computing under it blocks senders."""
+    """Leave SCHED_FIFO, under which an emulated cluster starts processes: computation under it would block senders."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

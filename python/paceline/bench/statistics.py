@@ -1,7 +1,7 @@
 """Statistics of step times: those of tf_cnn_benchmarks, bootstrap intervals, and a regression line.
 
-The first are as its benchmark_cnn.get_perf_timing has them (https://github.com/tensorflow/benchmarks), so that
-numbers can be put beside those of its logs.
+The first are defined as in its benchmark_cnn.get_perf_timing (https://github.com/tensorflow/benchmarks), so that
+numbers can be compared with its logs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Line:
     slope: float
     intercept: float
     slope_interval: Interval | None
-    """None with only two points, which the line passes through."""
+    """None with only two points, through which the line passes."""
     intercept_interval: Interval | None
 
 
@@ -69,7 +69,7 @@ def bootstrap(samples: Sequence[Sequence[float]], of: Callable[[list[list[float]
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """Fit a line; None for fewer than two different x."""
+    """Fit a line; None for fewer than two distinct x."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     if len(set(xs)) < 2:
         return None

@@ -26,7 +26,7 @@ def read(folder: Path) -> Weights:
 def difference(ours: Weights, theirs: Weights, initial: Weights) -> float | None:
     """Return the 2-norm of the difference divided by that of the change by training. Raises ValueError for other names.
 
-    None where training diverged: weights that are not numbers can be neither alike nor apart.
+    None if training diverged: weights that are not numbers cannot be compared.
     """
     if set(ours) != set(theirs) or set(ours) != set(initial):
         raise ValueError(f"the names of the weights differ: {', '.join(sorted(set(ours) ^ set(theirs))[:3])}")

@@ -1,14 +1,14 @@
-"""Diagnosis of recorded runs: `paceline doctor` reads a timeline and reports what a step spends its time on.
+"""Diagnosis of recorded runs: `paceline doctor` reads a timeline and reports where the time of a step goes.
 
 | module | contents |
 | --- | --- |
-| events, reading, timeline_model | a file, its events, and what ranks did when |
-| transfers | the same transfer on all ranks, and when the last one was ready for it |
-| steps, intervals | where steps begin and end, and what the script does in them |
+| events, reading, timeline_model | a file, its events, and a model of what ranks did |
+| transfers | the same transfer on all ranks, and when the last rank was ready for it |
+| steps, intervals | the steps, and the script's activities in them |
 | waits | a wait, divided into straggler, negotiation and transfer |
 | step_breakdown | a step of a rank, divided; means |
 | analysis | all steps of all ranks |
-| causes, sending | what time is lost to, and what may help |
+| causes, sending | causes of lost time, and remedies |
 | diagnosis, report | the result for people and as JSON |
 | environment, environment_table | `--env`: what is installed, and the limits of this machine |
 """

@@ -1,4 +1,4 @@
-"""Breaks a recording down into the steps of each rank, and their means for tables and diagnoses."""
+"""Breaks down a recording into the steps of each rank, and their means for tables and diagnoses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paceline.doctor.transfers import Transfer, match, transfers_of
 from paceline.errors import InvalidArgumentError
 
 _WARM_UP = 3
-"""Most warm-up steps to leave out: memory is allocated, and DDP rebuilds its buckets after the first step."""
+"""Most warm-up steps to leave out: they allocate memory, and DDP rebuilds its buckets after the first step."""
 _SLOW, _SLOW_SHARE = 3.0, 0.1
-"""A step longer than this many medians is slow. Up to this share of slow steps is analysed separately."""
+"""A step longer than this many medians is slow. Slow steps up to this share of all are analysed separately."""
 
 
 class Interface(Enum):

@@ -34,7 +34,7 @@ LISTED = 0.03
 
 
 def find_blocking(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose transfers and agreement in blocking operations; waiting for stragglers in them counts as such."""
+    """Diagnose transfers and agreement in blocking operations; waiting for stragglers in them counts as straggling."""
     waits = [
         wait
         for breakdowns in analysis.breakdowns.values()
@@ -127,7 +127,7 @@ def find_inputs(analysis: Analysis) -> Diagnosis | None:
     )
 
 
-# Negotiation: all ranks are ready, and nothing moves, since coordinators still agree.
+# Negotiation: all ranks are ready, and nothing moves, because coordinators are still agreeing.
 
 
 _LATE, _SLEEP, _REPORT = "late wake-up", "sleep", "report"
@@ -179,7 +179,7 @@ def find_negotiation(analysis: Analysis) -> Diagnosis | None:
 
 
 def _on_any_rank(analysis: Analysis, what: str) -> Intervals:
-    """Return the time in which any coordinator is busy: a vote ends with the last rank, so all wait for each."""
+    """Return the time in which any coordinator is busy: a vote ends with the last rank, so all wait for every one."""
     return union((span.begin, span.end) for rank in analysis.recording.ranks for span in rank.coordinator.get(what, ()))
 
 
@@ -204,20 +204,20 @@ def _words(main: str, spent: float, lost: float, longest: float) -> str:
     share = percent(min(1.0, spent / lost))
     return {
         # S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning".
-        _LATE: f"{share} of it as the system woke a coordinator late (oversleep, at worst {nanoseconds(longest)}): "
+        _LATE: f"{share} of it because a coordinator was woken late (oversleep, at worst {nanoseconds(longest)}): "
         "all others waited for its vote",
         _SLEEP: f"{share} of it a coordinator sleeps, to collect what becomes ready within a cycle",
-        _REPORT: f"{share} of it ranks tell each other of tensors that they have not agreed on before",
+        _REPORT: f"{share} of it ranks report tensors that they have not agreed on before",
         "votes": "most of it voting",
     }[main]
 
 
 def _negotiation_remedies(main: str) -> list[str]:
-    plan = "--coordinator graph, if it was another one: gradients that come in each step are planned, not agreed on"
-    general = "let fewer things be agreed on: DistributedOptimizer(groups=…), backward_passes_per_step=2"
+    plan = "--coordinator graph, if it was another one: gradients of every step are planned, not agreed on"
+    general = "reduce the number of tensors to agree on: DistributedOptimizer(groups=…), backward_passes_per_step=2"
     cores = (
         "leave the coordinator a core: OMP_NUM_THREADS one lower, fewer DataLoader workers, or "
-        "HOROVOD_THREAD_AFFINITY with a core of its own for each local rank"
+        "HOROVOD_THREAD_AFFINITY with a separate core for each local rank"
     )
     shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds; default 1)"
     return {
@@ -257,12 +257,14 @@ def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
     if held:
         why = f"for {nanoseconds(found.held)} of backward gradients are ready on all ranks, and nothing moves"
     elif found.operations == 1:
-        why = f"they go in one operation, which begins after {percent(found.late)} of backward"
+        why = f"they are sent in one operation, which begins after {percent(found.late)} of backward"
     else:
         why = f"the first of {operations(found.operations)} begins after {percent(found.late)} of backward"
     remedy = smaller_buckets(analysis.interface, units.size(float(f"{found.bytes:.2g}")))
     if held and analysis.interface is Interface.HOROVOD:
-        remedy = "HOROVOD_CYCLE_TIME lower (milliseconds; default 1): gradients then go as soon as all ranks have them"
+        remedy = (
+            "HOROVOD_CYCLE_TIME lower (milliseconds; default 1): gradients are then sent as soon as all ranks have them"
+        )
     return Diagnosis(
         name="no-overlap",
         seconds=found.overlap / 1e9,
@@ -299,14 +301,14 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
 
 
 def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
-    faster = "what a faster network would bring: "
+    faster = "forecast a faster network: "
     if analysis.has_steps:
         faster += "paceline record -o mine.json -- python train.py; paceline simulate mine.json"
     else:
         faster += "paceline simulate allreduce:SIZE"
     return [
         *(
-            [f"--strategy ring: nobody moves more than others; or more --servers share {hot.role}'s load"]
+            [f"--strategy ring: no rank moves more than others; or more --servers, to share {hot.role}'s load"]
             if hot
             else []
         ),
@@ -342,7 +344,7 @@ def _rate(bits_per_s: float) -> str:
 
 
 def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose slow steps: what they cost, and in which part they differ."""
+    """Diagnose slow steps: their cost, and the part in which they differ."""
     slow = [breakdown for breakdowns in analysis.slow.values() for breakdown in breakdowns]
     if not slow:
         return None
@@ -372,7 +374,7 @@ def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
 
 
 _PERSISTENT = 0.75
-"""Share of all waiting that one rank causes; of two ranks that take turns, each causes half."""
+"""Share of all waiting caused by a persistent straggler; of two ranks that take turns, each causes half."""
 _NOTEWORTHY = 0.01
 """Share of a step; ranks that differ by less count as equally fast."""
 _COMPUTING = ("input", "forward", "backward", "optimizer")
@@ -413,7 +415,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
             f"{slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
             evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
             tries=[
-                "give all ranks equal work in each step: batches of equal size, sequences sorted into lengths",
+                "give all ranks equal work in each step: batches of equal size, sequences sorted by length",
                 "leave each rank its own cores: OMP_NUM_THREADS = cores / ranks of the host, fewer DataLoader workers",
                 f"{less_often(analysis.interface)}: unequal steps then even out before ranks wait for each other",
             ],
@@ -482,7 +484,7 @@ def less_often(interface: Interface) -> str:
     return {
         Interface.HOROVOD: "half as often: DistributedOptimizer(backward_passes_per_step=2)",
         Interface.DDP: "half as often: accumulate gradients over two batches, the first under model.no_sync()",
-        Interface.PLAIN: "half as often: add up twice as much on each rank before it is reduced",
+        Interface.PLAIN: "half as often: accumulate twice as much on each rank before it is reduced",
     }[interface]
 
 
@@ -506,7 +508,7 @@ def larger_buckets(interface: Interface) -> str:
 
 
 def smaller_buckets(interface: Interface, size: str) -> str:
-    """Suggest sending the first gradients earlier; `size` is what a step sends now."""
+    """Suggest sending the first gradients earlier; `size` is the current size per step."""
     return {
         Interface.HOROVOD: "send first gradients before the last ones are ready: lower HOROVOD_FUSION_THRESHOLD, to a "
         f"tenth of {size}, say",
@@ -516,7 +518,7 @@ def smaller_buckets(interface: Interface, size: str) -> str:
     }[interface]
 
 
-# The role through which most bytes pass: a server moves many times what a rank does.
+# The role that moves most bytes: a server moves many times as much as a rank.
 
 
 _MORE = 1.5
@@ -524,19 +526,19 @@ _MORE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Busiest:
-    """A server or switch that moves more data than ranks do."""
+    """A server or switch that moves more data than a rank."""
 
     role: str
     times: float
 
     @property
     def words(self) -> str:
-        """Return what to add to the figures."""
-        return f"; {self.role} moves {units.short(self.times)} times what a rank does"
+        """Return the words to add to the figures."""
+        return f"; {self.role} moves {units.short(self.times)} times as much as a rank"
 
 
 def busiest(recording: Recording) -> Busiest | None:
-    """Return that role, if there is one, by the bytes of its messages, outgoing or incoming, whichever are more."""
+    """Return that role, if there is one, by the larger of its outgoing and incoming bytes."""
     moved: dict[tuple[str, bool], int] = defaultdict(int)
     for rank in (*recording.ranks, *recording.servers):
         for (_, role, out), count in rank.moved.items():
@@ -554,7 +556,7 @@ def busiest(recording: Recording) -> Busiest | None:
 
 
 _CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
-    # Where two cost the same, the one whose remedy is cheaper comes first.
+    # If two cost the same, the one with the cheaper remedy comes first.
     find_straggler,
     find_negotiation,
     find_small_buckets,

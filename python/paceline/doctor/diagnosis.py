@@ -20,7 +20,7 @@ class Diagnosis:
     share: float
     """Share of the step, 0 to 1."""
     headline: str
-    """What that share is spent on: `waiting for rank 1`."""
+    """What the time is spent on: `waiting for rank 1`."""
     says: str
     """The figures, in words."""
     evidence: Mapping[str, Figure]

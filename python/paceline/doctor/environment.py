@@ -1,6 +1,6 @@
 """Facts about this machine and installation, for `paceline doctor --env`.
 
-Nothing heavy is imported: versions come from the packages' metadata. What cannot be found out is None.
+Nothing heavy is imported: versions come from the packages' metadata. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "mpi4py", "horovod", "tensorflow", "matplotlib", "pandas")
-# NVIDIA's wheels, which torch brings; with their CUDA's number in the name.
+# NVIDIA's wheels, which torch installs; their names contain the CUDA version.
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _RELEVANT = re.compile(
     r"_?(PACELINE|HOROVOD|OMP|MKL|KMP|OPENBLAS|GLOO|NCCL|TORCH|TORCHELASTIC|OMPI_MCA|MPICH|MPIR|UCX|FI|CUDA)_.*"
@@ -50,13 +50,13 @@ _LIMITS = {
 # linux/sockios.h and net/if.h
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP, _IFF_MULTICAST = 0x1, 0x1000
-_TEST_GROUP = "239.77.0.0"  # of the administratively scoped block (RFC 2365); it is joined, and nothing is sent
+_TEST_GROUP = "239.77.0.0"  # In the administratively scoped block (RFC 2365); it is joined, and nothing is sent.
 
 
 def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Everything, ready for JSON; sizes in bytes, rates in bits per second.
 
-    Secrets are not in it: a variable whose name speaks of one says only that it is set.
+    Secrets are left out: a variable whose name suggests a secret is only reported as set.
 
     Args:
         environ: the environment variables to report; those of this process if none are given.
@@ -99,7 +99,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that change what a job does, sorted; secrets are hidden."""
+    """Return the variables that affect jobs, sorted; secrets are hidden."""
     relevant = {name: value for name, value in environ.items() if _RELEVANT.fullmatch(name)}
     return {
         name: HIDDEN if _SECRET.search(name) and value else _IN_AN_ADDRESS.sub("…@", value)
@@ -192,7 +192,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _cgroups(controller: str) -> Iterator[Path]:
-    """Return the folders of this process's control group and of its ancestors, which limit it as well (cgroups(7))."""
+    """Return the folders of this process's control group and its ancestors, which also limit it (cgroups(7))."""
     for line in (_text(_OWN_CGROUP) or "").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -242,7 +242,7 @@ def _memory() -> dict[str, int | None]:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs as NVIDIA's driver names them."""
+    """Return the names of GPUs from NVIDIA's driver."""
     cards = Path("/proc/driver/nvidia/gpus")
     return [_field(cards / card / "information", "Model") or card for card in _names_in(cards)]
 
@@ -273,7 +273,7 @@ def _interfaces() -> list[dict[str, Any]]:
                 "ipv4": known.get(name),
                 "ipv6": ipv6.get(name, []),
                 "mtu": int(mtu) if mtu else None,
-                # In Mbit/s; virtual cards have none, or say -1.
+                # In Mbit/s; virtual interfaces have none, or report -1.
                 "speed_bps": int(speed) * 1_000_000 if speed and int(speed) > 0 else None,
                 "multicast": bool(flags & _IFF_MULTICAST),
             }
@@ -290,7 +290,7 @@ def _ipv6() -> dict[str, list[str]]:
 
 
 def _transports(environ: Mapping[str, str], interfaces: list[dict[str, Any]], no_mpi: str) -> list[dict[str, Any]]:
-    """Return each transport, tried out here, and the reason if it fails."""
+    """Try each transport; return the results, with the reason if it fails."""
     tcp = _tried(lambda: _listen(environ.get("PACELINE_INTERFACE") or "127.0.0.1"))
     checks = {
         "shm": _tried(_share_memory),

@@ -10,7 +10,7 @@ from paceline._internal.console import wrapped
 
 
 def table(found: Mapping[str, Any], width: int) -> list[str]:
-    """Return lines for people. `found` is what `environment.collect` returns."""
+    """Return lines for people. `found` is the result of `environment.collect`."""
     sections = {
         "Versions": _versions(found),
         "System": _system(found),
@@ -30,7 +30,7 @@ def table(found: Mapping[str, Any], width: int) -> list[str]:
     for title, rows in sections.items():
         lines += [*([""] if lines else []), title]
         for name, value in rows.items():
-            # Names of variables may be long, and their values hold no blanks to break at.
+            # Names of variables may be long, and their values have no blanks to break at.
             lines += wrapped(f"  {name:<{min(label, 24)}}  {value}", width, " " * (min(label, 24) + 4)) or [f"  {name}"]
     if found["settings"]:
         lines += ["", *wrapped(f"These settings would stop a job: {found['settings']}", width, "  ")]

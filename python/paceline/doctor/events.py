@@ -1,4 +1,4 @@
-"""Reading the events of a timeline file, a line at a time where events are lines: a file may have a million."""
+"""Reads the events of a timeline file, line by line if each event is a line: a file may have a million."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 RECORD = "paceline run -np N --timeline RUN.json -- python train.py"
 _AT_ONCE = 4096
-"""Lines that are parsed together, which takes a quarter of the time of one by one."""
+"""Lines that are parsed together, which takes a quarter of the time of parsing them one by one."""
 _FIRST = '"traceEvents": ['
 _LAST = "]}"
 
@@ -31,7 +31,7 @@ def events(path: Path) -> Iterator[Event]:
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise InvalidArgumentError(f"{path}: is not text, so no timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline; record one: {RECORD}") from None
 
 
 def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
@@ -57,7 +57,7 @@ def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
 
 
 def _is_tail(line: str) -> bool:
-    """Return whether it is the end of a message, which is not needed: a third of all lines."""
+    """Return whether it is the end of a message. These are not needed, and are a third of all lines."""
     return '"cat":"message"' in line and '"ph":"e"' in line
 
 
@@ -68,13 +68,13 @@ def _wrong_line(path: Path, lines: list[str], before: int) -> InvalidArgumentErr
         except (ValueError, RecursionError):
             if not line.endswith("\n"):
                 return _cut(path)
-            return InvalidArgumentError(f"{path}:{number}: is no JSON; record it again: {RECORD}")
+            return InvalidArgumentError(f"{path}:{number}: is not JSON; record it again: {RECORD}")
     return InvalidArgumentError(f"{path}: commas between events are missing; record it again: {RECORD}")
 
 
 def _cut(path: Path) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{path}: ends in the middle: the run was killed while it was written, or is still going; record it again: "
+        f"{path}: ends in the middle: the run was killed while writing it, or is still running; record it again: "
         f"{RECORD}"
     )
 
@@ -83,15 +83,15 @@ def _whole(path: Path, text: str) -> Iterator[Event]:
     """Read a file that another program has written or changed."""
     if not text.strip():
         raise InvalidArgumentError(
-            f"{path}: is empty: the run was killed, or is still going; record it again: {RECORD}"
+            f"{path}: is empty: the run was killed, or is still running; record it again: {RECORD}"
         )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidArgumentError(f"{path}: is no JSON, so no timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is not JSON, so it is not a timeline; record one: {RECORD}") from None
     found = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(found, list):
-        raise InvalidArgumentError(f"{path}: has no traceEvents, so it is no timeline; record one: {RECORD}")
+        raise InvalidArgumentError(f"{path}: has no traceEvents, so it is not a timeline; record one: {RECORD}")
     yield from _checked(path, found)
 
 

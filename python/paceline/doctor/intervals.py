@@ -9,7 +9,7 @@ Intervals = list[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> Intervals:
-    """Return all moments in any of them; adjacent intervals become one."""
+    """Return all moments in any of them; adjacent intervals are merged."""
     merged: Intervals = []
     for begin, end in sorted(intervals):
         if end <= begin:

@@ -1,4 +1,4 @@
-"""Reads timeline files into what ranks did; errors name file, event and remedy."""
+"""Reads timeline files into the activities of ranks; errors name file, event and remedy."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def read(path: Path) -> Recording:
             f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}"
         )
     for file in parts or [path]:
-        if not file.is_file():  # reading it might never end
+        if not file.is_file():  # Reading it might never end.
             raise InvalidArgumentError(f"{file}: is a pipe or a device; write its content to a regular file first")
     reader = _Reader(path)
     for file in parts or [path]:
         reader.take(file, events(file))
     notes = []
     if parts:
-        notes.append(f"{path.name} is not there: read its parts {path.name}.rank-*")
+        notes.append(f"{path.name} does not exist: read its parts {path.name}.rank-*")
     return reader.finish(notes)
 
 
@@ -103,7 +103,7 @@ class _Reader:
             rank = self._rank(event)
             if _whole(event["pid"]) in self._recorded:
                 raise InvalidArgumentError(
-                    f"{self._file}: rank {rank.rank} is in it twice; take one recording at a time: {RECORD}"
+                    f"{self._file}: rank {rank.rank} is in it twice; use one recording at a time: {RECORD}"
                 )
             self._recorded.add(_whole(event["pid"]))
             rank.rank, rank.dropped = _whole(event["args"]["rank"]), _whole(event["args"]["dropped"])
@@ -146,7 +146,7 @@ class _Reader:
             rank.tensors.append(Tensor(name, size, number, begin, min(agreed, end), end))
 
     def finish(self, notes: list[str]) -> Recording:
-        """Return what was read. Raises InvalidArgumentError if that is nothing."""
+        """Return the recording. Raises InvalidArgumentError if it is empty."""
         self._refuse_what_was_not_run()
         ranks = sorted(self._ranks.values(), key=lambda rank: rank.rank)
         servers = [rank for rank in ranks if self._names.get(rank.rank + 1, "").startswith("server")]
@@ -158,11 +158,11 @@ class _Reader:
         if missing:
             which = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
             notes.append(
-                f"nothing is there of rank{'s'[: len(missing) != 1]} {which} (killed, or on another machine): waiting "
+                f"no recording of rank{'s'[: len(missing) != 1]} {which} (killed, or on another machine): waiting "
                 "for them looks like slow transfers"
             )
         notes += [
-            f"rank {rank.rank} has dropped {rank.dropped} spans, for there were too many: its end is not there; record "
+            f"rank {rank.rank} dropped {rank.dropped} spans because there were too many: its end is missing; record "
             "fewer steps"
             for rank in ranks
             if rank.dropped
@@ -171,14 +171,12 @@ class _Reader:
 
     def _refuse_what_was_not_run(self) -> None:
         if not self._ranks:
-            raise InvalidArgumentError(
-                f"{self._path}: holds no events of a run, so there is nothing to say; record one: {RECORD}"
-            )
+            raise InvalidArgumentError(f"{self._path}: contains no events of a run; record one: {RECORD}")
         if self._recorded >= self._ranks.keys():
             return
         forecast = not self._recorded and any(re.fullmatch(r"worker \d+", name) for name in self._names.values())
         what = (
-            "is a forecast's timeline, for no rank recorded it: `paceline simulate` says itself what bounds it"
+            "is the timeline of a forecast, not of a run: `paceline simulate` itself says what bounds it"
             if forecast
             else "was not recorded by Paceline's runtime"
         )
@@ -186,7 +184,7 @@ class _Reader:
 
 
 def _ns(us: object) -> int:
-    """Convert microseconds to nanoseconds. Raises ValueError for what is not a time."""
+    """Convert microseconds to nanoseconds. Raises ValueError if it is not a time."""
     if isinstance(us, bool) or not isinstance(us, int | float) or not -_MOST_US < us < _MOST_US:
         raise ValueError
     return round(us * 1000)

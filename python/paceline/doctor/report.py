@@ -138,17 +138,17 @@ class Report:
         def row(rank: int, parts: Parts) -> list[str]:
             values = [parts.step, *(getattr(parts, name) for name in own)]
             values += [parts.exposed, *(getattr(parts, name) for name in exposed)]
-            # With as many decimals as the step, so that the parts add up on paper.
+            # With as many decimals as the step, so that the printed parts add up.
             decimals = len(units.digits(parts.step / 1e9 / factor).partition(".")[2])
             return [str(rank), *(f"{value / 1e9 / factor:.{decimals}f}" for value in values)]
 
         shown = self._rows()
         lines = render(columns, [[row(rank, means[rank]) for rank in shown]], highlight_first=False)
         more = len(means) - len(shown)
-        return [*lines, *([f"… {more} ranks that are nearer to the median: --json"] if more else [])]
+        return [*lines, *([f"… {more} ranks nearer to the median: --json"] if more else [])]
 
     def _rows(self) -> list[int]:
-        """Return all ranks, or, of many, those whose own time differs most from the median."""
+        """Return all ranks or, if there are many, those whose own time differs most from the median."""
         own = {rank: parts.step - parts.exposed for rank, parts in self.analysis.means.items()}
         middle = median(own.values())
         apart = sorted(own, key=lambda rank: (-abs(own[rank] - middle), rank))
@@ -165,7 +165,8 @@ def diagnose(path: str | Path) -> Report:
         The report.
 
     Raises:
-        InvalidArgumentError: The file is missing or malformed, or has nothing to diagnose; the message says what to do.
+        InvalidArgumentError: The file is missing or malformed, or contains nothing to diagnose; the message says what
+        to do.
 
     Example:
         >>> print(paceline.doctor.diagnose("run.json").verdict)  # doctest: +SKIP

@@ -20,7 +20,7 @@ class Sending:
     small: float
     """The fixed cost of all operations except one, if it dominates."""
     overlap: float
-    """Of the rest, at most what backward had time to hide."""
+    """The part of the rest that backward could have hidden."""
     network: float
     """The rest."""
     fixed: float
@@ -48,7 +48,7 @@ class Sending:
 
 
 def sending(analysis: Analysis) -> Sending | None:
-    """Return what moving gradients costs; None if there is nobody to move them to."""
+    """Return the cost of moving gradients; None if there is no other rank."""
     breakdowns = [breakdown for breakdowns in analysis.breakdowns.values() for breakdown in breakdowns]
     sent = [it for breakdown in breakdowns for it in breakdown.sent]
     if len(analysis.ranks) < 2 or not sent:
@@ -106,7 +106,7 @@ _LARGE = 256 << 10
 
 
 def fixed_part(steps: Sequence[Sequence[Sent]]) -> float:
-    """Return the a in time = a + b x bytes, in nanoseconds, if it is most of what operations take; otherwise 0.
+    """Return a of time = a + b x bytes, in nanoseconds, if it is most of the operations' time; otherwise 0.
 
     If all are tiny, it is the average time of one in the median step. Otherwise it is fitted by least squares to the
     median time of each size, weighted by their number; with a single size it cannot be determined.

@@ -1,4 +1,4 @@
-"""Breakdown of one step of one rank: what its script did, and what it waited for."""
+"""Breakdown of one step of one rank: its script's activities, and its waits."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class StepBreakdown:
 
 
 def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> StepBreakdown:
-    """Break a step down. `transfers`: those that become ready in it, in order. Without `steps`: a whole recording.
+    """Break down a step. `transfers`: those that become ready in it, in order. Without `steps`: a whole recording.
 
-    Waits that the script marks are exposed communication. Without marks, the wait for gradients lasts from when the
-    last one was ready to the end of the last transfer, and the script is assumed to wait for an operation that begins
-    and ends within input, forward or optimizer.
+    Waits marked by the script are exposed communication. Without marks, the wait for gradients lasts from the readiness
+    of the last one to the end of the last transfer, and the script is assumed to wait for an operation that begins and
+    ends within input, forward or optimizer.
     """
     gradients = _gradients(marked, transfers) if steps else list(transfers)
     if steps:
@@ -93,13 +93,13 @@ def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = T
 
 
 def _after_forward(marked: Marked, wait: Interval) -> bool:
-    """Return whether a marked wait is one for gradients: after a forward pass, and within none."""
+    """Return whether a marked wait is for gradients: after a forward pass, and not within one."""
     ends = [end for _, end in marked.forward]
     return bool(ends) and ends[0] <= wait[0] and not any(begin == wait[1] for begin, _ in marked.forward[1:])
 
 
 def _gradients(marked: Marked, transfers: Sequence[Transfer]) -> list[Transfer]:
-    """Return what becomes ready during backward or while gradients are waited for, without later scalars."""
+    """Return the transfers that become ready during backward or while waiting for gradients, without later scalars."""
     inside = union([*marked.backward, *(wait for wait in marked.wait if _after_forward(marked, wait))])
     found = [it for it in transfers if any(begin <= it.ready < end for begin, end in inside)]
     while len(found) > 1 and found[-1].size <= _NO_GRADIENT and found[-1].ready >= max(it.end for it in found[:-1]):
@@ -133,7 +133,7 @@ def _blocking(marked: Marked, transfers: Sequence[Transfer], gradients: Sequence
 
 
 def _sent(gradients: Sequence[Transfer]) -> list[Sent]:
-    """Return operations in the order in which they ended; while several move, the time counts for the first to end."""
+    """Return operations in order of completion; while several move, the time counts for the first to end."""
     together: dict[int, list[Transfer]] = defaultdict(list)
     for it in gradients:
         together[it.operation].append(it)
@@ -167,7 +167,7 @@ def _backward(computing: Intervals, gradients: Sequence[Transfer], moving: Inter
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Nanoseconds of computing and the script's own work, then of exposed communication."""
+    """Nanoseconds of computation and the script's own work, then of exposed communication."""
 
     input: float = 0
     forward: float = 0
@@ -186,7 +186,7 @@ class Parts:
 
     @property
     def compute(self) -> float:
-        """Time that a faster processor would shorten."""
+        """Time that a faster processor would reduce."""
         return self.forward + self.backward + self.optimizer
 
     @property

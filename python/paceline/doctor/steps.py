@@ -24,15 +24,15 @@ class Marked:
 
     @property
     def computing(self) -> tuple[tuple[str, Intervals], ...]:
-        """All activities but waiting, by name."""
+        """All activities except waiting, by name."""
         named = ("input", "forward", "backward", "optimizer", "other")
         return tuple((name, getattr(self, name)) for name in named)
 
 
 def steps_of(rank: Rank) -> list[Interval]:
-    """Return the steps: one ends with the last optimizer mark before the next forward pass, where the next one begins.
+    """Return the steps: each ends with the last optimizer mark before a forward pass, where the next one begins.
 
-    So several optimizers may make one step. What comes after the last one is not a step.
+    Several optimizers may thus belong to one step. The rest after the last step is not a step.
     """
     forwards = [span.begin for span in rank.marks["forward"]]
     ends: list[int] = []
@@ -53,7 +53,7 @@ def marked(rank: Rank, step: Interval) -> Marked:
     """Divide a step among the marks in it. Where they overlap, waiting comes first, then optimizer, forward, input.
 
     Between its first forward pass and its end, unmarked time is backward: the gradients of an earlier part of the
-    batch, or what the script does before the optimizer.
+    batch, or the script's own work before the optimizer.
     """
     found = {name: _within(spans, step) for name, spans in rank.marks.items()}
     taken: Intervals = []
@@ -72,7 +72,7 @@ def marked(rank: Rank, step: Interval) -> Marked:
 
 
 def _within(spans: Sequence[Span], step: Interval) -> Intervals:
-    """Return the spans of a step, which are in order; a span inside an earlier one is found after it."""
+    """Return the spans of a step in order; a span inside an earlier one follows it."""
     first = bisect_left(spans, step[0], key=lambda span: span.begin)
     if first and spans[first - 1].end > step[0]:
         first -= 1

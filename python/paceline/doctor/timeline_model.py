@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A collective operation, from its beginning on the rank to its end there."""
+    """A collective operation, from its beginning to its end on this rank."""
 
     number: int
     """This rank's own count."""
@@ -60,14 +60,14 @@ class Rank:
     """Number of spans that were dropped because there were too many."""
     marks: dict[str, list[Span]] = field(default_factory=lambda: {name: [] for name in MARKS})
     operations: list[Operation] = field(default_factory=list)
-    """Operations, without the coordinators'."""
+    """Operations, except those of coordinators."""
     votes: list[Operation] = field(default_factory=list)
     """Operations of coordinators."""
     tensors: list[Tensor] = field(default_factory=list)
     coordinator: dict[str, list[Span]] = field(default_factory=dict)
     """Coordinator spans by activity: sleep, late wake-up, wait for votes, report, wait for the decision."""
     spun: int = 0
-    """Nanoseconds in which a coordinator that waited for votes kept a core busy."""
+    """Nanoseconds in which a coordinator kept a core busy while waiting for votes."""
     moved: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     """Bytes of messages by operation, role (`worker 0`, `server 2`) and direction (True: outgoing)."""
 
@@ -89,7 +89,7 @@ class Recording:
     servers: list[Rank]
     """Server processes."""
     missing: list[int]
-    """Ranks that others name but that were not recorded."""
+    """Ranks that others mention but that were not recorded."""
     notes: list[str]
 
     @property

@@ -11,15 +11,15 @@ from itertools import accumulate
 from paceline.doctor.timeline_model import Rank
 
 _TWO_SIDED = "send/recv"
-"""Operations with a single peer, which their names do not tell."""
+"""Operations with a single peer, which their names do not contain."""
 
 
 @dataclass(slots=True)
 class Transfer:
     """A tensor that a coordinator handled, or an operation that was started directly, as one rank saw it.
 
-    A tensor is ready when the rank requests it. For an operation that is started directly (torch.distributed) nothing
-    earlier than its beginning is known: with DDP that is when its bucket is full.
+    A tensor is ready when the rank requests it. For an operation that is started directly (torch.distributed), only its
+    beginning is known: with DDP, the moment at which its bucket is full.
     """
 
     name: str
@@ -33,9 +33,9 @@ class Transfer:
     all_ready: int = 0
     """When the last rank was ready, but not after the end here."""
     all_begun: int = 0
-    """From then on it moves: every rank has begun it."""
+    """From then on it moves, because every rank has begun it."""
     last: int | None = None
-    """The rank that was ready last; None where no other rank is known to take part."""
+    """The rank that was ready last; None if no other rank is known to take part."""
 
 
 def transfers_of(rank: Rank) -> list[Transfer]:
@@ -49,7 +49,7 @@ def transfers_of(rank: Rank) -> list[Transfer]:
     ]
     for tensor in rank.tensors:
         operation = operations.get(tensor.operation)
-        # It is noted that ranks agree just after the operation has begun.
+        # The agreement of ranks is recorded just after the operation has begun.
         begun = min(tensor.agreed, operation.begin) if operation else tensor.agreed
         call = operation.call if operation else ""
         ready = tensor.requested
@@ -62,8 +62,8 @@ def transfers_of(rank: Rank) -> list[Transfer]:
 def match(ranks: Mapping[int, Sequence[Transfer]]) -> None:
     """Match the transfers of ranks in one step: the first of a name is the first on every rank, and so on.
 
-    A rank that was ready only after the end here is left out, since nothing waited for it: the root of a broadcast, or
-    a group of other ranks whose operations have the same names.
+    A rank that was ready only after the end on this rank is left out, because nothing waited for it: it is the receiver
+    of a broadcast, or in a group of other ranks whose operations have the same names.
     """
     turns: dict[tuple[str, str, int], list[tuple[int, Transfer]]] = defaultdict(list)
     for rank, transfers in ranks.items():

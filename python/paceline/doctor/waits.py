@@ -18,19 +18,19 @@ class Wait:
     straggler: int
     """Until the slowest rank was ready."""
     negotiation: int
-    """All were ready, and nothing moved."""
+    """All ranks were ready, and nothing moved."""
     transfer: int
     """Something moved that every rank had begun."""
     rest: int
-    """After the last transfer: copying results, being woken. Before this rank's own last one, if it was the slowest."""
+    """After the last transfer (copying, waking up), or before this rank's own last transfer if it was the slowest."""
     last: int | None
     """The rank that was waited for."""
     idle: Intervals
-    """When the negotiation was."""
+    """When the negotiation took place."""
     operations: int
-    """How many ended in it."""
+    """Number of transfers that ended in it."""
     gradients: bool
-    """Whether it was for gradients, and not for an operation in the midst of input, forward or optimizer."""
+    """Whether it was for gradients, and not for an operation within input, forward or optimizer."""
 
     @property
     def length(self) -> int:
@@ -41,9 +41,9 @@ class Wait:
 def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradients: bool) -> Wait:
     """Divide a wait by the transfers in flight.
 
-    Let R be when the last rank was ready for the last of them. What moves at R without a pause since before it would
-    have been waited for in any case; so the wait for a straggler ends where that movement begins, else at R. After
-    that, either data moves, or nothing does although all are ready: agreement.
+    Let R be the moment at which the last rank was ready for the last of them. If data has been moving without a pause
+    up to R, the rank would have waited for it in any case, so the wait for a straggler ends where that movement begins;
+    otherwise it ends at R. After that, either data moves, or nothing moves although all ranks are ready: agreement.
     """
     flying = [it for it in transfers if it.ready < end and it.end > begin]
     if not flying:
@@ -55,7 +55,7 @@ def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradien
     over = max(since, min(end, max(it.end for it in flying)))
     moved = length(clip(moving, since, over))
     idle = without([(since, over)], moving) if since < over else []
-    own = slowest.ready >= slowest.all_ready  # nobody was waited for
+    own = slowest.ready >= slowest.all_ready  # There was no straggler.
     ended = {it.operation for it in flying if begin < it.end <= end}
     return Wait(
         begin=begin,

@@ -13,11 +13,11 @@ optional: any object with `__array_interface__` or the buffer protocol will do.
 | --- | --- |
 | job | joining and leaving |
 | collectives | groups and their operations; handles of operations in flight |
-| arrays | from arrays to memory |
+| arrays | the memory of arrays |
 | objects | JSON documents exchanged between ranks |
 | settings | the settings of a job, from keywords and the environment |
 | rank_environment, slurm | which rank this process is, according to its launcher |
-| bootstrap | how ranks meet: the secret, and MPI's own exchange |
+| bootstrap | what ranks exchange before they connect: the secret, MPI's own exchange |
 | elastic_member, elastic_protocol | a worker's side of an elastic job |
 | server | a parameter server as a process: `python -m paceline.job.server` |
 | timeline_files, selection_log | timelines of a job, and the strategies it selected |

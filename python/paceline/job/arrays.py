@@ -21,7 +21,7 @@ from paceline.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    # collections.abc has it from Python 3.12 on; type checkers know it under this name in all versions.
+    # In collections.abc from Python 3.12 on; type checkers know it under this name in all versions.
     from typing_extensions import Buffer
 
 
@@ -46,7 +46,7 @@ Region = tuple[int, int]
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
 """The dtypes that can be reduced, and the bytes of an element."""
-# As __array_interface__ and as the buffer protocol write them; there, `l` and `q` have the size that comes with them.
+# As in __array_interface__ and in the buffer protocol, where the size of `l` and `q` is given separately.
 _KINDS = {"f4": "float32", "f8": "float64", "f2": "float16", "i4": "int32", "i8": "int64", "u1": "uint8"}
 _CODES = {"f": "f4", "d": "f8", "e": "f2", "B": "u1", "c": "S1", "b": "i1", "?": "b1"}
 # As numpy does.
@@ -75,7 +75,7 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
 
     Args:
         value: The array.
-        what: What error messages call it.
+        what: Its name in error messages.
         dtype: Element type where the array cannot express it: "bfloat16" over uint16.
         writable: Whether a result is written there.
 
@@ -101,8 +101,8 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
     for index, part in enumerate(parts):
         if part.dtype != parts[0].dtype:
             raise InvalidArgumentError(
-                f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays that go together have one "
-                "dtype: call once for each"
+                f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays in one call must have "
+                "the same dtype: call once for each"
             )
     regions = [region for part in parts for region in part.regions]
     if writable:
@@ -113,24 +113,24 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
 
 
 def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
-    """Raise InvalidArgumentError if what is written shares memory with what is read."""
+    """Raise InvalidArgumentError if the output shares memory with the input."""
     size = DTYPES[inputs.dtype]
     for address, count in inputs.regions:
         if any(begin < address + count * size and address < begin + many * size for begin, many in outputs.regions):
-            raise InvalidArgumentError(f"{call}: out shares memory with array; give an array of its own, or a copy")
+            raise InvalidArgumentError(f"{call}: out shares memory with array; give a separate array, or a copy")
 
 
 def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
     """Return a new numpy array for a result if `like` is a numpy array.
 
     Raises:
-        InvalidArgumentError: It is another kind of array, for which the caller must give the output.
+        InvalidArgumentError: It is another kind of array, and the caller must give the output.
     """
     import numpy
 
     if not isinstance(like, numpy.ndarray):
         raise InvalidArgumentError(
-            f"{what} is missing; give an array for the result (for a numpy array it would be made)"
+            f"{what} is missing; give an array for the result (only for numpy arrays is one created)"
         )
     return numpy.empty(tuple(shape), dtype=like.dtype)
 
@@ -142,14 +142,12 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         return _buffer(value, what, writable)
     numpy = sys.modules.get("numpy")
     if not isinstance(interface["data"], tuple) or (numpy is not None and isinstance(value, numpy.generic)):
-        raise InvalidArgumentError(
-            f"{what}: {type(value).__name__} has no memory of its own; give numpy.array([...]) of it"
-        )
+        raise InvalidArgumentError(f"{what}: {type(value).__name__} does not own memory; pass numpy.array(...) of it")
     address, read_only = interface["data"]
     kind, shape = interface["typestr"], interface["shape"]
     if kind[0] not in (_NATIVE, "|"):
         raise InvalidArgumentError(
-            f"{what}: has the byte order of other machines; give array.astype(array.dtype.newbyteorder('='))"
+            f"{what}: has the byte order of other machines; pass array.astype(array.dtype.newbyteorder('='))"
         )
     found = _KINDS.get(kind[1:])
     if found is None:
@@ -157,7 +155,7 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         found = "bfloat16" if name == "bfloat16" else f"?{name}"
     if not _contiguous(shape, interface.get("strides"), DTYPES.get(found, 2)):
         raise InvalidArgumentError(
-            f"{what}: is not contiguous; give numpy.ascontiguousarray(...) of it, and copy the result back"
+            f"{what}: is not contiguous; pass numpy.ascontiguousarray(...) of it, and copy the result back"
         )
     if writable and read_only:
         raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
@@ -180,7 +178,7 @@ def _buffer(value: Any, what: str, writable: bool) -> tuple[int, int, str, objec
         view = memoryview(value)
     except TypeError:
         raise InvalidArgumentError(
-            f"{what}: {type(value).__name__} is no array; give a numpy array or a buffer (bytearray, array.array)"
+            f"{what}: {type(value).__name__} is not an array; give a numpy array or a buffer (bytearray, array.array)"
         ) from None
     if not view.c_contiguous:
         raise InvalidArgumentError(f"{what}: is not contiguous; give a copy: bytearray(...)")
@@ -189,7 +187,7 @@ def _buffer(value: Any, what: str, writable: bool) -> tuple[int, int, str, objec
     code = view.format.lstrip("@=" + _NATIVE)
     kind = _CODES.get(code) or {"i": "i", "l": "i", "q": "i", "H": "u"}.get(code, code) + str(view.itemsize)
     found = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
-    # The view, and with it the memory, stays as long as the operation: a bytearray cannot be resized meanwhile.
+    # The view keeps the memory in place for the whole operation: meanwhile a bytearray cannot be resized.
     return (_address(view), view.nbytes // view.itemsize, found, view) if view.nbytes else (0, 0, found, view)
 
 
@@ -212,7 +210,7 @@ def _writable_address(value: Buffer) -> int:
 
 @cache
 def _ctypes() -> tuple[Any, Any]:
-    """Return ctypes, which is slow to load, and room for a Py_buffer: 11 words, the first of which is the address."""
+    """Return ctypes, which is slow to load, and space for a Py_buffer: 11 words, the first of which is the address."""
     import ctypes
 
     return ctypes, ctypes.c_void_p * 11
@@ -221,7 +219,7 @@ def _ctypes() -> tuple[Any, Any]:
 def _said(found: str, dtype: str | None, what: str) -> str:
     if dtype is not None:
         if dtype not in DTYPES:
-            raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is none of {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is not one of {', '.join(DTYPES)}")
         if dtype == found or (dtype == "bfloat16" and found in ("?uint16", "?|V2", "?V2")):
             return dtype
         remedy = "leave dtype out" if not found.startswith("?") else "bfloat16 goes over uint16"
@@ -229,7 +227,7 @@ def _said(found: str, dtype: str | None, what: str) -> str:
     if found.startswith("?"):
         hint = ", dtype='bfloat16' if it holds such" if found == "?uint16" else ""
         raise InvalidArgumentError(
-            f"{what}: {found[1:]} is none of {', '.join(DTYPES)}; convert it with array.astype(...){hint}, or move its "
-            "bytes: array.view('uint8')"
+            f"{what}: {found[1:]} is not one of {', '.join(DTYPES)}; convert it with array.astype(...){hint}, or move "
+            "its bytes: array.view('uint8')"
         )
     return found

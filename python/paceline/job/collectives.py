@@ -1,8 +1,8 @@
 """Collective and point-to-point operations on arrays: all-reduce, broadcast, all-gather, send, receive and others.
 
 All ranks of a group call the same collectives in the same order, with the same lengths and dtypes; sends and receives
-stand outside that order. `paceline.job.arrays` says what counts as an array. Roots, senders and receivers are ranks of
-the group, not of the job.
+are not part of that order. `paceline.job.arrays` defines what counts as an array. Roots, senders and receivers are
+ranks of the group, not of the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A", bound="Array")
 S = TypeVar("S", bound="np.generic")
-"""The scalar type of a numpy array that is made for a result."""
+"""The scalar type of a numpy array created for a result."""
 Counts = Sequence[int] | None
 Op = Literal["sum", "average", "min", "max", "product"]
 _NATIVE = ("sum", "min", "max", "product")
@@ -51,7 +51,7 @@ class SubmitOptions(TypedDict, total=False):
 class Handle(Generic[T]):
     """An operation in flight, returned by every operation called with `async_=True`.
 
-    It holds the arrays of the operation, which must be left alone until the operation has finished.
+    It keeps the arrays of the operation, which must not be touched until the operation has finished.
     """
 
     __slots__ = ("_from_anybody", "_job", "_operation", "_result")
@@ -64,10 +64,10 @@ class Handle(Generic[T]):
         """Wait for the operation and return its result.
 
         Args:
-            timeout_s: Seconds to wait at most; `None` waits until the operation has finished or failed.
+            timeout_s: Maximum number of seconds to wait; `None` waits until the operation has finished or failed.
 
         Returns:
-            What the operation returns without `async_`.
+            The result of the operation, as without `async_`.
 
         Raises:
             JobError: The operation failed; the message names ranks and hosts.
@@ -97,7 +97,7 @@ class GroupBase:
         self._job = job
         self._communicator: Communicator | None = communicator
         self.name = name
-        """What error messages call the group."""
+        """The group's name in error messages."""
         self.rank: int = communicator.rank
         """Rank of this process in the group, from 0."""
         self.ranks: list[int] = list(communicator.ranks)
@@ -106,11 +106,11 @@ class GroupBase:
         """Number of ranks in the group."""
 
     def choices(self) -> list[tuple[int, str]]:
-        """Return which strategy is used for each message size, as measured when the group was made.
+        """Return the strategy for each message size, as measured when the group was created.
 
         Returns:
-            Pairs (upper limit in bytes, strategy) in rising order of size; all-reduces up to the limit use the strategy
-            unless they name one themselves.
+            Pairs (upper limit in bytes, strategy) in ascending order of size; all-reduces up to the limit use the
+            strategy unless they name one themselves.
         """
         return self._live().choices()
 
@@ -145,7 +145,7 @@ class GroupBase:
 
     def _combine(self, call: str, op: str, dtype: str) -> tuple[str, float]:
         if op not in _OPS:
-            raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is none of {', '.join(_OPS)}")
+            raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is not one of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
         if dtype == "uint8":
@@ -204,10 +204,10 @@ class Collectives(GroupBase):
                 were one. The dtype is float16, bfloat16, float32, float64, int32, int64 or uint8. All ranks give the
                 same number of elements.
             op: The reduction. Integers wrap around on overflow; their average is rounded toward zero.
-            strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or what measured
-                fastest for this message size.
+            strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or the one measured as
+            fastest for this message size.
             dtype: Element type where the array cannot express it: `"bfloat16"` for an array of uint16.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             bucket: Selects the parameter server: server `bucket` modulo the number of servers. By default servers take
                 turns.
             async_: Return a `Handle` at once instead of waiting.
@@ -217,7 +217,7 @@ class Collectives(GroupBase):
 
         Raises:
             InvalidArgumentError: The array cannot be reduced, or `op`, `strategy` or `bucket` is invalid.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> gradient = np.full(3, job.rank + 1.0, "float32")
@@ -228,7 +228,7 @@ class Collectives(GroupBase):
         if bucket is not None and not 0 <= bucket < 1 << 32:
             raise InvalidArgumentError(f"bucket: {bucket} is not between 0 and {(1 << 32) - 1}")
         if op in _NATIVE and len(given.regions) == 1 and not (async_ or strategy or name or bucket is not None):
-            # The short way: half of the time that a small all-reduce takes would be spent in Python.
+            # A fast path: half the time of a small all-reduce would otherwise be spent in Python.
             self._live().all_reduce(*given.regions[0], given.dtype, op)
             return array
         options = SubmitOptions(strategy=strategy, label=name, background=async_, bucket=bucket)
@@ -251,7 +251,7 @@ class Collectives(GroupBase):
                 takes.
             root: Rank of the group that has the data.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -259,7 +259,7 @@ class Collectives(GroupBase):
 
         Raises:
             InvalidArgumentError: The array or `root` is invalid.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.broadcast(np.arange(3))
@@ -300,7 +300,7 @@ class Collectives(GroupBase):
             op: The reduction, as for `all_reduce`.
             root: Rank of the group that receives the result.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -308,7 +308,7 @@ class Collectives(GroupBase):
 
         Raises:
             InvalidArgumentError: The array, `op` or `root` is invalid.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.reduce(np.array([2.0, 3.0]), "max")
@@ -328,14 +328,14 @@ class Collectives(GroupBase):
         """Wait until all ranks of the group have reached the barrier.
 
         Args:
-            name: What error messages call the barrier.
+            name: The barrier's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
             `None`, or a handle to wait with.
 
         Raises:
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
         """
         return self._end(self._begin("barrier", None, None, None, label=name, background=async_), async_)
 
@@ -348,16 +348,16 @@ class Collectives(GroupBase):
     def send(
         self, array: Array, to: int, *, tag: int = 0, dtype: str | None = None, name: str = "", async_: bool = False
     ) -> Handle[None] | None:
-        """Send elements to a rank, which receives as many under the same tag.
+        """Send elements to a rank, which receives the same number under the same tag.
 
         Messages between two ranks with the same tag arrive in the order in which they were sent.
 
         Args:
             array: Contiguous array, or list of arrays. Any dtype that `all_reduce` takes.
             to: Rank of the group that receives.
-            tag: Number from 0 to 2**32 - 1 by which the receiver tells messages apart.
+            tag: Number from 0 to 2**32 - 1 by which the receiver distinguishes messages.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -365,7 +365,7 @@ class Collectives(GroupBase):
 
         Raises:
             InvalidArgumentError: The array, `to` or `tag` is invalid.
-            JobError: The receiver has gone, or expects another number of elements.
+            JobError: The receiver has left, or expects a different number of elements.
 
         Example:
             >>> if job.size > 1:  # a rank cannot send to itself
@@ -411,7 +411,7 @@ class Collectives(GroupBase):
             source: Rank of the group that sends; `None` accepts a message from any rank.
             tag: Number from 0 to 2**32 - 1 that the sender gave.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -419,7 +419,7 @@ class Collectives(GroupBase):
 
         Raises:
             InvalidArgumentError: The array, `source` or `tag` is invalid.
-            JobError: The sender has gone, or sent another number of elements.
+            JobError: The sender has left, or sent a different number of elements.
         """
         root = -1 if source is None else self._other("source", source)
         given = memory(array, "array", dtype=dtype, writable=True)
@@ -494,7 +494,7 @@ class Exchanges(GroupBase):
                 be left out if `array` is a numpy array; then a new one is returned.
             counts: Elements of each rank, in rank order, where they differ.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -502,7 +502,7 @@ class Exchanges(GroupBase):
 
         Raises:
             InvalidArgumentError: An array or `counts` is invalid, or `array` and `out` overlap.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.all_gather(np.array([3, 4])).shape == (job.size, 2)
@@ -573,7 +573,7 @@ class Exchanges(GroupBase):
             root: Rank of the group that receives.
             counts: Elements of each rank, in rank order, where they differ.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -581,7 +581,7 @@ class Exchanges(GroupBase):
 
         Raises:
             InvalidArgumentError: An array, `root` or `counts` is invalid, or `out` is given at another rank.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.gather(np.array([job.rank]))
@@ -632,7 +632,7 @@ class Exchanges(GroupBase):
         name: str = "",
         async_: bool = False,
     ) -> A | Handle[A]:
-        """Give each rank its part of an array that the root holds.
+        """Give each rank its part of an array at the root.
 
         Args:
             out: Contiguous, writable array that receives this rank's part.
@@ -640,7 +640,7 @@ class Exchanges(GroupBase):
             root: Rank of the group that has `array`.
             counts: Elements of each rank, in rank order, where they differ.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -649,7 +649,7 @@ class Exchanges(GroupBase):
         Raises:
             InvalidArgumentError: An array, `root` or `counts` is invalid, or `array` is missing at the root or given
                 elsewhere.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.scatter(np.empty(2), np.array([5.0, 6.0]))
@@ -725,7 +725,7 @@ class Exchanges(GroupBase):
                 rows divided by `size`, or `counts[rank]` elements. It may be left out if `array` is a numpy array.
             counts: Elements of each rank's part, in rank order.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -733,7 +733,7 @@ class Exchanges(GroupBase):
 
         Raises:
             InvalidArgumentError: An array, `op` or `counts` is invalid, or the rows cannot be shared equally.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.reduce_scatter(np.ones((2 * job.size, 3))).shape
@@ -814,7 +814,7 @@ class Exchanges(GroupBase):
             counts: Elements sent to each rank.
             out_counts: Elements received from each rank; needed with `counts` unless `out` is given.
             dtype: As for `all_reduce`.
-            name: What error messages call the array.
+            name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
 
         Returns:
@@ -822,7 +822,7 @@ class Exchanges(GroupBase):
 
         Raises:
             InvalidArgumentError: An array, `counts` or `out_counts` is invalid.
-            JobError: A rank has gone, or called another operation.
+            JobError: A rank has left, or called a different operation.
 
         Example:
             >>> job.all_to_all(np.arange(job.size))
@@ -832,7 +832,9 @@ class Exchanges(GroupBase):
         given = memory(array, "array", dtype=dtype)
         if out is None:
             if counts is not None and out_counts is None:
-                raise InvalidArgumentError("all_to_all: counts without out_counts and out; say how many elements come")
+                raise InvalidArgumentError(
+                    "all_to_all: counts without out_counts and out; give the number of elements to receive"
+                )
             shape = (sum(out_counts),) if out_counts is not None else getattr(array, "shape", ())
             out = new_array(array, shape, "all_to_all: out")
         taken = memory(out, "out", dtype=dtype, writable=True)

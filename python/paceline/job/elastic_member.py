@@ -19,26 +19,26 @@ from paceline.settings.table import SETTINGS
 
 ADDRESS, WORKER = "PACELINE_RUN_ELASTIC", "PACELINE_RUN_WORKER"
 _SILENT_S = 60.0
-"""A driver that has been silent for this long is gone: it sends something every 5 seconds to a waiting worker."""
+"""A driver that has been silent for this long is gone: it sends a message to a waiting worker every 5 seconds."""
 _CONNECT_S = 30.0
 
 
 class WorldEndedError(JobError):
-    """A rank of the world died before all had met; there will be another world."""
+    """A rank of the world died before all had connected; there will be another world."""
 
 
 class Membership:
-    """This process as the driver knows it. One thread uses it at a time."""
+    """This process from the driver's point of view. Only one thread may use it at a time."""
 
     def __init__(self, address: str, worker: int, secret: str, job: str) -> None:
         """Connect to the driver and authenticate both ways.
 
-        Raises JobError if nobody answers, or not as the driver would.
+        Raises JobError if there is no answer, or not the driver's.
         """
         self.address, self.worker = address, worker
         self._secret, self._job = secret, job
         self.commits: Sequence[int] = ()
-        """Numbers of the commits that this process can return to, rising."""
+        """Numbers of the commits that this process can return to, ascending."""
         self.why = ""
         """Why its last world has ended."""
         self.place: Place | None = None
@@ -68,12 +68,12 @@ class Membership:
         self._send({"worker": self.worker, "nonce": mine, "proof": own})
         answer = self._next("proof")["proof"]
         if not proves(answer, proof(self._secret, "driver", theirs, mine)):
-            raise JobError(f"whatever answers at {self.address} does not know the job's secret")
+            raise JobError(f"the process at {self.address} does not know the job's secret")
 
     def ask(self) -> Place:
         """Wait for a place in the next world.
 
-        Raises JobError if the launcher is gone, SystemExit if this process is to leave.
+        Raises JobError if the launcher is gone, SystemExit if this process should leave.
         """
         self._updated = False
         self._send({"ask": list(self.commits), "why": self.why})
@@ -86,7 +86,7 @@ class Membership:
         return self.place
 
     def exchange(self, blob: bytes) -> list[bytes]:
-        """Return what all ranks of this world give, in rank order. Raises WorldEndedError if one is gone."""
+        """Return the values of all ranks of this world, in rank order. Raises WorldEndedError if one is gone."""
         assert self.place is not None
         text = base64.b64encode(blob).decode()
         self._send({"generation": self.place.generation, "blob": text})
@@ -124,7 +124,7 @@ class Membership:
         )
 
     def updated(self) -> bool:
-        """Return, without waiting, whether processes wait to join, or some are to leave."""
+        """Return, without waiting, whether processes are waiting to join, or some should leave."""
         while self._selector.select(0):
             self._receive()
         return self._updated
@@ -180,7 +180,7 @@ _membership: Membership | None = None
 def membership(environ: Any = os.environ) -> Membership | None:  # noqa: ANN401 - a mapping of strings
     """Return this process's membership, connected at the first call; None unless the job is elastic.
 
-    Raises JobError if the launcher does not answer, InvalidArgumentError for variables that contradict each other.
+    Raises JobError if the launcher does not answer, InvalidArgumentError for contradictory variables.
     """
     global _membership  # noqa: PLW0603 - a process is one worker
     if _membership is None and environ.get(ADDRESS):

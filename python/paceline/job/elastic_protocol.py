@@ -1,6 +1,6 @@
-"""Messages between a worker and the driver: length-prefixed JSON; and how both prove that they know the job's secret.
+"""Messages between a worker and the driver: length-prefixed JSON, and proofs of knowing the job's secret.
 
-The first message of each side holds a nonce, the second an HMAC-SHA256 (RFC 2104) of both nonces under the secret.
+The first message of each side contains a nonce, the second an HMAC-SHA256 (RFC 2104) of both nonces under the secret.
 Messages before the proof are short, and have no effect. As between ranks, later messages are not encrypted; the secret
 of a world is never sent, but derived on both sides from the job's.
 """
@@ -18,9 +18,9 @@ Message = dict[str, Any]
 
 _LENGTH = struct.Struct(">I")
 MOST_UNPROVED = 1 << 10
-"""Bytes of a message from somebody who has not proved the secret."""
+"""Bytes of a message from a peer that has not yet proved to know the secret."""
 MOST_BLOB = 128 << 10
-"""Bytes of a message of a worker: what a rank tells the others of itself is at most 64 KiB, in base 64."""
+"""Bytes of a message from a worker: a rank sends the others at most 64 KiB about itself, in base 64."""
 
 
 def encode(message: Message) -> bytes:
@@ -38,7 +38,7 @@ class Decoder:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Return the messages that are complete now.
+        """Return the messages that are now complete.
 
         Raises ValueError for one that is too long or not a JSON object.
         """
@@ -53,7 +53,7 @@ class Decoder:
             message = json.loads(self._data[_LENGTH.size : end])
             del self._data[:end]
             if not isinstance(message, dict):
-                raise ValueError("a message that is no JSON object")
+                raise ValueError("a message that is not a JSON object")
             yield message
 
 
@@ -64,11 +64,11 @@ def proof(secret: str, who: str, driver: str, worker: str) -> str:
 
 
 def proves(found: object, expected: str) -> bool:
-    """Return whether it is that proof, in constant time."""
+    """Compare the proofs in constant time."""
     return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, expected)
 
 
 def world_secret(secret: str, job: str, generation: int) -> str:
-    """Return the secret of one world, by which it refuses connections and messages of other worlds."""
+    """Return the secret of one world, with which it refuses connections and messages of other worlds."""
     text = f"paceline elastic world\0{job}\0{generation}"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""How a failing rank tells its launcher the reason before it ends."""
+"""How a failing rank reports the reason to its launcher before it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LETTERS = 300
 def tell_launcher() -> None:
     """Report exceptions that nobody catches to the launcher as well, if there is one.
 
-    For a user's mistake, print the line of the script and the message, without the frames between it and the check.
+    For an InvalidArgumentError, print the line of the script and the message, without the frames between it and the
+    check.
     """
     if getattr(sys.excepthook, "tells_launcher", False):
         return
@@ -42,7 +43,7 @@ def tell_launcher() -> None:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """Return the innermost line outside installed packages: the script's, or that of a module beside it."""
+    """Return the innermost line outside installed packages: in the script, or in a module next to it."""
     installed = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
     own = [(file, line) for file, line in frames if not file.startswith((*installed, "<"))]
@@ -61,14 +62,16 @@ def tell(error: BaseException) -> None:
         text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
         report = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
         os.write(int(descriptor), json.dumps(report).encode())
-    except (OSError, ValueError):  # the launcher is gone, or the script has closed the descriptor
+    except (OSError, ValueError):  # The launcher is gone, or the script has closed the descriptor.
         pass
 
 
 def follows(error: BaseException | None) -> bool:
-    """Return whether this error, or one that it was raised from, says that another rank failed."""
+    """Return whether this error, or one that it was raised from, reports that another rank failed."""
     while error is not None:
-        if isinstance(error, JobError) or "JobError: " in str(error):  # so torch's C++ passes them on
+        if isinstance(error, JobError) or "JobError: " in str(
+            error
+        ):  # the form in which torch's C++ code passes them on
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False

@@ -23,13 +23,13 @@ from paceline.settings.keywords import JobSettings
 from paceline.settings.table import naming_core_errors
 
 _MEET_S = 20.0
-"""Time for ranks that have all been given a place to connect: one that has not is dead, and the driver knows."""
+"""Time limit for ranks to connect once all have been given a place: one that does not is dead, and the driver knows."""
 
 __all__ = ["Group", "Handle", "InvalidArgumentError", "Job", "JobError", "join"]
 
 
 class Group(Collectives, Exchanges):
-    """Some ranks of the job, in an order of their own. A rank may be in many groups."""
+    """Some ranks of the job, in an order of the group's own. A rank may be in many groups."""
 
 
 class Job(Group):
@@ -64,9 +64,9 @@ class Job(Group):
         _jobs.add(self)
 
     def group(self, ranks: Sequence[int], name: str = "group") -> Group:
-        """Make a group of ranks. Each member calls this with the same ranks and name, and they wait for each other.
+        """Create a group of ranks. Each member calls this with the same ranks and name, and they wait for each other.
 
-        Ranks that make several groups must make them in the same order. A second call with the same arguments makes
+        Ranks that create several groups must do so in the same order. A second call with the same arguments creates
         another group.
 
         Args:
@@ -78,7 +78,7 @@ class Job(Group):
 
         Raises:
             InvalidArgumentError: A rank does not exist, is listed twice, or this rank is missing.
-            JobError: A member did not come, or has gone.
+            JobError: A member did not call this, or has left.
 
         Example:
             >>> pair = job.group([0], name="first")
@@ -98,7 +98,7 @@ class Job(Group):
         return group
 
     def status(self) -> dict[str, Any]:
-        """Return transports by peer, operations in flight, and bytes sent and received, for people and tests."""
+        """Return transports by peer, operations in flight, and bytes sent and received, for diagnostics and tests."""
         return cast("dict[str, Any]", json.loads(self._joined().status()))
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ def join(**settings: Unpack[JobSettings]) -> Job:
 
     Raises:
         InvalidArgumentError: A setting is unknown, invalid, or has no effect on the others.
-        JobError: Ranks did not come in time; the message names them.
+        JobError: Ranks did not connect in time; the message names them.
 
     Example:
         >>> with paceline.job.join(strategy="ring", timeout_s=30) as example:
@@ -183,7 +183,7 @@ def join(**settings: Unpack[JobSettings]) -> Job:
 
 
 def join_named(**settings: Unpack[JobSettings]) -> Job:
-    """Join as `join` does, for callers whose tensors have names, so that a file may place them on servers."""
+    """Like `join`, for callers whose tensors have names, so that a file can place them on servers."""
     tell_launcher()
     return _join(Settings.from_environment(None, **settings))
 
@@ -220,7 +220,7 @@ def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], 
 
 
 def _join_world(member: Membership, known: Settings) -> Job:
-    """Join the next world of an elastic job; if a rank dies before all have met, the one after it."""
+    """Join the next world of an elastic job, or the one after it if a rank dies before all have connected."""
     limit = min(known.start_timeout_s, _MEET_S)
     while True:
         member.ask()
@@ -232,7 +232,7 @@ def _join_world(member: Membership, known: Settings) -> Job:
 
 
 def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:
-    """Meet through torchrun's own store, for torchrun sets no rendezvous of ours; it comes with torch."""
+    """Use torchrun's own store for the rendezvous, because torchrun sets none of ours; it comes with torch."""
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore

@@ -44,7 +44,7 @@ def share(ranks: Job, text: str = "") -> str:
 
 
 def share_last(ranks: Job, text: str) -> None:
-    """Send rank 0's last text: no rank leaves before all have received it; the others call `heard`."""
+    """Send rank 0's last text: no rank leaves until all have received it; the others call `heard`."""
     share(ranks, text)
     heard(ranks)
 
@@ -55,7 +55,7 @@ def heard(ranks: Job) -> None:
 
 
 def from_first(ranks: Job, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what JSON holds
-    """Return what rank 0 makes, at all ranks. Its InvalidArgumentError is raised there; the others exit silently."""
+    """Return rank 0's result at all ranks. Its InvalidArgumentError is raised at rank 0; the others exit silently."""
     if ranks.rank == 0:
         try:
             made = make()
@@ -85,7 +85,7 @@ def reported_once(ranks: Job) -> Iterator[None]:
 def join(strategies: Sequence[StrategyName]) -> Job:
     """Join the job. If no strategy is set, use the first of these that agrees with the other settings.
 
-    So nothing is measured at the start. Raises JobError and InvalidArgumentError, as `paceline.job.join`.
+    This avoids measurements at the start. Raises JobError and InvalidArgumentError, like `paceline.job.join`.
     """
     from paceline.job import job
 

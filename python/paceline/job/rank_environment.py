@@ -1,18 +1,18 @@
-"""Which rank this process is: read from what its launcher put into the environment.
+"""Which rank this process is, according to the environment set by its launcher.
 
-The first of these that is there counts; what comes after it is stale, and not looked at:
+The first of these that is present counts; later ones are stale, and ignored:
 
 1. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` together: `paceline run`, torchrun, and launchers that follow it. They set the
-   variables for each process anew, so that they are the innermost launcher.
-2. `OMPI_COMM_WORLD_*`: mpirun of Open MPI. Inside an salloc the SLURM_* variables describe the allocation, not us.
+   variables for each process anew, so they are the innermost launcher.
+2. `OMPI_COMM_WORLD_*`: Open MPI's mpirun. Inside an salloc, SLURM_* variables describe the allocation, not the rank.
 3. `PMI_RANK` and `PMI_SIZE`: mpiexec of MPICH and Intel MPI (Hydra), or Slurm's own PMI.
-4. `SLURM_PROCID` in a step, which is what srun starts. A batch script has SLURM_PROCID=0 too, but is no step
-   (SLURM_STEP_* is missing): there, a process is alone.
+4. `SLURM_PROCID` in a step, as started by srun. A batch script also has SLURM_PROCID=0, but is not a step (SLURM_STEP_*
+   is missing): there, a process is alone.
 5. `RANK` and `WORLD_SIZE` alone, set by hand or for a pod in which one of the above runs.
 6. Nothing: rank 0 of 1.
 
-`MASTER_ADDR` and `MASTER_PORT` are read in all cases; under Slurm the step's first host and a port made of the step's
-number stand in for them.
+`MASTER_ADDR` and `MASTER_PORT` are read in all cases; under Slurm the step's first host and a port derived from the
+step's number replace them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from paceline.job.slurm import nodes, tasks_per_node
 from paceline.settings.table import SETTINGS
 
 _MOST = 1 << 20
-# Slurm steps take two ports from here on: one for torch's store, one for Paceline's rendezvous. Below the ports that
-# Linux gives to outgoing connections (32768 on).
+# Slurm steps use two ports from here on: one for torch's store, one for Paceline's rendezvous. They are below the ports
+# for outgoing connections on Linux (from 32768).
 _FIRST_PORT, _PORT_PAIRS = 15_000, 8_000
 
 
@@ -39,12 +39,12 @@ class RankEnvironment:
     rank: int
     size: int
     local_rank: int | None
-    """Among the ranks of this node; None where the launcher does not say."""
+    """Among the ranks of this node; None if the launcher does not say."""
     local_size: int | None
     launcher: str
-    """paceline, torchrun, openmpi, pmi, slurm, environment (RANK and WORLD_SIZE, set by whomever) or none."""
+    """paceline, torchrun, openmpi, pmi, slurm, environment (RANK and WORLD_SIZE, from any source) or none."""
     rendezvous: str | None
-    """host:port for ranks without torch: PACELINE_RENDEZVOUS, or Slurm's; None where nobody names one."""
+    """host:port for ranks without torch: PACELINE_RENDEZVOUS, or Slurm's; None if there is none."""
     master_address: str | None
     """Where rank 0 runs, for torch's store."""
     master_port: int | None
@@ -53,8 +53,7 @@ class RankEnvironment:
 def rank_environment(environ: Mapping[str, str] | None = None) -> RankEnvironment:
     """Read the variables (of this process, if none are given).
 
-    Raises InvalidArgumentError for values that are garbled or contradict each other; it names variable, value and
-    remedy.
+    Raises InvalidArgumentError for malformed or contradictory values; it names variable, value and remedy.
     """
     return _Reader(os.environ if environ is None else environ).read()
 
@@ -172,7 +171,7 @@ class _Reader:
         return None
 
     def _step_number(self) -> int:
-        """Return a number that is the same in all ranks of a step, and most likely different in other steps."""
+        """Return a number that is the same on all ranks of a step, and most likely different in other steps."""
         job = self._whole("SLURM_JOB_ID", least=0, most=1 << 62) if self._has("SLURM_JOB_ID") else 0
         name = "SLURM_STEP_ID" if self._has("SLURM_STEP_ID") else "SLURM_STEPID"
         step = self._whole(name, least=0, most=1 << 62) if self._has(name) else 0

@@ -1,4 +1,4 @@
-"""What `--verbose` prints about the strategies that measured fastest."""
+"""The output of `--verbose` about the strategies measured as fastest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A parameter server: `python -m paceline.job.server`, started by `paceline run --strategy ps --servers K`.
 
-It joins the job behind the ranks that train, reduces what they send until all have left, and then waits for them to
-return, since a script may leave the job and join another. It runs until its launcher stops it. The process that stands
-in for the switch (`--switch`) does the same, as the last of the servers.
+It joins the job after the ranks that train, reduces their data until all have left, and then waits for them to return,
+because a script may leave the job and join another. It runs until its launcher stops it. The process that acts as the
+switch (`--switch`) does the same, as the last of the servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         serve()
     except KeyError:
-        print("paceline.job.server is started by paceline run --strategy ps --servers K", file=sys.stderr)
+        print("paceline.job.server can only be started by paceline run --strategy ps --servers K", file=sys.stderr)
         return 2
     except (JobError, InvalidArgumentError) as error:
         print(f"paceline: {error}", file=sys.stderr)

@@ -58,7 +58,7 @@ class Settings:
     server_processes: int = 0
     """Parameter servers that `paceline run` has started; their ranks follow those of the workers."""
     switch_process: bool = False
-    """After them it has started a process that aggregates in the switch's place."""
+    """Whether, after them, it has started a process that aggregates in the switch's place."""
     unfused: bool = False
     """Reduce every tensor separately: `baidu-ring`."""
     disturbance: dict[str, float] | None = None
@@ -80,7 +80,7 @@ class Settings:
         given_values: Mapping[str, object],
         given_by: Literal["flag", "keyword"] = "keyword",
     ) -> Settings:
-        """Do the same as `from_environment`, also for values that flags gave."""
+        """Do the same as `from_environment`, also for values from flags."""
         environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
         given = _given(environ, given_values, given_by)
@@ -114,7 +114,7 @@ class Settings:
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
     def refuse_coordinator(self) -> None:
-        """Raise InvalidArgumentError if a coordinator is named, in jobs whose ranks call operations in one order."""
+        """Raise InvalidArgumentError if a coordinator is named in a job whose ranks all use the same order."""
         if self.coordinator is not None:
             raise InvalidArgumentError(
                 f"{self.coordinator} has no effect: all ranks of this job call operations in the same order; "
@@ -178,7 +178,7 @@ def _given(environ: Mapping[str, str], values: Mapping[str, object], given_by: L
 
 
 def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse MPI if a script chose it under `paceline run`: mpirun has to start the ranks."""
+    """Refuse MPI if a script chose it under `paceline run`: mpirun must start the ranks."""
     launched = environ.get("PACELINE_RUN_ID") and (
         environ.get("PACELINE_RENDEZVOUS") or environ.get("PACELINE_RUN_ELASTIC")
     )
@@ -191,7 +191,7 @@ def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
-    """Refuse settings that were given (are in `sources`) and contradict each other or have no effect."""
+    """Refuse given settings (those in `sources`) that contradict each other or have no effect."""
     for name in sources:
         if settings.transport in SETTINGS[name].idle_with:
             raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""Timeline files: each rank writes a part beside the file, and the last one to end merges the parts.
+"""Timeline files: each rank writes a part next to the file, and the last one to end merges the parts.
 
 A part is itself a timeline (Chrome trace events, one per line). Under `paceline run` the launcher merges them;
 elsewhere the last rank, if it finds all parts in the folder. Remaining parts belong to ranks on other hosts without a
-common file system, or to a run of which a rank was killed; `read` takes what there is.
+common file system, or to a run in which a rank was killed; `read` uses the parts that exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def part(path: str | Path, rank: int) -> Path:
 
 
 def begin(engine: Engine, path: str) -> None:
-    """Start recording what this rank does. Raises InvalidArgumentError for a file that cannot be written."""
+    """Start recording this rank. Raises InvalidArgumentError if the file cannot be written."""
     if engine.rank == 0:
         with contextlib.suppress(OSError):
             Path(path).unlink()
@@ -44,7 +44,7 @@ def finish(engine: Engine, path: str) -> None:
 
 
 def gather(path: str) -> str | None:
-    """Merge the parts that exist after a run; return what to tell the user.
+    """Merge the parts that exist after a run; return a message for the user.
 
     Raises InvalidArgumentError if the file cannot be written.
     """
@@ -56,11 +56,11 @@ def gather(path: str) -> str | None:
     except OSError as error:
         raise InvalidArgumentError(f"timeline {path}: {error.strerror}; the parts are {path}.rank-*") from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
-    return f"timeline of {ranks} in {path}: ask `paceline doctor {path}`, or open it at https://ui.perfetto.dev"
+    return f"timeline of {ranks} in {path}: run `paceline doctor {path}`, or open it at https://ui.perfetto.dev"
 
 
 def found(path: str | Path) -> list[Path]:
-    """Return the complete parts beside a timeline, in rank order."""
+    """Return the complete parts of a timeline, in rank order."""
     path = Path(path)
     pattern = re.compile(re.escape(path.name) + r"\.rank-(\d{1,6})")
     ranked = [(match, entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]

@@ -1,4 +1,4 @@
-"""The base class of engines, and the environment and command of their ranks, as `paceline run` starts ranks."""
+"""The base class of engines, and the environment and command of their ranks, as under `paceline run`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Engine(ABC):
     family: str
     """The framework that computes: torch, tensorflow or ray."""
     own_launcher = False
-    """Another program starts the ranks, and only on this host."""
+    """Whether another program starts the ranks, on this host only."""
 
     def __init__(self, options: Options) -> None:
         """Take the options."""
@@ -53,7 +53,7 @@ class Engine(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return what this machine lacks for it and the remedy; None if nothing is missing."""
+        """Return what this machine lacks for the engine, and the remedy; None if nothing is missing."""
 
     @abstractmethod
     def spec_fields(self) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def launcher_words(*words: str) -> list[str]:
 
 
 def environments(places: Places, secret: str, more: dict[str, str] | None = None) -> list[tuple[Slot, dict[str, str]]]:
-    """Return this host's ranks and their environments: `paceline run`'s variables, the network card's, and `more`."""
+    """Return this host's ranks and their environments: `paceline run`'s variables, those for the NIC, and `more`."""
     job, go = job_of(places)
     common = variables.base({**os.environ, **card(places)}, {**job, "secret": secret})
     return [(slot, {**variables.of_rank(common, job, go, slot.local), **(more or {})}) for slot in places.own]
 
 
 def card(places: Places) -> dict[str, str]:
-    """Return variables that name this host's network card, for NCCL and gloo, which would look the host name up."""
+    """Return variables that name this host's NIC, for NCCL and gloo, which would otherwise look up the host name."""
     name = next((name for name, address in addresses().items() if address == _address(places)), None)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 

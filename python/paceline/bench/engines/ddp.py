@@ -29,7 +29,7 @@ class Ddp(Engine):
             import torch
 
             if not torch.cuda.is_available():
-                return "needs a GPU for each rank, and torch with CUDA: pip install torch (https://pytorch.org)"
+                return "needs one GPU per rank, and torch with CUDA: pip install torch (https://pytorch.org)"
             if not torch.distributed.is_nccl_available():
                 return "this torch was built without NCCL: pip install torch (https://pytorch.org)"
         return None
@@ -50,7 +50,7 @@ class Ddp(Engine):
 
             if torch.cuda.device_count() < len(places.own):
                 has = count(torch.cuda.device_count(), "GPU")
-                raise EngineFailedError(f"this host has {has} for {count(len(places.own), 'rank')}; give -np less")
+                raise EngineFailedError(f"this host has {has} for {count(len(places.own), 'rank')}; give a smaller -np")
         words = rank_words(self.options.python, "torch_rank", spec)
         return [
             Process(f"rank {slot.number}", words, environment)

@@ -33,7 +33,7 @@ class Horovod(Engine):
         return own if (own / "horovodrun").exists() else None
 
     def missing(self) -> str | None:
-        """Check whether Horovod is missing, which has no wheels."""
+        """Check whether Horovod is missing; it has no wheels."""
         if self._bin() is None:
             return (
                 f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "

@@ -12,7 +12,7 @@ from paceline.bench.places import Places
 from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import RankSpec
 
-# Variables of Paceline's launcher, which would be wrong in processes that mpirun starts.
+# Variables of Paceline's launcher, which would be wrong in processes started by mpirun.
 _LAUNCHER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("PACELINE_RUN_ID", "PACELINE_RUN_SERVERS", "PACELINE_RENDEZVOUS", "HOROVOD_FUSION_THRESHOLD"),
@@ -20,7 +20,7 @@ _LAUNCHER_VARIABLES = (
 
 
 def missing() -> str | None:
-    """Check whether mpirun is missing, and the remedy."""
+    """Return the remedy if mpirun is missing."""
     return None if _mpirun() else f"there is no mpirun on PATH: {install_line(OPEN_MPI)}"
 
 

@@ -21,13 +21,13 @@ DDP_BUCKET = 25 << 20
 
 
 class Paceline(Engine):
-    """Paceline with one strategy, or with the fastest measured one for each message size."""
+    """Paceline with one strategy, or with the one measured as fastest for each message size."""
 
     name = "paceline"
     family = "torch"
 
     def __init__(self, options: Options, strategy: str | None) -> None:
-        """Raises InvalidArgumentError for settings that contradict each other."""
+        """Raises InvalidArgumentError for contradictory settings."""
         super().__init__(options)
         self._strategy = None if strategy is None else find_strategy(strategy).name
         given = {"strategy": self._strategy, "transport": options.transport, "coordinator": options.coordinator}
@@ -54,7 +54,7 @@ class Paceline(Engine):
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
-        """The strategy, with DDP's buckets under DDP; None if the ranks choose one, which the run reports."""
+        """The strategy, with DDP's buckets under DDP; None if the ranks choose one; the run then reports it."""
         if self._strategy is None:
             return None
         by_tensor = self.options.coordinator is not None
@@ -62,7 +62,7 @@ class Paceline(Engine):
         return self._strategy, {**bucket, **({"servers": self.servers} if self.servers else {})}
 
     def spec_fields(self) -> dict[str, Any]:
-        """Return DDP, or the optimizer if a coordinator decides on the order, which is fixed in DDP."""
+        """Return DDP, or the optimizer if a coordinator decides on the order; in DDP the order is fixed."""
         way = "ddp" if self.options.coordinator is None else "optimizer"
         return {"way": way, "backend": "paceline", "servers": self.servers}
 

@@ -15,7 +15,7 @@ from paceline.bench.ranks.rank_spec import RankSpec
 
 
 class _TensorFlow(Engine):
-    """TensorFlow in this environment if installed, else in the environment that `--install` created."""
+    """TensorFlow in this environment if installed, otherwise in the environment created by `--install`."""
 
     family = "tensorflow"
     module = ""
@@ -28,7 +28,7 @@ class _TensorFlow(Engine):
         return None if self._python() else f"TensorFlow is not installed: {install_line(TENSORFLOW)}"
 
     def spec_fields(self) -> dict[str, Any]:
-        """Return what its ranks need."""
+        """Return the fields that its ranks need."""
         return {"way": self.name, "servers": self.servers}
 
     def cluster(self, places: Places) -> dict[str, list[str]]:

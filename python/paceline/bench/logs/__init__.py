@@ -2,7 +2,7 @@
 
 | module | reads |
 | --- | --- |
-| tf_cnn | tf_cnn_benchmarks, and what `paceline bench` prints for one engine |
+| tf_cnn | tf_cnn_benchmarks, and the output of `paceline bench` for one engine |
 | nccl | nccl-tests (all_reduce_perf and the others) |
 | osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
 | show | the tables |
@@ -22,7 +22,7 @@ __all__ = ["Read", "read_log"]
 
 _MOST = 64 << 20
 _LONGEST_LINE = 4096
-"""Characters of a line that are parsed; no result is longer."""
+"""Number of characters of a line that are parsed; no result is longer."""
 _FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]], ...] = (
     (tf_cnn.recognised, tf_cnn.read),
     (nccl.recognised, nccl.read),

@@ -11,10 +11,10 @@ from paceline.errors import PacelineError
 
 
 class ReadError(PacelineError):
-    """Raised for an invalid line; `line` counts from 1."""
+    """A line is invalid; `line` counts from 1."""
 
     def __init__(self, line: int, message: str) -> None:
-        """Take the line's number and what is wrong with it."""
+        """Take the number of the line and what is wrong with it."""
         super().__init__(message)
         self.line = line
 
@@ -43,7 +43,7 @@ class Read:
     batch: int | None = None
     """Batch size per device."""
     way: str | None = None
-    """The log's name for how variables were synchronised."""
+    """The log's name for the synchronisation of variables."""
     total_images_per_s: float | None = None
     uncertainty: float | None = None
     jitter: float | None = None
@@ -53,7 +53,7 @@ class Read:
     notes: list[str] = field(default_factory=list)
 
     def seconds_of(self, size_bytes: float) -> float | None:
-        """Return the time of an operation on so many bytes, interpolated log-log between measured sizes."""
+        """Return the time of an operation on this many bytes, interpolated log-log between measured sizes."""
         known = [(one.size_bytes, one.seconds) for one in self.sizes if one.size_bytes > 0 and one.seconds]
         if not known or not known[0][0] <= size_bytes <= known[-1][0]:
             return None
@@ -80,7 +80,7 @@ def number(text: str, line: int, what: str) -> float:
 
 
 def once(seen: set[int], size_bytes: int, line: int) -> None:
-    """Refuse a repeated size: it has another type, root or cycle, and it is unclear which counts. Raises ReadError."""
+    """Refuse a repeated size, of another type, root or cycle: it is unclear which one counts. Raises ReadError."""
     if size_bytes in seen:
         raise ReadError(line, f"size {size_bytes} appears again; use a separate log for each type, root and run")
     seen.add(size_bytes)

@@ -1,4 +1,4 @@
-"""Logs of nccl-tests (https://github.com/NVIDIA/nccl-tests). Out-of-place results are read where a line has both."""
+"""Logs of nccl-tests (https://github.com/NVIDIA/nccl-tests). If a line has both, the out-of-place results are read."""
 
 from __future__ import annotations
 

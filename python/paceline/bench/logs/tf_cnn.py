@@ -40,7 +40,7 @@ def read(lines: list[str]) -> Read:
             step = _STEP.match(line)
             if step is None:
                 raise ReadError(
-                    at, f"'{line.strip()[:60]}' is no step: '10<tab>images/sec: 123.4 +/- 1.2 (jitter = 3.4)'"
+                    at, f"'{line.strip()[:60]}' is not a step: '10<tab>images/sec: 123.4 +/- 1.2 (jitter = 3.4)'"
                 )
             found.steps = whole(step[1], at, "Step")
             number(step[2], at, "images/sec")

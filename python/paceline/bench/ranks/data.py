@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.bench.ranks.rank_spec import RankSpec
 
 DISTINCT = 4
-"""Batches that a rank makes before it starts and then uses in turn: making them would count as computing."""
+"""Batches that a rank creates before it starts and then uses in turn: creating them would count as computation."""
 
 
 def batch(  # noqa: PLR0917
@@ -24,6 +24,6 @@ def batch(  # noqa: PLR0917
 
 
 def batches(spec: RankSpec, rank: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Return a rank's batches; step k takes number k modulo DISTINCT."""
+    """Return a rank's batches; step k uses number k modulo DISTINCT."""
     sizes = spec.batch, spec.image_size, spec.classes
     return [batch(spec.seed, rank, number, *sizes) for number in range(min(DISTINCT, spec.steps))]

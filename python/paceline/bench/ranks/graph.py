@@ -1,6 +1,6 @@
-"""A model of torch as a list of layers and an .npz of weights, from which another framework builds the same model.
+"""A torch model as a list of layers and an .npz of weights, from which another framework builds the same model.
 
-Traced by torch.fx; layers that the list has no word for raise UntranslatableError, which names them.
+Traced by torch.fx; layers that the list cannot express raise UntranslatableError, which names them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fields = dict[str, Any]
 
 
 class UntranslatableError(Exception):
-    """Raised for an unsupported layer, which the message names."""
+    """A layer is not supported; the message names it."""
 
 
 def export(spec: RankSpec, folder: Path) -> None:
@@ -42,10 +42,10 @@ def export(spec: RankSpec, folder: Path) -> None:
 def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
     """Return every operation: `name`, `kind`, the names of its `inputs`, and the kind's parameters."""
     try:
-        # On the device `meta` shapes are all that is computed. ShapeProp prints what it also raises.
+        # On the device `meta` only shapes are computed. ShapeProp prints errors that it also raises.
         with contextlib.redirect_stderr(io.StringIO()):
             traced = fx.symbolic_trace(copy.deepcopy(model)).to("meta")
-            # Two images: in training mode, batch normalisation refuses a single value a channel.
+            # Two images: in training mode, batch normalisation refuses a single value per channel.
             images = torch.zeros(2, 3, image_size, image_size, device="meta")
             ShapeProp(traced).propagate(images)
     except Exception as error:
@@ -100,7 +100,7 @@ def _two(value: Any) -> list[int]:  # noqa: ANN401
 
 def _convolution(module: nn.Conv2d, _: fx.Node) -> Fields:
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
-        raise UntranslatableError("a convolution is padded otherwise than with zeros")
+        raise UntranslatableError("a convolution is not padded with zeros")
     if module.groups not in (1, module.in_channels) or (module.groups > 1 and module.dilation != (1, 1)):
         raise UntranslatableError(f"a convolution in {module.groups} groups, which TensorFlow lacks on CPUs")
     return {
@@ -119,16 +119,16 @@ def _pooling(kind: str) -> Callable[[Any, fx.Node], Fields]:
         (before, after), size = _shapes(node), _two(module.kernel_size)
         stride, padding = _two(module.stride or module.kernel_size), _two(module.padding)
         if kind == "mean" and padding != [0, 0]:
-            raise UntranslatableError("a padded pool of means")
+            raise UntranslatableError("a padded average pool")
         if _two(getattr(module, "dilation", 1)) != [1, 1]:
             raise UntranslatableError("a dilated pool")
         pads = []
         for axis in range(2):
             whole = (after[2 + axis] - 1) * stride[axis] + size[axis]
-            # With ceil_mode the last window reaches over the edge.
+            # With ceil_mode the last window extends beyond the edge.
             pads.append([padding[axis], max(0, whole - before[2 + axis] - padding[axis])])
         if kind == "mean" and pads != [[0, 0], [0, 0]]:
-            raise UntranslatableError("a pool of means that reaches over the edge")
+            raise UntranslatableError("an average pool that extends beyond the edge")
         return {"kind": f"{kind}-pool", "size": size, "stride": stride, "padding": pads}
 
     return translate
@@ -158,7 +158,7 @@ def _flatten(*_: Any) -> Fields:  # noqa: ANN401
 
 def _flatten_function(node: fx.Node) -> Fields:
     if list(node.args[1:]) not in ([], [1]) or set(node.kwargs) - {"start_dim"}:
-        raise UntranslatableError("a flatten of other than all axes but the first")
+        raise UntranslatableError("a flatten that does not keep exactly the first axis")
     return _flatten()
 
 

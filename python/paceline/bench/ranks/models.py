@@ -1,4 +1,4 @@
-"""The models: torchvision's and two small ones, with weights from a seed, equal in every process."""
+"""The models: torchvision's and two small ones, with weights from a seed, the same in every process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cnn(nn.Sequential):
 def build(spec: RankSpec) -> nn.Module:
     """Return the model in training mode, on the CPU, without auxiliary classifiers. Raises ValueError if it is unknown.
 
-    Dropout is off, because frameworks draw other random numbers.
+    Dropout is off, because frameworks draw different random numbers.
     """
     torch.manual_seed(spec.seed)
     model: nn.Module

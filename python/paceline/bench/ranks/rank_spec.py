@@ -1,4 +1,4 @@
-"""The specification of what an engine's process measures."""
+"""The specification of the measurement in an engine's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 CHECKED_STEPS = 3
-"""Steps after which weights are compared, at most: rounding errors grow from step to step."""
+"""Weights are compared after at most this many steps, because rounding errors grow from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class RankSpec:
 
     @property
     def checked(self) -> int:
-        """Number of steps after which weights are compared: in the warm-up, if there is one."""
+        """Number of steps after which weights are compared: within the warm-up, if there is one."""
         return min(CHECKED_STEPS, self.warmup or self.steps)
 
 
 def read() -> RankSpec:
-    """Return this process's specification, from the file that it was given."""
+    """Return this process's specification, from the file named on its command line."""
     return RankSpec(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
 
 

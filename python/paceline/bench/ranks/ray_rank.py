@@ -15,9 +15,9 @@ from paceline.bench.ranks.stopwatch import EVENTS, Stopwatch
 
 
 def main() -> None:
-    """Train, and write what every worker measured."""
+    """Train, and write the measurements of every worker."""
     spec, size = read(), int(sys.argv[2])
-    # First a run for the weights that are compared, then the measured run.
+    # First a run for the compared weights, then the measured run.
     first = _train(spec, size, spec.checked, None)
     stopwatch = Stopwatch(spec, 0)
     stopwatch.keep(first.weights)
@@ -32,7 +32,7 @@ def main() -> None:
             losses=[one.loss for one in counted],
             lasted_s=sum(one.step_s for one in counted),
             cpu_s=sum(one.cpu_s for one in counted),
-            # Its steps overlap nothing, so computation takes as long as it does alone.
+            # Nothing overlaps in its steps, so computation takes as long as it does alone.
             alone={
                 "forward": [one.forward_s for one in counted],
                 "backward": [one.backward_s for one in counted],

@@ -1,7 +1,7 @@
 """The model that `graph` wrote, in TensorFlow: the same layers, weights and padding, with channels last.
 
-Channels are last because TensorFlow convolves no other way on CPUs. Where an image is flattened, channels come first
-again, so that weights mean the same.
+Channels are last because TensorFlow supports only that for convolutions on CPUs. Before an image is flattened, channels
+are moved to the front, so that weights have the same meaning.
 """
 
 from __future__ import annotations

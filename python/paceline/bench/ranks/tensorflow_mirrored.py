@@ -1,6 +1,6 @@
 """A rank of TensorFlow's MultiWorkerMirroredStrategy: gradients are reduced in rings over gRPC.
 
-TF_CONFIG says who the workers are (https://www.tensorflow.org/guide/distributed_training).
+TF_CONFIG lists the workers (https://www.tensorflow.org/guide/distributed_training).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distributed TensorFlow with parameter servers and synchronous replicas: a worker, or with `server` in TASK a server.
+"""Distributed TensorFlow with parameter servers and synchronous replicas: a worker, or a server if TASK says `server`.
 
 As tf_cnn_benchmarks ran it (`--variable_update=parameter_server`, synchronous): variables are placed round-robin on the
 servers, workers pull them over gRPC, and SyncReplicasOptimizer adds up the gradients of all workers before one update.
@@ -44,7 +44,7 @@ def serve(spec: RankSpec, index: int) -> None:
     new = folder / f".server-{index}"
     while not (folder / ENDED).exists():
         new.write_text(json.dumps({"cpu_s": cpu_s()}), encoding="utf-8")
-        new.replace(folder / f"server-{index}.json")  # always complete, because a signal ends this process
+        new.replace(folder / f"server-{index}.json")  # Write it whole, because a signal ends this process.
         time.sleep(0.2)
 
 
@@ -77,7 +77,7 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
     hooks = [optimizer.make_session_run_hook(rank == 0, num_tokens=0)]
     config = v1.ConfigProto(
         operation_timeout_in_ms=int(spec.limit_s * 1000),
-        device_filters=["/job:ps", own],  # so that a worker waits for servers, not for later workers
+        device_filters=["/job:ps", own],  # A worker waits for servers, but not for later workers.
     )
     stopwatch, load = Stopwatch(spec, rank), loader(spec, rank, size)
     with (
@@ -91,7 +91,7 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
             save_summaries_steps=None,
             log_step_count_steps=None,
             max_wait_secs=int(spec.limit_s),
-            stop_grace_period_secs=1,  # for the chief's token thread, which waits for another step
+            stop_grace_period_secs=1,  # For the chief's token thread, which waits for another step.
         ) as session,
     ):
 

@@ -40,7 +40,7 @@ def image_files(
         pin_memory=device.type == "cuda",
         drop_last=True,
         persistent_workers=workers > 0,
-        multiprocessing_context="spawn" if workers else None,  # a fork in a running job would copy its threads
+        multiprocessing_context="spawn" if workers else None,  # A fork in a running job would copy its threads.
     )
     torch.manual_seed(spec.seed + rank)
     epoch = 0

@@ -87,7 +87,7 @@ def loader(spec: RankSpec, rank: int, size: int, device: torch.device) -> Callab
 def _alone(
     spec: RankSpec, load: Callable[[int], Batch], stopwatch: Stopwatch, device: torch.device, *, traced: bool
 ) -> None:
-    """Run the same steps without communication on all ranks at once, to find out what communication adds."""
+    """Run the same steps without communication on all ranks at once, to find out how much communication adds."""
     if not spec.alone:
         return
     model = build(spec).to(device)

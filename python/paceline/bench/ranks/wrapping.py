@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Wrapped:
-    """A model and an optimizer that train together with the other ranks'."""
+    """A model and an optimizer that train together with those of the other ranks."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
