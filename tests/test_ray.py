@@ -235,7 +235,7 @@ class TestExecutor:
         settings = RaySettings(placement_group_timeout_s=1)
         with pytest.raises(paceline.JobError, match=r"no room for 9 workers within 1 s: they need 9 CPU .* are 4 CPU"):
             RayExecutor(settings, num_workers=9).start()
-        with pytest.raises(paceline.JobError, match="each on another of 2 nodes"):
+        with pytest.raises(paceline.JobError, match="each on a different node, of 2"):
             RayExecutor(settings, num_hosts=3).start()
 
     def test_a_rank_that_raises_is_named_and_the_executor_goes_on(self, nodes):
@@ -263,7 +263,7 @@ class TestExecutor:
             with pytest.raises(paceline.JobError, match=rf"rank 1 \(host .*, pid {pid}\).*{said}"):
                 executor.run(work.ends, [1, how, tmp_path])
             assert time.monotonic() - started < 60
-            with pytest.raises(paceline.JobError, match=r"cannot go on: .*rank 1 .*call shutdown"):
+            with pytest.raises(paceline.JobError, match=r"cannot continue: .*rank 1 .*call shutdown"):
                 executor.run(work.pid)
         assert not Path(f"/proc/{pid}").exists() or how == "SIGSTOP"
 

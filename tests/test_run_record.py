@@ -119,7 +119,7 @@ def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
         (["1:nothing"], "no trace of rank 1: no optimizer step was seen (0 steps). Does the script train"),
         (["0:nothing", "2:nothing"], "no trace of rank 0, 2: no optimizer"),
         (["1:error", "2:nothing"], "no trace of rank 1: something is wrong; rank 2: no optimizer"),
-        (["2:other-model"], "no trace: rank 2 has a gradient of other (400 bytes), rank 0 has none; all ranks have to"),
+        (["2:other-model"], "no trace: rank 2 has a gradient of other (400 bytes), rank 0 has none; all ranks must"),
         (["1:too-large"], "no trace of rank 1: its trace has"),
     ],
 )

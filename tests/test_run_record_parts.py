@@ -32,7 +32,7 @@ def test_ranks_in_order():
     assert (trace["device"], trace["batch"], trace["name"]) == ("CPU, GPU", 10, "net")
     assert trace["provenance"] == (
         "2 ranks of `paceline run`; rank 0: p0; forward, backward and optimizer take from 35 ms (rank 0) to 60 ms "
-        "(rank 1); batches from 8 to 11: given is their mean"
+        "(rank 1); batches from 8 to 11: the trace has their mean"
     )
     assert merged(every[:1]) == every[0].trace
 
@@ -59,7 +59,7 @@ def test_what_is_said(tmp_path):
             r"rank 1 has a gradient of c \(4 bytes\), rank 0 has none",
         ),
         ({"gradients": [("c", 8), ("a", 4)]}, r"rank 1 has a gradient of c \(8 bytes\), rank 0 has none"),
-        ({"gradients": [("a", 4), ("b", 8)]}, "the gradient of a comes first on rank 1 where that of b does on rank 0"),
+        ({"gradients": [("a", 4), ("b", 8)]}, "in another order: a on rank 1 when b does on rank 0"),
         ({"gradients": []}, r"rank 0 has a gradient of b \(8 bytes\), rank 1 has none"),
     ],
 )

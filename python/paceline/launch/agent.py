@@ -31,7 +31,7 @@ from paceline.launch.recordings import Exchange
 _FULL = 1 << 20  # bytes queued for the launcher; beyond this, ranks wait
 _READ = 1 << 16
 _POLL_S = 0.05
-_LEFTOVERS_S = 1.0  # from SIGTERM to SIGKILL, for leftover processes, and for all once the launcher is gone
+_LEFTOVERS_S = 1.0  # from SIGTERM to SIGKILL: for leftover processes, and for all processes once the launcher is gone
 _SERVER = (sys.executable, "-m", "paceline.job.server")
 _GIVE_UP_S = 2.0  # after SIGKILL, for processes that survive it
 
@@ -48,7 +48,7 @@ class Pipe:
         os.set_blocking(file.fileno(), False)
 
     def read(self) -> tuple[bytes, bool]:
-        """Return what can be forwarded now, and whether the pipe is at its end.
+        """Return the output that can be forwarded now, and whether the pipe has ended.
 
         Raises BlockingIOError if it is empty.
         """
@@ -96,7 +96,7 @@ class Agent:
         os.set_blocking(0, False)
         try:
             self.selector.register(0, selectors.EVENT_READ, self._read_input)
-        except PermissionError:  # of epoll, for a file
+        except PermissionError:  # epoll raises this for a file
             raise SystemExit("paceline.launch.agent is internal; paceline run starts it") from None
         self.selector.register(receiver, selectors.EVENT_READ, lambda: self._reap(receiver))
         self.out.put(MAGIC)
@@ -132,7 +132,7 @@ class Agent:
             self._obey(json.loads(line))
 
     def _obey(self, order: dict[str, Any]) -> None:
-        if self.over:  # a `go` that crossed a `stop`
+        if self.over:  # this `go` crossed a `stop`
             return
         try:
             if "job" in order:
@@ -184,7 +184,7 @@ class Agent:
         self.started = True
         self.interface = go["interface"]
         if self.job["elastic"]:
-            return  # the launcher says when each starts
+            return  # the launcher decides when each one starts
         for local_rank in range(self.job["count"]):
             rank = self.job["first"] + local_rank
             environment = variables.of_rank(self.common, self.job, go, local_rank)
@@ -235,7 +235,7 @@ class Agent:
 
     def _forward(self, pipe: Pipe) -> bool:
         """Read once; return whether there was any output."""
-        if pipe.file.closed:  # by the handler of another event of the same round
+        if pipe.file.closed:  # closed by the handler of another event in the same round
             return False
         try:
             data, end = pipe.read()
@@ -260,7 +260,7 @@ class Agent:
                 break
 
     def _watch_output(self) -> None:
-        """Wait for the launcher to accept more while output is queued; pause the ranks while too much is."""
+        """While output is queued, wait for the launcher to accept more; while too much is queued, pause the ranks."""
         watched = 1 in self.selector.get_map()
         if len(self.out) and not watched:
             self.selector.register(1, selectors.EVENT_WRITE, self.out.flush)
@@ -289,7 +289,7 @@ class Agent:
             group = by_pid[pid]
             group.ended(status)
             if self.job["elastic"] and group.code:
-                group.signal(signal.SIGKILL)  # its children are orphans, and another worker takes its place
+                group.signal(signal.SIGKILL)  # Its children are orphans, and another worker takes its place.
             self.living -= 1
             for pipe in [pipe for pipe in self.pipes if pipe.rank == group.rank]:
                 self._drain(pipe)
@@ -300,7 +300,7 @@ class Agent:
             self.out.put(encode(FrameKind.EXITED, group.rank, ended))
 
     def _awaits(self) -> bool:
-        """Return whether more processes may start when none runs: until the launcher says stop."""
+        """Return whether more processes may start when none is running: until the launcher says stop."""
         return bool(self.job["elastic"]) and not self.ending
 
     def _patience(self) -> float | None:
@@ -311,7 +311,7 @@ class Agent:
         return None
 
     def _advance(self, now: float) -> None:
-        """Stop what is due, and check whether all processes have ended."""
+        """Stop processes that are due, and check whether all have ended."""
         if not self.started or self.over:
             return
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
@@ -325,7 +325,7 @@ class Agent:
         if (self.living or self._awaits()) and not hopeless:
             return
         if signal_all(self.groups, 0) and not hopeless:
-            self.stop(0, _LEFTOVERS_S)  # otherwise they would outlive the job
+            self.stop(0, _LEFTOVERS_S)  # Otherwise they would outlive the job.
             return
         for pipe in list(self.pipes):
             self._drain(pipe)

@@ -15,13 +15,13 @@ from paceline._internal.system import boot
 
 
 class Problem(Exception):
-    """Raised if the job cannot run on this host."""
+    """The job cannot run on this host."""
 
-    # Errors of starting a program for which its file or format is at fault.
+    # Errors when starting a program that are due to its file or format.
     USAGE: ClassVar = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG})
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
-        """`usage`: the user's request is at fault, not this machine."""
+        """`usage`: the request is invalid; the machine is not at fault."""
         super().__init__(message)
         self.usage = usage
 
@@ -54,15 +54,15 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
 def machine() -> str:
     """Return an identifier that is the same for all agents on this machine and network, and for no others."""
     try:
-        return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # containers share only the boot id
+        return f"{boot()} {Path('/proc/self/ns/net').stat().st_ino}"  # Containers share only the boot id.
     except OSError:
         return socket.gethostname()
 
 
 def own_addresses() -> dict[str, str | None]:
-    """Return how this host may be reached: according to sshd, and by default.
+    """Return the addresses at which this host may be reached: according to sshd, and by default.
 
-    `client` is where the remote shell came from.
+    `client` is the source of the remote shell's connection.
     """
     words = os.environ.get("SSH_CONNECTION", "").split()
     client, server = (words[0], words[2]) if len(words) == 4 else (None, None)
@@ -73,7 +73,7 @@ class Ports:
     """Two free ports of this host, for torch's store and Paceline's rendezvous, reserved until they are needed."""
 
     def __init__(self, wanted: int | None) -> None:
-        """`wanted` is the port of the rendezvous; None: any. Raises Problem if it is in use."""
+        """`wanted` is the port of the rendezvous; None: any port. Raises Problem if it is in use."""
         self._held: list[socket.socket] = []
         self.rendezvous = self._hold(wanted or 0)
         self.master = self._hold(0)
@@ -84,7 +84,7 @@ class Ports:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             held.bind(("", port))
-            held.listen(1)  # otherwise Linux lets two sockets with SO_REUSEADDR share the port
+            held.listen(1)  # Otherwise Linux would let two sockets with SO_REUSEADDR share the port.
         except OSError as error:
             self.release()
             remedy = "choose another --port, or leave it out for a free one"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-# Precedes the frames, so that output of a login shell before it is recognised.
+# Precedes the frames, so that a login shell's output before it is recognised.
 MAGIC = b"\0paceline-agent-1\0"
 _HEADER = struct.Struct(">BII")
 _LONGEST = 4 << 20
@@ -21,14 +21,14 @@ _MOST_JUNK = 64 << 10
 class FrameKind(IntEnum):
     """The contents of a frame."""
 
-    READY = 1  # JSON: what the launcher needs before it sends go
+    READY = 1  # JSON: fields that the launcher needs before it sends go
     PROBLEM = 2  # JSON: why the job cannot start here
     STARTED = 3  # JSON: pid of the rank
-    STDOUT = 4  # bytes that the rank printed
+    STDOUT = 4  # bytes printed by the rank
     STDERR = 5
     EXITED = 6  # JSON: how the rank ended
-    DONE = 7  # nothing is left on this host
-    RECORD = 8  # bytes: the next piece of what the rank has recorded; before EXITED
+    DONE = 7  # no process is left on this host
+    RECORD = 8  # bytes: the next piece of the rank's recording; sent before EXITED
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def encode(kind: FrameKind, rank: int = 0, payload: bytes | dict[str, Any] = b""
 
 
 class Decoder:
-    """Decodes bytes into frames. `junk` holds what came before the agent's first frame."""
+    """Decodes bytes into frames. `junk` contains the bytes before the agent's first frame."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -96,17 +96,17 @@ class Outbox:
         self._waiting = bytearray()
 
     def __len__(self) -> int:
-        """Return the number of bytes that wait."""
+        """Return the number of queued bytes."""
         return len(self._waiting)
 
     def put(self, data: bytes) -> None:
-        """Append, and write what can be written now."""
+        """Append, and write as much as possible now."""
         if not self.broken:
             self._waiting += data
             self.flush()
 
     def flush(self) -> None:
-        """Write what can be written now."""
+        """Write as much as possible now."""
         with contextlib.suppress(BlockingIOError):
             try:
                 while self._waiting:
@@ -115,15 +115,15 @@ class Outbox:
             except OSError as error:
                 if isinstance(error, BlockingIOError):
                     raise
-                self.broken = True  # nobody reads any more
+                self.broken = True  # The reader is gone.
                 self._waiting.clear()
 
 
 class Lines:
     """Splits the output of a rank into pieces of whole lines.
 
-    A line longer than `LONGEST` is broken. Progress bars, which return to the start of their line without ending it,
-    are passed on once a second.
+    A line longer than `LONGEST` is split. Progress bars, which return to the start of their line without ending it, are
+    forwarded once a second.
     """
 
     LONGEST = 256 << 10

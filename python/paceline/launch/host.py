@@ -47,7 +47,7 @@ class AgentHost:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C reaches only the launcher, which ends the ranks
+                start_new_session=True,  # Ctrl-C should reach only the launcher, which ends the ranks.
             )
         except OSError as error:
             raise InvalidArgumentError(f"--rsh: {command[0]}: {error.strerror}") from None
@@ -76,7 +76,7 @@ class AgentHost:
         return self.decoder.feed(data) if data else None
 
     def complaints(self) -> bytes | None:
-        """Return what the remote shell or the agent printed to stderr; None at the end."""
+        """Return the stderr output of the remote shell or the agent; None at the end."""
         try:
             data = os.read(self.stderr.fileno(), _READ)
         except BlockingIOError:
@@ -88,7 +88,7 @@ class AgentHost:
         """Return the likely reason why an agent ended early."""
         try:
             code = self.process.wait(1)
-        except subprocess.TimeoutExpired:  # it closed its output and still runs
+        except subprocess.TimeoutExpired:  # It closed its output but is still running.
             self.process.kill()
             code = self.process.wait()
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class AgentHost:
         if self.ready is None:
             message += " before its ranks started"
         if "No module named" in last and "paceline" in last:
-            last += "; install paceline on that host, in the same folder or for its python3"
+            last += "; install paceline on that host, at the same path or for its python3"
         return f"{message}: {last}" if last else message
 
     def kill(self) -> None:
@@ -115,7 +115,7 @@ class AgentHost:
                         os.killpg(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Wait for its end, which closing its pipes causes, and release them."""
+        """Close its pipes, which ends it, and wait for that."""
         for file in (self.process.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 if file is not None:
@@ -128,9 +128,9 @@ class AgentHost:
 
 
 def first_address(hosts: Sequence[AgentHost]) -> str | None:
-    """Return an address of the first host for the others; None if it has only the loopback.
+    """Return an address of the first host for the others; None if it only has the loopback address.
 
-    What sshd says comes first, since that connection works; then the name, then the default route.
+    The address from sshd comes first, because that connection works; then the name, then the default route.
     """
     first = hosts[0]
     assert first.ready is not None
@@ -138,7 +138,7 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
         default = str(first.ready["default"])
         found = _said(first, "server") or _resolved(address_part(first.name)) or default
         return None if _loopback(found) else found
-    # The first host is this machine: the others know the address that connected to them.
+    # The first host is this machine: the others know the address from which it connected to them.
     others = [host for host in hosts if host.remote]
     seen = [address for host in others if (address := _said(host, "client")) and is_own(address)]
     routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
@@ -147,7 +147,7 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
 
 
 def _said(host: AgentHost, end: str) -> str | None:
-    """Return one end of the host's SSH_CONNECTION; None if it is inherited from this process's own login."""
+    """Return one end of the host's SSH_CONNECTION; None if it was inherited from this process's own login."""
     assert host.ready is not None
     own = os.environ.get("SSH_CONNECTION", "").split()
     inherited = len(own) == 4 and (own[0], own[2]) == (host.ready["client"], host.ready["server"])
@@ -156,7 +156,7 @@ def _said(host: AgentHost, end: str) -> str | None:
 
 
 def _resolved(name: str) -> str | None:
-    """Return the address from a name server, IPv4 before IPv6, if other hosts can use it."""
+    """Return the address from a name server, preferring IPv4, if other hosts can use it."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -172,7 +172,7 @@ def _loopback(address: str) -> bool:
         return True
 
 
-# Command lines that start agents do not contain the job or its secret, which are sent through standard input.
+# Command lines that start agents contain neither the job nor its secret, which are sent through standard input.
 
 
 # -P: modules in the job's working directory must not replace Python's own in the agent.
@@ -187,7 +187,7 @@ def local_agent() -> list[str]:
 
 
 def remote_agent(rsh: Sequence[str], host: str) -> list[str]:
-    """Return the command that starts an agent there: with this Python if it exists there, else with the remote PATH's.
+    """Return the command that starts an agent there: with this Python if it exists there, or the remote PATH's.
 
     The remote shell gets `exec sh -c '…'`, which all login shells understand.
     """

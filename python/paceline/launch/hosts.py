@@ -32,7 +32,7 @@ class Place:
     first: int
     count: int
     servers: tuple[int, ...] = ()
-    """Numbers of its parameter servers; the process in the switch's place has the last number."""
+    """Numbers of its parameter servers; the process that acts as the switch has the last number."""
 
     @property
     def ranks(self) -> range:
@@ -102,7 +102,7 @@ def place(hosts: list[Host], ranks: int | None) -> list[Place]:
     slots = sum(host.slots for host in hosts)
     wanted = slots if ranks is None else ranks
     if wanted > MOST_RANKS:
-        raise InvalidArgumentError(f"{wanted} ranks are more than {MOST_RANKS}, the most that paceline run starts")
+        raise InvalidArgumentError(f"{wanted} ranks are more than {MOST_RANKS}, the maximum of paceline run")
     if wanted > slots:
         raise InvalidArgumentError(
             f"-np {wanted}: the hosts have {slots} slot{'s' if slots != 1 else ''}; add hosts or slots (node1:{wanted})"
@@ -128,8 +128,8 @@ def address_part(name: str) -> str:
 
 
 def is_this_machine(name: str) -> bool:
-    """Return whether the name means this machine, as far as is known without a name server."""
+    """Return whether the name means this machine, as far as can be told without a name server."""
     if "@" in name:
-        return False  # another user's processes are started by the remote shell
+        return False  # The remote shell starts another user's processes.
     own = socket.gethostname()
     return address_part(name) in {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}

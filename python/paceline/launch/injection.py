@@ -1,7 +1,7 @@
 """Recording an unmodified Python process, and what that process reports when it ends.
 
 `paceline record -- …` and `paceline run --record` put a folder with a `sitecustomize` first on PYTHONPATH, and their
-options into an environment variable. The first child process that trains writes to a folder of theirs.
+options into an environment variable. The first child process that trains writes to a folder of the parent's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SETTINGS = "PACELINE_RECORD_SETTINGS"
 """The environment variable with `paceline.torch.recorder.watch.Settings` as JSON."""
 
 RESULT = "result.json"
-"""File in the exchange folder with what the recorded process reports to its parent."""
+"""File in the exchange folder with the report of the recorded process to its parent."""
 
 _INJECT = Path(__file__).parents[1] / "torch" / "inject"
 
@@ -41,4 +41,4 @@ def problem(result: Mapping[str, Any] | None) -> str | None:
     seen = f"{steps} optimizer step{'s' if steps != 1 else ''} seen"
     if result["error"]:
         return str(result["error"])
-    return f"{seen}, which is too few: two to find the model, then the warm-up, then one to record"
+    return f"{seen}, which is too few: two are needed to find the model, then the warm-up, then one to record"

@@ -22,7 +22,7 @@ class Elastic:
     discovery: Discovery | None = None
     """Reports the current slots of each host; None: all given slots are always there."""
     port: int = 0
-    """Port at which workers request their places; 0: a free one."""
+    """Port at which workers request their places; 0: any free port."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Job:
     grace_s: float
     verbose: bool
     switch: bool = False
-    """The last server process aggregates in the switch's place."""
+    """Whether the last server process aggregates in the switch's place."""
     agents: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Commands that start agents on hosts that are neither this one nor reachable by the remote shell."""
     realtime: int | None = None
@@ -52,7 +52,7 @@ class Job:
     record: Mapping[str, int] | None = None
     """`steps` and `warmup` of the trace that each rank records; None: no trace."""
     elastic: Elastic | None = None
-    """An elastic job: places have slots, and the launcher starts each rank separately."""
+    """Set for an elastic job: places have slots, and the launcher starts each rank separately."""
     number: str = field(default_factory=lambda: secrets.token_hex(8))
     """PACELINE_RUN_ID, which identifies this job."""
 

@@ -58,7 +58,7 @@ def write(path: Path, records: Records, ranks: int, requested: int) -> str:
 
 
 def _gather(records: Records, ranks: int) -> list[Recorded]:
-    """Return all ranks' recordings. Raises ClickException naming ranks without one, and why."""
+    """Return all ranks' recordings. Raises ClickException naming ranks without one, and the reasons."""
     if records.too_large:
         raise click.ClickException(f"no trace: the traces of all ranks exceed {MOST_OF_ALL:,} bytes")
     every: list[Recorded] = []
@@ -67,7 +67,7 @@ def _gather(records: Records, ranks: int) -> list[Recorded]:
         result, trace = records.of(rank)
         reason = trace if isinstance(trace, str) else problem(result)
         if reason is None and (result is None or trace is None):
-            reason = "its trace has not come"
+            reason = "its trace did not arrive"
         if reason is not None:
             reasons.setdefault(reason, []).append(rank)
         elif isinstance(trace, dict) and result is not None:
@@ -75,7 +75,7 @@ def _gather(records: Records, ranks: int) -> list[Recorded]:
     if reasons:
         said = [f"rank {runs(some)}: {reason}" for reason, some in list(reasons.items())[:_MOST_REASONS]]
         more = len(reasons) - len(said)
-        raise click.ClickException("no trace of " + "; ".join(said) + (f"; and {more} reasons more" if more else ""))
+        raise click.ClickException("no trace of " + "; ".join(said) + (f"; and {more} more reasons" if more else ""))
     return every
 
 
@@ -87,7 +87,7 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
     for other in every[1:]:
         difference = _difference(first, other)
         if difference is not None:
-            raise click.ClickException(f"no trace: {difference}; all ranks have to train the same model")
+            raise click.ClickException(f"no trace: {difference}; all ranks must train the same model")
     slowest, fastest = _extremes(every)
     batches = [each.trace["batch"] for each in every]
     provenance = [
@@ -95,7 +95,11 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
         f"rank {first.rank}: {first.trace['provenance']}",
         f"forward, backward and optimizer take from {_ms(fastest.compute_s)} (rank {fastest.rank}) to "
         f"{_ms(slowest.compute_s)} (rank {slowest.rank})",
-        *([f"batches from {min(batches)} to {max(batches)}: given is their mean"] if len(set(batches)) > 1 else []),
+        *(
+            [f"batches from {min(batches)} to {max(batches)}: the trace has their mean"]
+            if len(set(batches)) > 1
+            else []
+        ),
     ]
     return {
         **first.trace,
@@ -151,10 +155,12 @@ def _difference(first: Recorded, other: Recorded) -> str | None:
             return f"{two} has a gradient of {theirs[0]} ({theirs[1]:,} bytes), {one} has none"
         if ours is not None and ours[0] not in others:
             return f"{one} has a gradient of {ours[0]} ({ours[1]:,} bytes), {two} has none"
-        assert ours is not None and theirs is not None, "names are unique, so that lists of the same are as long"
+        assert ours is not None and theirs is not None, (
+            "names are unique, so lists with the same names have the same length"
+        )
         if ours[0] == theirs[0]:
             return f"the gradient of {ours[0]} has {theirs[1]:,} bytes on {two}, and {ours[1]:,} on {one}"
-        return f"the gradient of {theirs[0]} comes first on {two} where that of {ours[0]} does on {one}"
+        return f"gradients become ready in another order: {theirs[0]} on {two} when {ours[0]} does on {one}"
     return None
 
 

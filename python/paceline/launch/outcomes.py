@@ -26,13 +26,13 @@ class Outcome:
     pid: int
     code: int
     stopped: bool
-    """paceline run stopped it."""
+    """Whether paceline run stopped it."""
     name: str
     """`rank 0`, `server 0`, `switch`."""
     reason: str | None = None
     """The exception that ended it, if it reported one: `ValueError: …`."""
     follows: bool = False
-    """It ended because another rank failed or was silent."""
+    """Whether it ended because another rank failed or was silent."""
 
     @property
     def failed(self) -> bool:
@@ -42,7 +42,7 @@ class Outcome:
     def words(self) -> str:
         """Return how it ended, such as `was killed by SIGKILL` or `exited with code 3`."""
         how = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
-        return f"{how} when it was told to end" if self.stopped else how
+        return f"{how} when it was asked to end" if self.stopped else how
 
     def sentence(self) -> str:
         """Return `rank 2 on host a (pid 1234) was killed by SIGKILL`, or `… exited with code 1: ValueError: …`."""
@@ -113,7 +113,7 @@ class FailureReports:
         try:
             report = json.loads(os.read(pipe, MOST))
             return str(report["reason"]), bool(report["follows"])
-        except (OSError, ValueError, TypeError, KeyError):  # the script may have written anything
+        except (OSError, ValueError, TypeError, KeyError):  # The script may have written anything.
             return None, False
         finally:
             os.close(pipe)

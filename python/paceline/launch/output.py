@@ -28,7 +28,7 @@ class Output(Protocol):
     """Set when the job is being stopped: do not wait for a reader that stopped reading."""
 
     def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
-        """Take output; in mode lines, these are whole lines, except perhaps the last. Raises OSError."""
+        """Accept output: in mode `lines`, whole lines, except perhaps the last. Raises OSError."""
 
     def close(self) -> None:
         """Finish after the last output."""
@@ -38,7 +38,7 @@ class Terminal:
     """Prints to stdout and stderr."""
 
     def __init__(self, names: Sequence[str], *, prefix: bool) -> None:
-        """`names` of all processes. Output of a single process is unchanged and immediate, of several line by line."""
+        """`names` of all processes. The output of one process is unchanged and immediate, of several line by line."""
         self.mode = "raw" if len(names) == 1 else "lines"
         self.hurry = False
         self._names = names
@@ -63,15 +63,15 @@ class _Stream:
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self._muted = stream is None  # closed by the user: >&-
+        self._muted = stream is None  # closed by the user with >&-
         self._descriptor = -1
         if stream is None:
             return
         try:
             self._descriptor = stream.fileno()
-        except OSError:  # not a file: in tests
+        except OSError:  # not a file, in tests
             return
-        with contextlib.suppress(OSError):  # another process of the terminal may have made it non-blocking
+        with contextlib.suppress(OSError):  # Another process of the terminal may have made it non-blocking.
             os.set_blocking(self._descriptor, True)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLOUT)
@@ -138,7 +138,7 @@ class Files:
 
 
 class Collected:
-    """Collects what ranks and servers print; servers are numbered after the ranks.
+    """Collects the output of ranks and servers; servers are numbered after the ranks.
 
     Example:
         >>> output = Collected()  # doctest: +SKIP
@@ -153,12 +153,12 @@ class Collected:
         self._pieces: dict[tuple[int, FrameKind], bytearray] = {}
 
     def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
-        """Append what a process printed.
+        """Append the output of a process.
 
         Args:
             rank: Number of the process.
             kind: Stdout or stderr.
-            data: Bytes that it printed.
+            data: The printed bytes.
         """
         self._pieces.setdefault((rank, kind), bytearray()).extend(data)
 
@@ -166,7 +166,7 @@ class Collected:
         """Do nothing."""
 
     def stdout(self, rank: int) -> str:
-        """Return what a process printed; bytes that are not UTF-8 are replaced.
+        """Return the standard output of a process; bytes that are not UTF-8 are replaced.
 
         Args:
             rank: Number of the process: its rank, or the number of ranks plus the index of the server.
@@ -174,7 +174,7 @@ class Collected:
         return self._pieces.get((rank, FrameKind.STDOUT), bytearray()).decode(errors="replace")
 
     def stderr(self, rank: int) -> str:
-        """Return what a process printed to standard error; bytes that are not UTF-8 are replaced.
+        """Return the standard error of a process; bytes that are not UTF-8 are replaced.
 
         Args:
             rank: Number of the process, as for `stdout`.
@@ -183,7 +183,7 @@ class Collected:
 
 
 class Discarded:
-    """Discards what ranks and servers print."""
+    """Discards the output of ranks and servers."""
 
     mode = "raw"
     hurry = False
@@ -194,7 +194,7 @@ class Discarded:
         Args:
             rank: Number of the process.
             kind: Stdout or stderr.
-            data: Bytes that it printed.
+            data: The printed bytes.
         """
 
     def close(self) -> None:

@@ -33,12 +33,12 @@ class Group:
         self.pid = process.pid
         self.process = process
         self.code: int | None = None
-        self.empty = False  # then another process may have its number, so it is not signalled
+        self.empty = False  # Another process may have its number then, so it is not signalled.
 
     def ended(self, status: int) -> None:
         """Record that the leader was waited for."""
         self.code = os.waitstatus_to_exitcode(status)
-        self.process.returncode = self.code  # it was waited for, so Popen must not
+        self.process.returncode = self.code  # It has been waited for, so Popen must not wait.
         self.signal(0)
 
     def signal(self, number: int) -> None:
@@ -48,12 +48,12 @@ class Group:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
                 self.empty = True
-            except PermissionError:  # processes of another user; on macOS: only zombies
+            except PermissionError:  # Processes of another user; on macOS, only zombies.
                 pass
 
 
 class Starter:
-    """Starts ranks that die with this process, and adopts the processes that they leave behind (Linux)."""
+    """Starts ranks that die with this process, and adopts processes that they leave behind (Linux)."""
 
     def __init__(self) -> None:
         """Raise this process's limit of open files as far as possible: every rank needs two pipes."""
@@ -90,8 +90,8 @@ class Starter:
     def relax(self) -> None:
         """Return to normal scheduling: all ranks are started, and this process waits for their end.
 
-        Under SCHED_FIFO the kernel might never finish that: a process that waits for a child spins until another one
-        has released the child's entry under /proc, and that one gets no core meanwhile.
+        Under SCHED_FIFO that wait might never finish: a process that waits for a child spins in the kernel until
+        another process has released the child's entry under /proc, and that process would get no core.
         """
         if self.realtime is not None and not self._relaxed:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
@@ -121,7 +121,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def descendants() -> dict[int, int]:
-    """Return every living descendant of this process: pid → process group. Linux; elsewhere none."""
+    """Return every living descendant of this process: pid → process group. Linux only; empty elsewhere."""
     if not _LINUX:
         return {}
     groups: dict[int, int] = {}

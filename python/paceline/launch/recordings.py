@@ -1,7 +1,7 @@
 """Transfers recordings from ranks to the launcher: through a folder to their agent, and from there in frames.
 
-A rank leaves its trace in a private folder of its agent, which sends it when the rank has ended. So other hosts need no
-file system in common with the launcher.
+A rank leaves its trace in a private folder of its agent, which sends it when the rank has ended. Other hosts thus need
+no common file system with the launcher.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Exchange:
         return injection.injected(environ, settings)
 
     def frames(self, rank: int) -> Iterator[bytes]:
-        """Return what the rank recorded, in pieces; nothing if there is no recording."""
+        """Return the rank's recording, in pieces; nothing if there is none."""
         folder = self._folder / str(rank)
         try:
             result, trace = (folder / injection.RESULT).read_bytes(), b"null"
@@ -83,7 +83,7 @@ def _too_large(size: int) -> bytes:
 
 
 class Records:
-    """The launcher's side: what has arrived from each rank."""
+    """The launcher's side: the data that has arrived from each rank."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -91,7 +91,7 @@ class Records:
         self._size = 0
 
     def add(self, rank: int, piece: bytes) -> None:
-        """Append the next piece of a rank's recording; pieces arrive in order. Drop all once they are too large."""
+        """Append the next piece of a rank's recording; pieces arrive in order. If they become too large, drop all."""
         self._size += len(piece)
         if self._size > MOST_OF_ALL:
             self._pieces.clear()
@@ -100,11 +100,11 @@ class Records:
 
     @property
     def too_large(self) -> bool:
-        """Whether more has arrived than a trace may hold."""
+        """Whether more has arrived than the limit of a trace."""
         return self._size > MOST_OF_ALL
 
     def of(self, rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | str | None]:
-        """Return what the rank reported about its recording, and the trace or the reason why it is missing."""
+        """Return the rank's report about its recording, and the trace or the reason why it is missing."""
         piece = self._pieces.pop(rank, None)
         if piece is None:
             return None, None

@@ -1,4 +1,4 @@
-"""The request for a job, wherever it runs: checks it, runs it, and merges its recordings and timelines."""
+"""The request for a job: checks it, runs it, and merges its recordings and timelines."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from paceline.settings.table import SETTINGS, as_text, find, renamed
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Options that all jobs have."""
+    """Options of all jobs."""
 
     command: Sequence[str]
     settings: Mapping[str, object] = field(default_factory=dict)
-    """By their names in `paceline.settings.table`; None counts as not given."""
+    """Settings by their names in `paceline.settings.table`; None counts as not given."""
     given_by: Literal["flag", "keyword"] = "keyword"
-    """How messages spell the settings."""
+    """The names of settings in messages."""
     names: Sequence[str] = ()
     """Environment variables for all ranks: NAME or NAME=VALUE."""
     grace_s: float = 5.0
@@ -41,9 +41,9 @@ class Request:
     record_steps: int | None = None
     record_warmup: int | None = None
     as_gloo: bool = False
-    """Run process groups of the backend gloo on Paceline."""
+    """Whether to run process groups of the backend gloo on Paceline."""
     switch: bool = False
-    """Start a separate process that aggregates in the switch's place."""
+    """Whether to start a separate process that aggregates in the switch's place."""
     limit_s: float = float("inf")
     elastic: Callable[[Settings], Elastic] | None = None
     """Makes the options of an elastic job from its settings; None if the job is not elastic."""
@@ -67,7 +67,7 @@ class Request:
             given[AS_GLOO] = "1"
         if settings.transport in OVER_MPI:
             raise InvalidArgumentError(
-                f"transport {settings.transport}: needs ranks that mpirun starts: mpirun -n 2 env "
+                f"transport {settings.transport}: needs ranks started by mpirun: mpirun -n 2 env "
                 f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or use "
                 "another transport"
             )
@@ -124,7 +124,7 @@ class Checked:
 
     @property
     def helpers(self) -> int:
-        """Number of servers, and of the process in the switch's place."""
+        """Number of servers, including the process that acts as the switch."""
         return self.servers + self.request.switch
 
     def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401

@@ -26,8 +26,8 @@ from paceline.launch.output import Output
 from paceline.launch.recordings import Records
 
 KILL_AFTER_S = 3.0
-_START_S = 60.0  # time for all hosts to answer
-_SLACK_S = 5.0  # added to the time for stopping, for agents that do not answer
+_START_S = 60.0  # Time for all hosts to answer.
+_SLACK_S = 5.0  # Added to the time for stopping, for agents that do not answer.
 
 
 class Supervisor:
@@ -84,10 +84,10 @@ class Supervisor:
         if self.problem is not None:
             raise self.problem
         if self.broken is not None:
-            if self.broken.errno == errno.EPIPE:  # the reader closed the pipe
+            if self.broken.errno == errno.EPIPE:  # The reader closed the pipe.
                 raise self.broken
             raise click.ClickException(f"the output of the ranks cannot be written: {self.broken.strerror}")
-        self._blame(self.follower)  # no other rank is to blame
+        self._blame(self.follower)  # No other rank is at fault.
         failures = [outcome for outcome in self.outcomes if outcome.failed]
         if len(failures) > 1:
             for line in table(outcome for outcome in self.outcomes if outcome.code):
@@ -144,11 +144,11 @@ class Supervisor:
             self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
             self.selector.register(host.stderr, selectors.EVENT_READ, lambda host=host: self._complain(host))
             host.tell({"job": self.job.for_agent(node, remote=remote, mode=self.output.mode)})
-        if self.signal is not None:  # it arrived while agents were starting, which missed it
+        if self.signal is not None:  # It arrived while agents were starting, so they missed it.
             self._stop(0)
 
     def _go(self) -> None:
-        """Tell all hosts, which are ready, where rank 0 is."""
+        """Tell all hosts, now that they are ready, where rank 0 is."""
         self.give_up_at = float("inf")
         first = self.hosts[0].ready
         assert first is not None
@@ -268,7 +268,7 @@ class Supervisor:
     def _outcome(self, host: AgentHost, frame: Frame) -> Outcome:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
-        stopped = fields["stopped"] and self.stopping  # if somebody else stopped the agent, that is a failure
+        stopped = fields["stopped"] and self.stopping  # If anybody else stopped the agent, that is a failure.
         code, reason, follows = fields["code"], fields["reason"], fields["follows"]
         called = self.job.names[frame.rank]
         return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
@@ -284,7 +284,7 @@ class Supervisor:
     def _lost(self, host: AgentHost, message: str) -> None:
         """Handle a lost host.
 
-        If its ranks had started, the others get their grace period; else the job has not begun.
+        If its ranks had started, the others get their grace period; otherwise the job has not begun.
         """
         host.kill()
         if host.ready is None or len(host.pids) < host.place.processes:
@@ -313,7 +313,9 @@ class Supervisor:
         silent = [host for host in self.hosts if host.ready is None]
         if silent and self.problem is None and self.signal is None:
             names = ", ".join(host.name for host in silent)
-            self.problem = click.ClickException(f"no answer from {names} within {_START_S:.0f} s; try --rsh by hand")
+            self.problem = click.ClickException(
+                f"no answer from {names} within {_START_S:.0f} s; try the remote shell (--rsh) by hand"
+            )
         for host in self.hosts:
             if not host.over:
                 host.kill()

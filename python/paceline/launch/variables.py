@@ -10,10 +10,10 @@ from typing import Any
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError
 
-# Forwarded to other hosts, besides PACELINE_*: variables that determine a rank's Python and modules.
+# Forwarded to other hosts in addition to PACELINE_*: variables that determine a rank's Python and modules.
 _INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PATH", "OMP_NUM_THREADS")
-# Other launchers' variables. If one of them started this process, a rank would mistake itself for it;
-# if a rank finds them, it was started by another launcher after us.
+# Other launchers' variables. If one of them started this process, a rank would take its place for its own; if a rank
+# has them, another launcher started it after us.
 _STALE_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_STEP", "ROLE_")
 _STALE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "NODE_RANK")
 # Set for every rank by the launcher.
@@ -26,7 +26,7 @@ SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
 
 
 def stale(name: str) -> bool:
-    """Return whether the variable is another launcher's or an outer job's, which would mislead a rank."""
+    """Return whether the variable belongs to another launcher or an outer job, and would mislead a rank."""
     return name.startswith(_STALE_PREFIXES) or name in (*_STALE, *_OWN, *SECRET)
 
 
@@ -66,7 +66,7 @@ def inherited_settings(environ: Mapping[str, str]) -> dict[str, str]:
 def base(environ: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
     """Return the common variables of all ranks on this host: the host's own, inherited and named ones.
 
-    Folders of an inherited PATH that exist here come before the host's own; an inherited VIRTUAL_ENV counts if it
+    Folders of an inherited PATH that exist here come before the host's own; an inherited VIRTUAL_ENV is used if it
     exists here.
     """
     result = {name: value for name, value in environ.items() if not stale(name)}

@@ -9,10 +9,10 @@
 | --- | --- |
 | executor | RayExecutor: start, run, run_remote, execute, shutdown |
 | elastic | ElasticRayExecutor: actors that die are replaced; which nodes have room |
-| settings, layout | time limits and network; how many workers there are, and what each takes |
-| cluster | which Ray cluster is used |
+| settings, layout | time limits and network; numbers of workers, and their resources |
+| cluster | the choice of the Ray cluster |
 | bundles, group, environment | placement groups; the actors in them; their environment variables |
-| worker, calls | the actors; calls of several actors, and which failed first |
+| worker, calls | the actors; calls of several actors, and their first failure |
 | ps | training through Ray's object store: reduction inside the node, servers sharded over the nodes |
 
 Ray is imported only when it is needed.

@@ -13,7 +13,7 @@ from paceline.ray.cluster import Cluster
 
 @dataclass(frozen=True)
 class Room:
-    """What a group of actors needs: bundles of resources, placed by `strategy`.
+    """The needs of a group of actors: bundles of resources, placed by `strategy`.
 
     strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, in Ray's terms.
     """
@@ -38,7 +38,7 @@ class Reserved:
     def __init__(self, cluster: Cluster, room: Room, timeout_s: float) -> None:
         """Wait for the placement group. Raises JobError that says what is missing after `timeout_s`.
 
-        It does not wait for a cluster of this job's own that is too small, since nobody adds nodes to it.
+        It does not wait if the cluster is this job's own and too small, because nobody adds nodes to it.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -74,7 +74,7 @@ def _explanation(cluster: Cluster, room: Room, waited_s: float | None) -> str:
     each = ""
     if len(room.bundles) > 1:
         each = " in bundles of " + " and ".join(f"{amount:g} {name}" for name, amount in room.bundles[0].items())
-    spread = f", each on another of {nodes} node{'s'[: nodes != 1]}" if room.strategy == "STRICT_SPREAD" else ""
+    spread = f", each on a different node, of {nodes}" if room.strategy == "STRICT_SPREAD" else ""
     waited = "" if waited_s is None else f" within {waited_s:g} s"
     remedy = "ask for fewer, or for fewer CPUs each, or add nodes"
     if waited_s is not None:

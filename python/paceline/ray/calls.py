@@ -12,7 +12,7 @@ from paceline.job.failure import follows
 from paceline.ray.worker import SIGNATURE, Place
 
 _LOOK_S = 1.0
-"""Time of a single wait for Ray, so that Ctrl-C is handled."""
+"""Duration of a single wait for Ray, short enough to handle Ctrl-C."""
 
 
 @dataclass
@@ -26,14 +26,14 @@ class Calls:
     """References to calls that run until they are stopped; one that ends by itself has failed."""
     places: Mapping[str, Place] = field(default_factory=dict)
     earlier: Sequence[Mapping[str, Any]] = ()
-    """References to calls whose results the calls need, stage by stage."""
+    """References to calls whose results these calls need, stage by stage."""
 
     def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
         """Return the results of all calls, by name.
 
-        After a failure the others have `grace_s` to answer, then the first failure that another one did not cause is
-        raised: InvalidArgumentError for a user's mistake, else JobError; both name the rank. After `timeout_s` JobError
-        names those that did not answer; `doing` says what they were asked to do.
+        After a failure the others have `grace_s` to answer; then the first failure not caused by another is raised:
+        InvalidArgumentError for invalid input, otherwise JobError; both name the rank. After `timeout_s`, JobError
+        names those that did not answer; `doing` says what they were doing.
         """
         pending = {ref: name for name, ref in {**self.watched, **self.refs}.items()}
         values: dict[str, Any] = {}
@@ -53,7 +53,7 @@ class Calls:
                         raise JobError(f"{name} has ended")
                     values[name] = value
                     answered.add(name)
-                except Exception as error:  # whatever a user's function may raise
+                except Exception as error:  # A user's function may raise anything.
                     failures.setdefault(self._culprit(error) or name, error)
                     answered.add(name)
                     end = min(end or time.monotonic() + grace_s, time.monotonic() + grace_s)
@@ -77,12 +77,12 @@ class Calls:
         return []
 
     def _culprit(self, error: BaseException) -> str | None:
-        """Return the actor that failed: another than the one called, if that one needed its result."""
+        """Return the actor that failed: it may be one whose result the called actor needed."""
         actor = getattr(error, SIGNATURE, None) or getattr(error, "actor_id", None)
         return next((name for name, place in self.places.items() if place.actor == actor), None)
 
     def _chosen(self, failures: Mapping[str, BaseException]) -> BaseException:
-        """Choose the first cause: a process's death before reports of it, a cause before its consequences."""
+        """Choose the first cause: the death of a process before reports of it, a cause before its consequences."""
 
         def weight(item: tuple[str, BaseException]) -> tuple[bool, bool]:
             return (not is_death(self.ray, item[1]), follows(cause_of(item[1])))
@@ -106,7 +106,7 @@ class Calls:
 
 
 def is_death(ray: Any, error: BaseException) -> bool:  # noqa: ANN401
-    """Return whether this is what Ray raises for an actor whose process or node has died."""
+    """Return whether this is Ray's exception for an actor whose process or node has died."""
     exceptions = ray.exceptions
     return isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.NodeDiedError)
 
@@ -125,7 +125,7 @@ def in_words(cause: BaseException) -> str:
 
 
 def died_how(error: BaseException) -> str:
-    """Return how an actor died, from Ray's paragraphs on it."""
+    """Return how an actor died, from Ray's description."""
     text = " ".join(str(error).split())
     for sign, said in _SIGNS:
         if sign in text:
@@ -137,10 +137,10 @@ _SIGNS = (
     ("node has died", "its node (raylet) died"),
     ("node is dead", "its node (raylet) died"),
     ("node was terminated", "its node (raylet) was terminated"),
-    ("unavailable", "its node (raylet) died, or is not reached any more"),
+    ("unavailable", "its node (raylet) died, or cannot be reached any more"),
     ("ray.kill", "ray.kill was called on it"),
     ("out of memory", "its node has no memory left"),
     ("placement group", "its placement group was removed"),
     ("SYSTEM_ERROR", "its process was killed, or crashed"),
 )
-"""Meaning of Ray's messages, in the order in which they are searched for."""
+"""Meanings of Ray's messages, in search order."""

@@ -17,7 +17,7 @@ from paceline.errors import InvalidArgumentError, JobError
 ADDRESS = "RAY_ADDRESS"
 _ANSWER_S = 10.0
 """Time for a connection to an address."""
-_SMALLEST_STORE = 80_000_000  # bytes; Ray refuses less than 75 MiB
+_SMALLEST_STORE = 80_000_000  # Bytes; Ray refuses less than 75 MiB.
 
 
 class MissingRayError(click.ClickException):
@@ -41,12 +41,12 @@ class Cluster:
 
     ray: Any
     own: bool
-    """Whether `connect` started it: then it gets no more nodes, and `disconnect` ends it."""
+    """Whether `connect` started it: it then gets no more nodes, and `disconnect` ends it."""
     joined: bool
     """Whether `connect` made the connection; the script's own connection stays open."""
 
     def disconnect(self) -> None:
-        """Stop what `connect` started. Idempotent."""
+        """Stop the cluster or connection that `connect` started. Idempotent."""
         if self.joined and self.ray.is_initialized():
             self.ray.shutdown()
 
@@ -55,9 +55,9 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     """Use the script's own connection (`ray.init`) or RAY_ADDRESS, or start a cluster on this machine.
 
     Args:
-        num_cpus: CPUs of a cluster that is started here; by default the cores.
-        object_store_bytes: Object store of a cluster that is started here; by default a share of the memory.
-        output: Whether to print what workers print.
+        num_cpus: CPUs of a cluster started here; by default all cores.
+        object_store_bytes: Object store of a cluster started here; by default a share of the memory.
+        output: Whether to print the workers' output.
 
     Returns:
         The connection.
@@ -73,9 +73,9 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
     address = os.environ.get(ADDRESS) or "local"
     options: dict[str, Any] = {}
     if address == "local":
-        # A cluster for this job alone reports nothing to anybody.
+        # A cluster for this job alone sends no usage reports.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray's workers have niceness 15 otherwise: on a busy machine they would wait for everything else.
+        # Otherwise Ray's workers have niceness 15 and, on a busy machine, would wait for everything else.
         os.environ.setdefault("RAY_worker_niceness", "0")
         store = None if object_store_bytes is None else max(object_store_bytes, _SMALLEST_STORE)
         options = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": store}
@@ -105,10 +105,10 @@ def connected(**options: Any) -> Iterator[Cluster]:  # noqa: ANN401
 
 
 def check_version(version: str, where: str) -> None:
-    """Refuse another version of Paceline than this one. Raises InvalidArgumentError."""
+    """Refuse a version of Paceline other than this one. Raises InvalidArgumentError."""
     if version != __version__:
         raise InvalidArgumentError(
-            f"{where} has paceline {version}, and this is {__version__}; install the same everywhere"
+            f"{where} has paceline {version}, and this is {__version__}; install the same version everywhere"
         )
 
 
@@ -116,7 +116,7 @@ def _refuse_silent(address: str) -> None:
     """Raise JobError if nothing listens at host:port; Ray would end this process after a while without an error."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not port.isdecimal():
-        return  # auto, ray://…: of these Ray tells itself
+        return  # For auto and ray://… Ray reports errors itself.
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
     except (OSError, OverflowError) as error:

@@ -29,7 +29,7 @@ _LOOK_S = 0.1
 _DISCOVER_S = 1.0
 """How often to ask Ray for its nodes."""
 _DOUBT_S = 20.0
-"""Time for Ray to find out that a node has died: it asks five times, every three seconds."""
+"""Time for Ray to detect a node's death: it checks five times, every three seconds."""
 
 
 @dataclass
@@ -39,11 +39,11 @@ class _Process:
     actor: Any
     slot: Slot
     place: Any
-    """Reference to where it is."""
+    """Reference to its place."""
     call: Any
-    """Reference to what the function returns."""
+    """Reference to the result of the function."""
     doubt_until: float | None = None
-    """Set if its node cannot be reached: until then Ray may report that it has died."""
+    """If its node cannot be reached: the time until which Ray may report its death."""
 
 
 class ElasticRayExecutor:
@@ -78,8 +78,8 @@ class ElasticRayExecutor:
         Args:
             settings: Time limits and network, from `ElasticRayExecutor.create_settings`.
             min_workers: Ranks below which the job fails.
-            max_workers: Ranks that are started at most; by default as many as there is room for.
-            reset_limit: How many times the ranks may meet again; by default any number of times.
+            max_workers: Maximum number of ranks; by default as many as there is room for.
+            reset_limit: How many times a new world may form; by default without limit.
             cpus_per_worker: CPUs that Ray reserves for each rank.
             use_gpu: Whether each rank gets GPUs.
             gpus_per_worker: GPUs for each rank; 1 by default with `use_gpu`.
@@ -101,14 +101,16 @@ class ElasticRayExecutor:
             raise InvalidArgumentError(f"reset_limit: {reset_limit} is not a number from 0 up")
         variables, self._checked = checked_settings(job)
         if self._checked.timeline is not None:
-            raise InvalidArgumentError("timeline: a job whose ranks change has none; leave it out (PACELINE_TIMELINE)")
+            raise InvalidArgumentError(
+                "timeline: not available for a job whose ranks change; leave it out (PACELINE_TIMELINE)"
+            )
         self._variables = {**variables, **checked_extra(env_vars or {}, "env_vars")}
         self._limits = Limits(
             least=min_workers,
             most=max_workers or 1 << 16,
             resets=reset_limit,
             start_s=self.settings.timeout_s,
-            # A rank that waits for a silent one comes back when its own limit is over.
+            # A rank that waits for a silent one returns when its own time limit is over.
             return_s=self._checked.timeout_s + 10.0,
         )
         self._cluster: Cluster | None = None
@@ -136,11 +138,11 @@ class ElasticRayExecutor:
             kwargs: Its keyword arguments.
 
         Returns:
-            What the calls returned in the workers that are there at the end, in rank order.
+            The results of the workers present at the end, in rank order.
 
         Raises:
             InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
-            JobError: The job cannot go on; the message says why.
+            JobError: The job cannot continue; the message says why.
         """
         if self._cluster is None:
             raise InvalidArgumentError("the executor has not been started; call start()")
@@ -148,13 +150,13 @@ class ElasticRayExecutor:
             return job.results()
 
     def shutdown(self) -> None:
-        """Stop what `start` started. Idempotent."""
+        """Stop everything that `start` started. Idempotent."""
         if self._cluster is not None:
             self._cluster.disconnect()
             self._cluster = None
 
     def __enter__(self) -> ElasticRayExecutor:
-        """Start, unless it has been started."""
+        """Start, unless already started."""
         if self._cluster is None:
             self.start()
         return self
@@ -167,7 +169,7 @@ class ElasticRayExecutor:
 
 
 class _Run:
-    """Carries out the driver's decisions, and reports to it what becomes of the actors."""
+    """Carries out the driver's decisions, and reports to it how the actors end."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class _Run:
         kwargs: Mapping[str, Any],
     ) -> None:
         self._ray, self._executor = cluster.ray, executor
-        # Nothing of a cluster of this machine alone is reached from others.
+        # A cluster on this machine alone cannot be reached from others.
         self._interface = executor.settings.interface or ("127.0.0.1" if cluster.own else None)
         self._nodes = Nodes(cluster.ray, executor.layout)
         with sendable(fn):
@@ -248,7 +250,7 @@ class _Run:
         return _Process(actor, slot, place, actor.run.remote(self._call))
 
     def _kill(self, process: _Process) -> None:
-        with contextlib.suppress(Exception):  # it is dead already, or Ray is
+        with contextlib.suppress(Exception):  # It is already dead, or Ray is.
             self._ray.kill(process.actor, no_restart=True)
 
     def _look(self) -> None:
@@ -266,7 +268,7 @@ class _Run:
             del self._processes[worker]
             self._kill(process)
             if how.host_lost:
-                # Other nodes may have room: they are offered before the driver asks whether enough is left.
+                # Other nodes may have room: they are offered before the driver asks whether enough slots are left.
                 say(f"{how.words}; nothing more is started there")
                 self._carry_out(self._service.offer(self._nodes.slots()))
             self._carry_out(self._service.exited(worker, how))
@@ -276,11 +278,11 @@ class _Run:
         name = self._name(process)
         try:
             value = self._ray.get(process.call)
-        except Exception as error:  # whatever a user's function may raise
+        except Exception as error:  # A user's function may raise anything.
             if is_death(self._ray, error):
                 lost = not self._nodes.lives(process.slot)
                 if not lost and isinstance(error, self._ray.exceptions.ActorUnavailableError):
-                    # Its node is not reached. Ray finds out whether it has died.
+                    # Its node cannot be reached. Ray will find out whether it has died.
                     process.doubt_until = process.doubt_until or time.monotonic() + _DOUBT_S
                     if time.monotonic() < process.doubt_until:
                         return None
@@ -296,7 +298,7 @@ class _Run:
         return Exit(code=0, words=f"{name} has finished")
 
     def _name(self, process: _Process) -> str:
-        with contextlib.suppress(Exception):  # it died before it could tell
+        with contextlib.suppress(Exception):  # It died before it could report its place.
             place = self._ray.get(process.place, timeout=0)
             return f"the worker in {process.slot} ({place})"
         return f"the worker in {process.slot}"
@@ -306,17 +308,17 @@ class Nodes:
     """The nodes of a Ray cluster as slots of an elastic job, in the order in which they were first seen."""
 
     def __init__(self, ray: Any, layout: Layout) -> None:  # noqa: ANN401
-        """`layout`: what a worker takes."""
+        """`layout`: the resources of a worker."""
         self._ray, self._layout = ray, layout
         self._numbers: dict[str, str] = {}
         """Ray's node ids by the names used here."""
 
     def slots(self) -> list[Slot]:
-        """Return the slots on the nodes that are alive, by their total resources, whoever uses them at present."""
+        """Return the slots on the nodes that are alive, by their total resources, regardless of other uses."""
         slots: list[Slot] = []
         living = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
         for number, node in living.items():
-            # Several nodes of a machine share its address.
+            # Several nodes on one machine share its address.
             self._numbers.setdefault(f"{node['NodeManagerAddress']}/{number[:8]}", number)
         for host, number in self._numbers.items():
             if number in living:

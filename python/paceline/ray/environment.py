@@ -1,4 +1,4 @@
-"""The environment of actors: the variables that `paceline run` sets for its ranks, with Ray's places."""
+"""The environment of actors: the variables that `paceline run` sets for its ranks, for the places assigned by Ray."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ class World:
     def _gpus(self, here: Sequence[int]) -> dict[str, str]:
         """Let all workers of a node see all of their GPUs, in the order of local ranks.
 
-        Scripts for Horovod take the device of that number, and NCCL reaches another worker's GPU only if it is visible.
+        Horovod scripts use the device of that number, and NCCL reaches another worker's GPU only if it is visible.
         """
         gpus = [gpu for rank in here for gpu in self.workers[rank].gpus]
         return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpus))} if gpus else {}
 
 
 def by_node(places: Sequence[Place]) -> list[int]:
-    """Return the order in which workers become ranks: those of a node together, nodes as they first occur."""
+    """Return the order in which workers become ranks: those of a node together, nodes in order of first occurrence."""
     nodes = _nodes(places)
     return sorted(range(len(places)), key=lambda number: (nodes.index(places[number].node), number))
 
 
 def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Settings]:
-    """Return the variables of a job, which are the driver's own overridden by `settings`, and the checked settings.
+    """Return the variables of a job (the driver's own, overridden by `settings`) and the checked settings.
 
     Raises InvalidArgumentError.
     """
@@ -89,7 +89,7 @@ def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Setti
     for name in ("rendezvous", "secret_file"):
         if name in settings:
             raise InvalidArgumentError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
-    Settings.resolved({}, settings)  # so that errors use the names that were given
+    Settings.resolved({}, settings)  # so that errors use the given names
     variables = {variable: as_text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
     variables = inherited_settings(os.environ) | variables
     secret = {name: os.environ[name] for name in SECRET if os.environ.get(name) and "PACELINE_SECRET" not in variables}

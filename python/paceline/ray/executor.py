@@ -1,4 +1,4 @@
-"""`RayExecutor`: a job whose ranks, and parameter servers, are Ray actors; with the methods of Horovod's."""
+"""`RayExecutor`: a job whose ranks and parameter servers are Ray actors, with the methods of Horovod's class."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class RayExecutor:
             cpus_per_worker: CPUs that Ray reserves for each rank.
             use_gpu: Whether each rank gets GPUs.
             gpus_per_worker: GPUs for each rank; 1 by default with `use_gpu`.
-            num_hosts: Nodes, with `num_workers_per_host` ranks on each; in place of `num_workers`.
+            num_hosts: Nodes, with `num_workers_per_host` ranks on each; instead of `num_workers`.
             num_workers_per_host: Ranks on each of `num_hosts` nodes.
-            cpus_per_server: CPUs that Ray reserves for each parameter server, which are actors too.
+            cpus_per_server: CPUs that Ray reserves for each parameter server, which is also an actor.
             **job: Settings of the runtime such as `strategy="ps"`, `servers=2` or `transport="tcp"`
                 (docs/reference/settings.md). They take precedence over this process's PACELINE_ variables.
 
@@ -75,7 +75,7 @@ class RayExecutor:
         self.servers = self._checked.servers if self._checked.has_servers() else 0
         """Parameter servers."""
         self.world: World | None = None
-        """Who takes part, from `start` to `shutdown`."""
+        """The actors, from `start` to `shutdown`."""
         self._cluster: Cluster | None = None
         self._workers: Actors | None = None
         self._servers: Actors | None = None
@@ -94,7 +94,7 @@ class RayExecutor:
         The cluster is that of an earlier `ray.init()`, or of RAY_ADDRESS; otherwise one is started on this machine.
 
         Args:
-            executable_cls: Class of which each actor makes an instance, which `execute` passes on.
+            executable_cls: Class that each actor instantiates; `execute` passes the instance to functions.
             executable_args: Arguments for `executable_cls`.
             executable_kwargs: Keyword arguments for `executable_cls`.
             extra_env_vars: Environment variables for the actors.
@@ -147,12 +147,12 @@ class RayExecutor:
             kwargs: Its keyword arguments.
 
         Returns:
-            What each call returned, in rank order.
+            The result of each call, in rank order.
 
         Raises:
             InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
-            JobError: A rank died, raised or is silent; the message names the first, and its cause is what that rank
-                raised.
+            JobError: A rank died, raised or is silent; the message names the first, and its cause is the exception of
+            that rank.
         """
         return self._gathered(self.run_remote(fn, args, kwargs))
 
@@ -177,13 +177,13 @@ class RayExecutor:
             return [actor.call.remote(fn, list(args or ()), dict(kwargs or {})) for actor in workers]
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
-        """Call `fn(executable)` on every rank, with the instance that `start` made there.
+        """Call `fn(executable)` on every rank, with the instance that `start` created there.
 
         Args:
             fn: Function to call; it must be picklable.
 
         Returns:
-            What each call returned, in rank order.
+            The result of each call, in rank order.
 
         Raises:
             InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
@@ -201,7 +201,7 @@ class RayExecutor:
             fn: Function to call; it must be picklable.
 
         Returns:
-            What the call returned.
+            The result of the call.
 
         Raises:
             InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
@@ -213,10 +213,10 @@ class RayExecutor:
         return self._gathered(refs)[0]
 
     def shutdown(self) -> None:
-        """Stop the actors and release their resources; a cluster that `start` started stops too. Idempotent."""
+        """Stop the actors and release their resources; a cluster started by `start` is stopped as well. Idempotent."""
         for actors in (self._workers, self._servers):
             if actors is not None:
-                # Servers serve until they are killed; after a failure nobody waits for anybody.
+                # Servers run until they are killed; after a failure there is no waiting.
                 actors.end(leave=actors is self._workers and self._broken is None)
         if self._workers is not None and self._checked.timeline is not None:
             timeline_files.say(timeline_files.gather(self._checked.timeline))
@@ -226,7 +226,7 @@ class RayExecutor:
         self._serving = {}
 
     def __enter__(self) -> RayExecutor:
-        """Start, unless it has been started."""
+        """Start, unless already started."""
         if self._workers is None:
             self.start()
         return self
@@ -255,13 +255,13 @@ class RayExecutor:
             return list(calls.results(grace_s=self.settings.grace_s).values())
         except (JobError, InvalidArgumentError) as error:
             if calls.lost or calls.silent:
-                self._broken = f"the executor cannot go on: {error}"
+                self._broken = f"the executor cannot continue: {error}"
             raise
 
 
 @contextmanager
 def sendable(function: Callable[..., Any]) -> Iterator[None]:
-    """Turn Ray's screenful about what cannot be pickled into one line. Raises InvalidArgumentError."""
+    """Turn Ray's long message about pickling into one line. Raises InvalidArgumentError."""
     try:
         yield
     except TypeError as error:
@@ -271,12 +271,12 @@ def sendable(function: Callable[..., Any]) -> Iterator[None]:
         said = next((line for line in str(error).splitlines() if "cannot pickle" in line), "")
         why = f": {said[said.index('cannot pickle') :]}" if said else ""
         raise InvalidArgumentError(
-            f"{name:.80} cannot be sent to the ranks{why}; make what cannot be pickled inside the function"
+            f"{name:.80} cannot be sent to the ranks{why}; create objects that cannot be pickled inside the function"
         ) from error
 
 
 def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") -> dict[str, str]:
-    """Check that the variables are text and not set by the executor itself. Raises InvalidArgumentError."""
+    """Check that the variables are text, and not set by the executor itself. Raises InvalidArgumentError."""
     from paceline.launch.variables import stale
 
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""Groups of actors in their bundles, and the job that they form, as both executors use them."""
+"""Groups of actors in their bundles, and the job that they form; used by both executors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Actors:
     """Actors of one kind and their places, in order of their numbers."""
 
     def __init__(self, name: str, cluster: Cluster, settings: RaySettings) -> None:
-        """`name` is what messages call one of them: rank, server."""
+        """`name` is the name of one of them in messages: rank, server."""
         self.name, self.cluster, self.settings = name, cluster, settings
         self.handles: list[Any] = []
         self.places: list[Place] = []
@@ -45,7 +45,7 @@ class Actors:
         sort: number those of a node consecutively.
         """
         self._reserved = Reserved(self.cluster, room, self.settings.placement_group_timeout_s)
-        # A class that Ray has not seen: cloudpickle passes it by its name, as Paceline is installed everywhere.
+        # Ray has not seen the class: cloudpickle passes it by name, because Paceline is installed everywhere.
         remote = self.cluster.ray.remote(kind)
         for number in range(len(room.bundles) * per_bundle):
             options = self._reserved.options(number // per_bundle, cpus=cpus, gpus=gpus)
@@ -57,7 +57,7 @@ class Actors:
             self.places = [self.places[number] for number in order]
 
     def start_on(self, nodes: Sequence[str], kind: type, arguments: Sequence[Any] = ()) -> None:
-        """Start one on each of these Ray nodes, next to what runs there. Raises JobError, InvalidArgumentError."""
+        """Start one on each of these Ray nodes, next to other actors. Raises JobError, InvalidArgumentError."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self.cluster.ray.remote(kind)
@@ -92,7 +92,7 @@ class Actors:
             self.handles = []
             return
         if leave and self.handles:
-            with contextlib.suppress(Exception):  # those that are dead or busy are killed anyhow
+            with contextlib.suppress(Exception):  # Dead or busy ones are killed anyway.
                 ray.wait(
                     [actor.leave.remote() for actor in self.handles], num_returns=len(self.handles), timeout=_LEAVE_S
                 )
@@ -132,7 +132,7 @@ def meet(workers: Actors, servers: Actors, variables: dict[str, str], secret: st
 
 
 def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Place]) -> dict[int, str]:
-    """Return each process's address for connections: the named one, else loopback on one machine, else Ray's."""
+    """Return each process's address for connections: the named one, or loopback on one machine, or Ray's."""
     wanted = workers.settings.interface
     if wanted is None:
         alone = len({place.machine for place in places}) == 1
@@ -143,5 +143,5 @@ def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Plac
     calls = Calls(workers.cluster.ray, refs)
     found = calls.results(grace_s=1.0, timeout_s=workers.settings.timeout_s, doing="find their addresses")
     if len(found) != len(everybody):  # pragma: no cover - results are complete or raise
-        raise JobError("not all actors have said their address")
+        raise JobError("not all actors have reported their address")
     return dict(enumerate(found.values()))

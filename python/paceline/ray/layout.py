@@ -15,7 +15,7 @@ _MOST_CPUS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout that a RayExecutor was given. Raises InvalidArgumentError for invalid arguments."""
+    """The layout of a RayExecutor. Raises InvalidArgumentError for invalid arguments."""
 
     num_workers: int | None = None
     num_hosts: int | None = None
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def per_bundle(self) -> int:
-        """Workers that share a bundle, and so a node."""
+        """Workers that share a bundle and thus a node."""
         return 1 if self.num_hosts is None else self.num_workers_per_host or 1
 
     @property
@@ -65,7 +65,7 @@ class Layout:
         return Room(what, [each] * count, "PACK" if self.num_hosts is None else "STRICT_SPREAD")
 
     def servers_room(self, servers: int) -> Room:
-        """Return room for parameter servers: spread over the nodes, since each receives what all workers send."""
+        """Return room for parameter servers: spread over the nodes, because each receives data from all workers."""
         what = f"{servers} parameter server{'s'[: servers != 1]}"
         return Room(what, [{"CPU": float(self.cpus_per_server)}] * servers, "SPREAD")
 
@@ -76,7 +76,7 @@ def _in_ten_thousandths(value: float) -> bool:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise InvalidArgumentError for what is neither None nor a number of ranks."""
+    """Raise InvalidArgumentError if it is neither None nor a number of ranks."""
     _check(
         name,
         value,

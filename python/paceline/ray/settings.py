@@ -1,4 +1,4 @@
-"""Time limits and network of a job on Ray, which `RayExecutor.create_settings` makes with Horovod's argument names."""
+"""Time limits and network of a job on Ray, created by `RayExecutor.create_settings` with Horovod's argument names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RaySettings:
 
     @property
     def interface(self) -> str | None:
-        """The network's name; None for the one that Ray uses."""
+        """The network's name; None for Ray's own network."""
         return next(iter(self.nics), None) if self.nics is not None else None
 
 
@@ -57,7 +57,7 @@ def create_settings(
     nics: Iterable[str] | None = None,
     grace_s: float = RaySettings.grace_s,
 ) -> RaySettings:
-    """Make settings, with Horovod's names for the arguments.
+    """Create settings, with Horovod's names for the arguments.
 
     Args:
         timeout_s: Seconds for actors to start and answer, and for ranks to find each other.

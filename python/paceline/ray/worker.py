@@ -1,4 +1,4 @@
-"""The actors: a worker calls what the driver sends it, as one rank of a job; a server reduces."""
+"""The actors: a worker runs the driver's functions as one rank of a job; a server reduces."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from paceline.launch.checks import Ports, machine
 from paceline.launch.variables import stale
 
 SIGNATURE = "paceline_actor"
-"""Attribute of an exception that names the actor that raised it: it passes through all actors that need the result."""
+"""Attribute of an exception with the name of the actor that raised it, kept by all actors that need the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an actor runs, as it reports itself."""
+    """Where an actor runs, according to itself."""
 
     actor: str
     """Ray's id of the actor."""
@@ -37,12 +37,12 @@ class Place:
     version: str = field(default=__version__)
 
     def __str__(self) -> str:
-        """Return the place as messages of the runtime name processes."""
+        """Return the place in the form that the runtime's messages use for processes."""
         return f"host {self.host}, pid {self.pid}"
 
 
 class Actor:
-    """Common base of workers and servers. Ray makes an actor of it, with its own process."""
+    """Common base of workers and servers. Ray turns it into an actor, with its own process."""
 
     def place(self) -> Place:
         """Return where this actor runs."""
@@ -90,7 +90,7 @@ class Actor:
         try:
             yield
         except Exception as error:
-            with contextlib.suppress(AttributeError):  # of classes without a dictionary
+            with contextlib.suppress(AttributeError):  # Classes without a dictionary.
                 setattr(error, SIGNATURE, ray.get_runtime_context().get_actor_id())
             raise
 
@@ -107,18 +107,18 @@ class Worker(Actor):
         self.executable: Any = None
 
     def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Make the object that `execute` passes to functions."""
+        """Create the object that `execute` passes to functions."""
         self.executable = kind(*args, **kwargs)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return what the function returns. Raises what it raises, and RuntimeError if it calls `sys.exit`."""
+        """Return the function's result. Raises its exceptions, and RuntimeError if it calls `sys.exit`."""
         try:
             return self.attempt(function, args, kwargs)
-        except SystemExit as leaving:  # to Ray it would be the end of the process
+        except SystemExit as leaving:  # Ray would take it for the end of the process.
             raise RuntimeError(f"the function called sys.exit({leaving.code!r:.80}); return instead") from None
 
     def attempt(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return what the function returns; if it raises, leave this rank's jobs, so that others do not wait for it."""
+        """Return the function's result; if it raises, leave this rank's jobs, so that others do not wait for it."""
         try:
             return function(*args, **kwargs)
         except BaseException:
@@ -146,7 +146,7 @@ def leave() -> None:
 
     from paceline.job import job
 
-    # What has not been imported has joined nothing.
+    # A module that has not been imported has joined nothing.
     if "paceline.torch" in sys.modules:
         import torch.distributed
 
@@ -170,14 +170,14 @@ class Member(Worker):
     """A worker of an elastic job, whose rank the driver decides for each world."""
 
     def join(self, variables: Mapping[str, str], interface: str | None) -> None:
-        """Do as `enter`; the driver tells the rank later. `interface`: None for the node's address."""
+        """Like `enter`; the driver assigns the rank later. `interface`: None for the node's address."""
         import ray
 
         own = ray.util.get_node_ip_address() if interface is None else self.interface(interface)
         self.enter({**variables, "PACELINE_INTERFACE": own})
 
     def run(self, call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> tuple[int, Any] | Left:
-        """Return the final rank, and what the function returns."""
+        """Return the final rank, and the function's result."""
         from paceline.job.elastic_member import membership
 
         try:

@@ -1,14 +1,14 @@
 """Training through Ray's object store, as Ray's distributed SGD was published: the engine `ray-ps`.
 
 Every worker holds a replica of the model. In each step the gradients of a node are summed at one of its workers, the
-root; the sum is cut into one shard for each parameter server, which sums what the roots send and returns the mean to
-every worker. Workers run the optimizer. All tensors pass through Ray's object store; the runtime of `paceline.job`
-takes no part.
+root; the sum is cut into one shard for each parameter server, which sums the roots' shards and returns the mean to
+every worker. Workers run the optimizer. All tensors pass through Ray's object store; the runtime of `paceline.job` is
+not used.
 
 | module | contents |
 | --- | --- |
 | train | train: the actors, and the steps as chained calls |
-| replica | a worker; a parameter server, and how a gradient is cut; what a training returns |
+| replica | a worker; a parameter server, and the cutting of gradients; the result of training |
 """
 
 from paceline._internal.lazy import public_names

@@ -34,10 +34,10 @@ class Task:
 
 
 class Replica(Actor):
-    """A worker. Ray makes an actor of it; its calls run in the order in which they are made."""
+    """A worker. Ray turns it into an actor; its calls run in the order in which they are made."""
 
     def prepare(self, task: Task) -> None:
-        """Make the model. Raises InvalidArgumentError for one that cannot be trained in this way."""
+        """Create the model. Raises InvalidArgumentError if it cannot be trained in this way."""
         import torch
 
         torch.manual_seed(task.seed)
@@ -46,11 +46,11 @@ class Replica(Actor):
         self._loss = task.loss or torch.nn.functional.cross_entropy
         trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
         if not trained:
-            raise InvalidArgumentError("model: has no parameters that are trained")
+            raise InvalidArgumentError("model: has no trainable parameters")
         for name, parameter in trained:
             if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                 raise InvalidArgumentError(
-                    f"model: {name} is {parameter.dtype} on {parameter.device}; take float32 on the CPU"
+                    f"model: {name} is {parameter.dtype} on {parameter.device}; use float32 on the CPU"
                 )
         self._parameters = [parameter for _, parameter in trained]
         self._optimizer = task.optimizer(self._parameters)
@@ -66,7 +66,7 @@ class Replica(Actor):
         return {name: value.detach().numpy().copy() for name, value in self._model.state_dict().items()}
 
     def begin(self, rank: int, state: Mapping[str, np.ndarray]) -> None:
-        """Start as this rank with another replica's parameters and buffers, so that all start equal."""
+        """Start as this rank with another replica's parameters and buffers, so that all replicas start equal."""
         import torch
 
         self._rank = rank
@@ -88,7 +88,7 @@ class Replica(Actor):
         for other in others:
             total += other
         pieces = [total[cut] for cut in cuts(len(total), shards)]
-        return pieces if shards > 1 else pieces[0]  # Ray gives a single result as it is
+        return pieces if shards > 1 else pieces[0]  # Ray does not wrap a single result in a list.
 
     def apply(self, *means: np.ndarray) -> StepTimes:
         """Step the optimizer with the means of all shards, float32[shard] each."""
@@ -130,7 +130,7 @@ class Replica(Actor):
         loss.backward()  # type: ignore[no-untyped-call]
         for parameter, own, _ in self._views:
             if parameter.grad is None:
-                own.zero_()  # for the others have one, perhaps
+                own.zero_()  # The other ranks may have one.
             else:
                 own.copy_(parameter.grad)
         self._mark()
@@ -186,7 +186,7 @@ def cuts(elements: int, shards: int) -> list[slice]:
 
 
 class Shard(Actor):
-    """A parameter server. Ray makes an actor of it."""
+    """A parameter server. Ray turns it into an actor."""
 
     def __init__(self, workers: int) -> None:
         """Average over this many workers."""
@@ -194,9 +194,9 @@ class Shard(Actor):
 
     def mean(self, *pieces: np.ndarray) -> np.ndarray:
         """Return the mean over all workers of the nodes' sums, float32[shard] each, in the order of the nodes."""
-        total = pieces[0].copy()  # what comes from the object store is read-only
+        total = pieces[0].copy()  # Arrays from the object store are read-only.
         for piece in pieces[1:]:
             total += piece
-        # As the runtime forms averages.
+        # The runtime computes averages in the same way.
         total *= total.dtype.type(1 / self._workers)
         return total

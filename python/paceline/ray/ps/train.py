@@ -43,13 +43,13 @@ def train(
     """Train a model with synchronous SGD through Ray's object store.
 
     Args:
-        model: Makes the model; called on every worker after `torch.manual_seed(seed)`. All start from rank 0's
+        model: Creates the model; called on every worker after `torch.manual_seed(seed)`. All start from rank 0's
             parameters and buffers.
-        optimizer: Makes the optimizer of the parameters that are trained.
+        optimizer: Creates the optimizer of the trainable parameters.
         batch: Returns inputs and targets for (rank, step).
         steps: Number of steps.
         workers: Number of workers.
-        hosts: Number of Ray nodes, in place of `workers`.
+        hosts: Number of Ray nodes, instead of `workers`.
         workers_per_host: Workers on each of `hosts`.
         servers: Parameter servers, on the workers' nodes in turn; by default one for each node.
         loss: Maps (outputs, targets) to a mean over the batch; by default cross entropy.
@@ -57,7 +57,7 @@ def train(
         cpus_per_worker: CPUs that Ray reserves for each worker.
         settings: Time limits and network.
         timeout_s: Seconds in which a step must end; by default `settings.timeout_s`.
-        progress: Called with the number of finished steps and of all steps.
+        progress: Called with the number of finished steps and the total.
 
     Returns:
         Durations of the steps, and the trained weights.
@@ -71,9 +71,9 @@ def train(
         >>> trained = train(make_model, make_optimizer, batch, steps=10, workers=4)  # doctest: +SKIP
     """
     if steps < 1:
-        raise InvalidArgumentError(f"steps: {steps} is none; ask for one or more")
+        raise InvalidArgumentError(f"steps: {steps} is too few; give one or more")
     if servers is not None and servers < 1:
-        raise InvalidArgumentError(f"servers: {servers} is none; leave it out for one on each node")
+        raise InvalidArgumentError(f"servers: {servers} is too few; leave it out for one on each node")
     layout = Layout(
         num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
     )
@@ -99,7 +99,7 @@ class _Step:
 
 
 class _Training:
-    """The actors of a training."""
+    """The actors of one training run."""
 
     def __init__(self, cluster: Cluster, settings: RaySettings, layout: Layout, task: Task) -> None:
         self._ray, self._settings, self._layout, self._task = cluster.ray, settings, layout, task
